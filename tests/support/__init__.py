@@ -1,0 +1,3 @@
+"""What several tests need: import it as `tests.support`."""
+
+from __future__ import annotations

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.pool import NullPool
+
+from tests.support.postgres import Run, Server
+
+
+def execute(url: str, statement: str) -> object:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        result = connection.execute(text(statement))
+        return result.scalar_one() if result.returns_rows else None
+
+
+def test_a_test_database_is_a_real_postgres(database_url: str) -> None:
+    assert database_url.startswith("postgresql+psycopg://")
+    assert str(execute(database_url, "SELECT version()")).startswith("PostgreSQL")
+
+
+@pytest.mark.parametrize("time", ["first", "second"])
+def test_each_test_has_a_database_of_its_own(database_url: str, time: str) -> None:
+    execute(database_url, "CREATE SCHEMA only_here")  # would fail the second time in a shared one
+
+
+def test_a_database_has_what_its_template_was_prepared_with(postgres_server: Server) -> None:
+    prepared: list[str] = []
+
+    def prepare(url: str) -> None:
+        prepared.append(url)
+        execute(url, "CREATE TABLE prepared AS SELECT 42 AS answer")
+
+    template = postgres_server.ensure_template(prepare, template="kcr_prepared_template")
+    assert postgres_server.ensure_template(prepare, template="kcr_prepared_template") == template
+    assert len(prepared) == 1
+    with postgres_server.database(template) as url:
+        assert execute(url, "SELECT answer FROM prepared") == 42
+
+
+def test_a_template_whose_preparation_failed_is_prepared_anew(postgres_server: Server) -> None:
+    def succeed(url: str) -> None:
+        execute(url, "CREATE TABLE half_done ()")  # would fail where it exists
+
+    def fail(url: str) -> None:
+        succeed(url)
+        raise ValueError("half done")
+
+    with pytest.raises(ValueError, match="half done"):
+        postgres_server.ensure_template(fail, template="kcr_failing_template")
+    postgres_server.ensure_template(succeed, template="kcr_failing_template")
+
+
+def test_a_database_is_gone_afterwards_even_with_connections_left(postgres_server: Server) -> None:
+    with postgres_server.database() as url:
+        database = make_url(url).database
+        connection = psycopg.connect(host=postgres_server.socket_dir, user="postgres", dbname=database)
+    try:
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError, match="does not exist"):
+            psycopg.connect(host=postgres_server.socket_dir, user="postgres", dbname=database)
+    finally:
+        connection.close()
+
+
+# A process that owns a run until it is killed.
+OWNER = """
+from tests.support.postgres import Run, start_server
+run = Run.open()
+start_server(run.path)
+print(run.path, flush=True)
+input()
+"""
+
+
+def test_the_next_run_clears_a_killed_one_and_leaves_a_living_one_alone(pytestconfig: pytest.Config) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        cwd=pytestconfig.rootpath,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with owner:
+        assert owner.stdout is not None
+        run_dir = Path(owner.stdout.readline().strip())
+        connection = psycopg.connect(host=str(run_dir / "postgres"), user="postgres", autocommit=True)
+        Run.open().close()
+        assert run_dir.exists()
+        owner.kill()
+    with connection:
+        connection.execute("SELECT 1")  # the server outlives its owner ...
+        Run.open().close()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")  # ... but not the next run
+    assert not run_dir.exists()
