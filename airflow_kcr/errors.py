@@ -1,0 +1,215 @@
+"""Every error of this project, in one tree.
+
+::
+
+    KcrError
+    ├── ConfigurationError          what the user wrote can't work (exit status 2)
+    │   ├── SpecError               a region spec with findings, all at once, each with its path
+    │   ├── TimeoutsClash           two settings that contradict each other
+    │   ├── InvalidIdentifier       a name that Kafka or Postgres would mangle
+    │   ├── InvalidTarget           a reset target or scope that means nothing here
+    │   └── InvalidOffsetsFile      a reset CSV that can't be read; nothing of it is used
+    ├── RefusedError                the request is sound, the region's state forbids it (exit status 3)
+    │   ├── UnknownRegion, RegionExists, RegionInState
+    │   ├── GroupInOtherRegion, UnknownMember, MemberInUse
+    │   ├── UnknownCheckpoint, CheckpointNotUsable, CutRefused
+    │   ├── StalePlan, ResetInProgress, UpsertNeedsConsent
+    │   └── FencedError
+    │       ├── StaleEpoch, StaleIncarnation, LeaseExpired, NotClaimed
+    │       └── BatchRefused
+    ├── ProtocolError               a part of the system broke a rule; never the user's fault
+    │   ├── IllegalEvent, OffsetRegression, OffsetOutsideLog
+    │   ├── OverlappingOffsets, ConflictingContribution, StrangeContribution
+    │   └── NumberOutOfRange
+    └── StoreError                  the store can't serve (exit status 4)
+        ├── StoreUnavailable, StoreBusy
+        ├── OutcomeUnknown          the COMMIT's answer was lost; read before repeating
+        ├── SchemaTooOld, SchemaTooNew, SchemaMissing
+        └── StoreRestored           the store is older than what a member has already seen
+
+A class whose message is always the same carries it as its docstring; the others are raised with a sentence that says
+what was wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class KcrError(Exception):
+    """airflow_kcr failed."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+    @property
+    def message(self) -> str:
+        """The sentence for the reader."""
+        return str(self.args[0])
+
+
+class ConfigurationError(KcrError):
+    """The configuration can't work as written."""
+
+
+class SpecError(ConfigurationError):
+    """The region spec has contradictions; `findings` lists them all as (path, what is wrong and what to do)."""
+
+    def __init__(self, findings: tuple[tuple[str, str], ...]) -> None:
+        self.findings = findings
+        lines = "\n".join(f"  {path}: {text}" for path, text in findings)
+        super().__init__(f"the region spec can't be used, {len(findings)} finding(s):\n{lines}")
+
+
+class TimeoutsClash(ConfigurationError):
+    """Two timeouts contradict each other; the message names both settings, their values and the rule."""
+
+
+class InvalidIdentifier(ConfigurationError):
+    """A name contains characters that Kafka or Postgres would mangle."""
+
+
+class InvalidTarget(ConfigurationError):
+    """The reset target or its scope means nothing for this region."""
+
+
+class InvalidOffsetsFile(ConfigurationError):
+    """The offsets file can't be read; nothing of it was used."""
+
+
+class RefusedError(KcrError):
+    """The request is sound, but the region's present state forbids it."""
+
+
+class UnknownRegion(RefusedError):
+    """There is no region of that name in this store."""
+
+
+class RegionExists(RefusedError):
+    """A region of that name exists already with another definition."""
+
+
+class RegionInState(RefusedError):
+    """The region's state does not allow this verb; the message says which states do."""
+
+
+class GroupInOtherRegion(RefusedError):
+    """The consumer group belongs to another region of this store; one group is in exactly one region."""
+
+
+class UnknownMember(RefusedError):
+    """The region's spec has no such group, or no such index in it."""
+
+
+class MemberInUse(RefusedError):
+    """Another live process holds this member's index; stop it, or ask for a takeover."""
+
+
+class UnknownCheckpoint(RefusedError):
+    """The region has no checkpoint of that sequence."""
+
+
+class CheckpointNotUsable(RefusedError):
+    """The checkpoint can't be a target as it is; the message says why, and which option would allow it."""
+
+
+class CutRefused(RefusedError):
+    """The cut can't be made as asked; the message says why."""
+
+
+class StalePlan(RefusedError):
+    """The plan was made under another epoch; plan again and look at what has changed."""
+
+
+class ResetInProgress(RefusedError):
+    """Another reset of this region is running; the message names it."""
+
+
+class UpsertNeedsConsent(RefusedError):
+    """A sink of this region keeps no history; a rewind needs the explicit consent that the message names."""
+
+
+class FencedError(RefusedError):
+    """The caller is not, or no longer, who may do this."""
+
+
+class StaleEpoch(FencedError):
+    """The region has moved to a newer epoch; what was begun under the older one is void."""
+
+
+class StaleIncarnation(FencedError):
+    """A newer incarnation of this member exists; this one must stop and write nothing."""
+
+
+class LeaseExpired(FencedError):
+    """The member's lease is over; it must discard its work and come back as a new incarnation."""
+
+
+class NotClaimed(FencedError):
+    """The member holds no current claim on a partition that it wants to process, contribute or commit."""
+
+
+class BatchRefused(FencedError):
+    """The batch may not begin or end; the message names the rule that forbids it."""
+
+
+class ProtocolError(KcrError):
+    """A part of the system broke a rule of the protocol."""
+
+
+class IllegalEvent(ProtocolError):
+    """An event that can't happen in this state; the state is unchanged."""
+
+
+class OffsetRegression(ProtocolError):
+    """An offset would move backwards outside of a reset."""
+
+
+class OffsetOutsideLog(ProtocolError):
+    """An offset lies outside of the log as it was read with it."""
+
+
+class OverlappingOffsets(ProtocolError):
+    """Two offset maps that must not share a partition do."""
+
+
+class ConflictingContribution(ProtocolError):
+    """A contribution disagrees with the store's own positions, or with the member's earlier contribution."""
+
+
+class StrangeContribution(ProtocolError):
+    """A contribution from a member that is not on the cut's roster."""
+
+
+class NumberOutOfRange(ProtocolError):
+    """A number is negative or larger than the store can hold."""
+
+
+class StoreError(KcrError):
+    """The store can't serve this request."""
+
+
+class StoreUnavailable(StoreError):
+    """The store can't be reached; the message says which address was tried and for how long."""
+
+
+class StoreBusy(StoreError):
+    """The store did not get to the request in time (a lock or statement timeout); nothing was changed, ask again."""
+
+
+class OutcomeUnknown(StoreError):
+    """The connection was lost while COMMIT was on its way: read what became of it before asking again."""
+
+
+class SchemaMissing(StoreError):
+    """The store has no kcr schema yet; run `kcr store upgrade`."""
+
+
+class SchemaTooOld(StoreError):
+    """The store's schema is older than this program; run `kcr store upgrade`."""
+
+
+class SchemaTooNew(StoreError):
+    """The store's schema is newer than this program; upgrade airflow-kcr where this program runs."""
+
+
+class StoreRestored(StoreError):
+    """The store was restored from an older state than a member has already acted on; the region is halted."""

@@ -1,0 +1,3 @@
+"""The pure protocol: values, member and region state machines, claims, merge, seek maps and cut rules."""
+
+from __future__ import annotations

@@ -1,0 +1,101 @@
+"""The offset map: one offset per partition, immutable.
+
+Contributions, checkpoints, seek maps and positions are all of this shape. The few ways to change one (advance,
+restrict, disjoint union) are the few ways in which the protocol ever combines offsets; each refuses what would lose or
+double records, so that a wrong map is an error where it arises and not a wrong seek later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Self
+
+from airflow_kcr.errors import OffsetRegression, OverlappingOffsets
+from airflow_kcr.protocol.values import GroupPartition, Offset, checked
+
+
+class OffsetMap(Mapping[GroupPartition, Offset]):
+    """An immutable, hashable map from partition to the next offset to read.
+
+    Iteration is in the order of the partitions, whatever order they were given in.
+
+    Args:
+        offsets: a mapping, or pairs (partition, offset); each partition once.
+
+    Raises:
+        NumberOutOfRange: an offset is negative ("latest" and other symbols are resolved before they get here) or
+            larger than the store can hold.
+        OverlappingOffsets: a partition is given twice.
+    """
+
+    __slots__ = ("_hash", "_offsets")
+
+    def __init__(self, offsets: Mapping[GroupPartition, Offset] | Iterable[tuple[GroupPartition, Offset]] = ()) -> None:
+        pairs = sorted(offsets.items() if isinstance(offsets, Mapping) else offsets)
+        for partition, offset in pairs:
+            checked(offset, f"the offset of {partition}")
+        self._offsets: dict[GroupPartition, Offset] = dict(pairs)
+        if len(self._offsets) != len(pairs):
+            twice = next(a for (a, _), (b, _) in pairwise(pairs) if a == b)
+            raise OverlappingOffsets(f"{twice} is given twice in one offset map")
+        self._hash: int | None = None
+
+    def __getitem__(self, partition: GroupPartition) -> Offset:
+        return self._offsets[partition]
+
+    def __iter__(self) -> Iterator[GroupPartition]:
+        return iter(self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(tuple(self._offsets.items()))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self._offsets == other._offsets if isinstance(other, OffsetMap) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"OffsetMap({{{', '.join(f'{p}: {o}' for p, o in self._offsets.items())}}})"
+
+    def advance(self, offsets: Mapping[GroupPartition, Offset]) -> Self:
+        """Return the map with the given partitions at their new offsets; partitions not in it yet are added.
+
+        Raises:
+            OffsetRegression: an offset would move backwards; only a reset does that, and a reset builds a new map.
+        """
+        for partition, offset in offsets.items():
+            current = self._offsets.get(partition)
+            if current is not None and offset < current:
+                raise OffsetRegression(f"{partition} would go back from {current} to {offset} without a reset")
+        return type(self)({**self._offsets, **offsets})
+
+    def restrict(self, partitions: Iterable[GroupPartition]) -> Self:
+        """Return the map of those of `partitions` that it has; the others are left out silently."""
+        return type(self)({p: self._offsets[p] for p in partitions if p in self._offsets})
+
+    def union(self, other: Mapping[GroupPartition, Offset]) -> Self:
+        """Return the map of both, which must not share a partition: the merge of contributions is this.
+
+        Raises:
+            OverlappingOffsets: both have a partition, even at the same offset; two owners of one partition are a
+                double claim, and whose offset is right can't be told from the offsets.
+        """
+        shared = sorted(self._offsets.keys() & other.keys())
+        if shared:
+            raise OverlappingOffsets(f"{', '.join(map(str, shared))}: more than one owner's offset")
+        return type(self)({**self._offsets, **other})
+
+    def replace(self, offsets: Mapping[GroupPartition, Offset]) -> Self:
+        """Return the map with the given partitions at the given offsets, forwards or backwards: a reset's scope."""
+        return type(self)({**self._offsets, **offsets})
+
+    def covers(self, other: Mapping[GroupPartition, Offset]) -> bool:
+        """Whether this map is at or beyond `other` on every partition that both have (the rule of the **path**)."""
+        return all(self._offsets[p] >= o for p, o in other.items() if p in self._offsets)
+
+
+EMPTY = OffsetMap()

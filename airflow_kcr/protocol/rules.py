@@ -1,0 +1,136 @@
+"""What a region's spec asks for, as the protocol reads it.
+
+The file format and its validation live in `airflow_kcr.spec`; these are the values that remain when it is found sound.
+Durations are `timedelta`, instants carry a zone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.start_positions import EARLIEST, StartPosition
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import GroupId, TopicName
+
+
+class Assignor(StrEnum):
+    """How Kafka spreads partitions over the members; eager ones only (design section 10)."""
+
+    RANGE = "range"
+    ROUNDROBIN = "roundrobin"
+    STICKY = "sticky"
+    """Only in the preview: librdkafka has no eager sticky assignor."""
+
+
+class CutMode(StrEnum):
+    """Who asks for the cut of a scheduled bound (design section 7.2)."""
+
+    AUTO = "auto"
+    """The region cuts itself at each bound; a DAG run finds its cut."""
+
+    DAG_RUN = "dag_run"
+    """Members hold at the bound until the run asks."""
+
+
+class OutOfRangePolicy(StrEnum):
+    """What happens when a position is no longer inside its log (design section 11); never silent."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class OutsiderPolicy(StrEnum):
+    """What happens when a foreign consumer is in the group (design section 10)."""
+
+    FAIL = "fail"
+    HOLD = "hold"
+    WARN = "warn"
+
+
+class Schedule(Protocol):
+    """The instants of a region's bounds. Implementations are pure: same question, same answer."""
+
+    def after(self, instant: datetime) -> datetime:
+        """Return the first scheduled instant strictly after `instant` (both with zone)."""
+        ...
+
+    def at_or_before(self, instant: datetime) -> datetime:
+        """Return the last scheduled instant at or before `instant` (both with zone)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRules:
+    """One consumer group of a region."""
+
+    group_id: GroupId
+    topics: tuple[TopicName, ...] = ()
+    """Topics by name; empty where `pattern` is given."""
+
+    pattern: str | None = None
+    """A regular expression that begins a topic's name; starts with `^` and leaves the end open (librdkafka's rules)."""
+
+    members: int = 1
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    start: StartPosition = EARLIEST
+    assignor: Assignor = Assignor.RANGE
+    static_membership: bool = True
+
+    def subscribes(self, topic: TopicName) -> bool:
+        """Whether this group reads `topic`."""
+        if self.pattern is not None:
+            return re.search(self.pattern, topic) is not None
+        return topic in self.topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRules:
+    """When cuts are made."""
+
+    schedule: Schedule | None = None
+    """Bounds by time; absent: only on request, or by count."""
+
+    records: int | None = None
+    """A cut after this many records (offsets counted from the base); regions of one member only."""
+
+    mode: CutMode = CutMode.AUTO
+    grace: timedelta = timedelta(seconds=2)
+    """How long after a bound its records may still be on their way, and how far the brokers' clocks may be off."""
+
+    catchup: bool = False
+    """Whether every bound missed during an outage gets a cut of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRules:
+    """Which checkpoints are kept: a checkpoint beyond either limit is retired, unless design 7.8 protects it."""
+
+    keep: int = 20
+    max_age: timedelta | None = None
+    """None: age alone retires nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRules:
+    """Everything of a region's spec that decisions depend on."""
+
+    groups: Mapping[GroupId, GroupRules]
+    cut: CutRules = field(default_factory=CutRules)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    max_failures: int = 5
+    outsiders: OutsiderPolicy = OutsiderPolicy.FAIL
+    out_of_range: OutOfRangePolicy = OutOfRangePolicy.FAIL
+    beyond_end: OutOfRangePolicy = OutOfRangePolicy.FAIL
+    retention: RetentionRules = field(default_factory=RetentionRules)
+
+    def subscribes(self, group: GroupId, topic: TopicName) -> bool:
+        """Whether `group` is in the region and reads `topic`."""
+        rules = self.groups.get(group)
+        return rules is not None and rules.subscribes(topic)

@@ -1,0 +1,130 @@
+"""All times of a region in one value, and what follows from them.
+
+The defaults and formulas are those of design section 14, and of sections 4 and 5 where they mention times. What may
+not be combined is in `timeout_checks`: this module only derives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+DYNAMIC_SESSION: Final = timedelta(seconds=20)
+"""The session timeout of a dynamic member: nobody waits for it, so its partitions should move soon."""
+
+STATIC_SESSION: Final = timedelta(seconds=120)
+"""The least session timeout of a static member, where it is derived: a restarted driver needs about that long."""
+
+RELAUNCH_MARGIN: Final = 1.2
+"""How much longer than the longest expected relaunch a static member's slot is kept for it."""
+
+POLL_FACTOR: Final = 3
+"""How many resets or drains the poll interval holds: a member must not be thrown out while it waits for others."""
+
+LONGEST_STORE_GRACE: Final = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Every time that a region's protocol uses, with the defaults of design section 14.
+
+    What a user may leave open is None here; the properties say what then follows.
+    """
+
+    lease: timedelta = timedelta(seconds=10)
+    """How long a member may write after its last renewal was sent, without another."""
+
+    renew: timedelta = timedelta(seconds=2)
+    """How often a lease is renewed."""
+
+    reset: timedelta = timedelta(seconds=300)
+    """How long one attempt of a reset may take."""
+
+    drain: timedelta = timedelta(seconds=180)
+    """How long a drain may take, from when the last member has reached the bound."""
+
+    publish: timedelta = timedelta(seconds=300)
+    """How long the sinks may take to publish a complete checkpoint before that is an event."""
+
+    commit: timedelta = timedelta(seconds=30)
+    """How long a member waits for its commit at a cut before it goes on without."""
+
+    close: timedelta = timedelta(seconds=10)
+    """How long a stopped process may finish its batch before it cancels it."""
+
+    batch: timedelta = timedelta(minutes=2)
+    """How long one batch may take before it counts as failed; `batch.timeout` in the spec."""
+
+    relaunch: timedelta = timedelta(seconds=100)
+    """How long it takes, at worst, until a member that died runs again: retry delay, submit, start of the JVM."""
+
+    session: timedelta | None = None
+    """The session timeout; None: `session_timeout` derives it."""
+
+    max_poll: timedelta | None = None
+    """`max.poll.interval`; None: `max_poll_interval` derives it."""
+
+    metadata_refresh: timedelta = timedelta(seconds=1)
+    """How often the client looks for new partitions; its own default hides them for five minutes."""
+
+    accept_aborted_drain: bool = False
+    """Whether it is accepted that a drain runs out while a batch uses the time that it has."""
+
+    def session_timeout(self, *, static: bool) -> timedelta:
+        """Return how long the coordinator keeps a silent member's partitions for it.
+
+        Args:
+            static: whether the member has a `group.instance.id`. A static member's slot waits for its relaunch, hence
+                the longer time (design section 14).
+        """
+        if self.session is not None:
+            return self.session
+        if not static:
+            return DYNAMIC_SESSION
+        return max(STATIC_SESSION, self.relaunch * RELAUNCH_MARGIN)
+
+    @property
+    def max_poll_interval(self) -> timedelta:
+        """How long the event thread may go without a poll before the client leaves the group (design section 14)."""
+        if self.max_poll is not None:
+            return self.max_poll
+        return POLL_FACTOR * max(self.reset, self.drain)
+
+    @property
+    def store_grace(self) -> timedelta:
+        """How long a member may be without the store before it leaves its group (design section 5).
+
+        A quarter of a reset, so that those who get its partitions can still finish the attempt.
+        """
+        return min(self.reset / 4, self.max_poll_interval / 2, LONGEST_STORE_GRACE)
+
+    @property
+    def process_end_bound(self) -> timedelta:
+        """How long a batch may still run after its cancellation before its process ends itself (design section 5).
+
+        With the lease it bounds how long a dead member's batch can keep a region from being quiet (section 8.3).
+        """
+        return self.store_grace
+
+    @property
+    def idle_in_transaction_session_timeout(self) -> timedelta:
+        """When Postgres ends a transaction that nobody goes on with: half a lease (design section 4)."""
+        return self.lease / 2
+
+    @property
+    def lock_timeout(self) -> timedelta:
+        """How long a statement waits for a lock: longer than a frozen holder can keep it, shorter than the statement.
+
+        Whoever waits so long keeps its place in the queue while Postgres ends the frozen transaction before it.
+        """
+        return self.lease * 3 / 5
+
+    @property
+    def statement_timeout(self) -> timedelta:
+        """How long a statement may take.
+
+        Two thirds of a lease, as renewals come at most a third apart (`timeout_checks`, rule 4): one that needs all of
+        this time is still answered before the lease is over.
+        """
+        return self.lease * 2 / 3

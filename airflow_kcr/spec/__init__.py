@@ -1,0 +1,30 @@
+"""The region spec: what a region is, as its owner writes it (interfaces.md).
+
+A YAML file, or the dataclasses of the same fields, becomes a frozen `RegionSpec`; its `rules()` are what the protocol
+decides by, its `to_json()` is what the store holds. Everything that is wrong is said at once, each with its path in the
+file.
+"""
+
+from __future__ import annotations
+
+from airflow_kcr.spec.changes import Difference, Split, TakesEffect, differences, split
+from airflow_kcr.spec.kafka_settings import KafkaSettings, refusals, resolve_environment
+from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
+from airflow_kcr.spec.reading import load, parse
+
+__all__ = [
+    "BatchSpec",
+    "CutSpec",
+    "Difference",
+    "GroupSpec",
+    "KafkaSettings",
+    "RegionSpec",
+    "Split",
+    "TakesEffect",
+    "differences",
+    "load",
+    "parse",
+    "refusals",
+    "resolve_environment",
+    "split",
+]

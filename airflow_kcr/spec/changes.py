@@ -1,0 +1,172 @@
+"""What a changed spec means for a running region: when each change takes effect (design section 6).
+
+- *At once*: when cuts are made, batches, timeouts, retention and policies.
+- *At the next cut, with a restart of the members*: whatever a member is built from, so topics, members, pipeline,
+  delivery, and also what its Kafka client was given: assignor, membership, its settings. Three times are among those
+  settings, also where they follow from others: the change of `timeouts.reset` counts at once, but the
+  `max_poll_interval` that follows from it needs new clients, and is listed as well.
+- *Refused*: the region's name, a group's id and its cluster; that would be another region. Groups may come and go, but
+  when some go while others come, nobody can tell that from a new id for the same group.
+
+Two lists of bootstrap servers that share an address are the same cluster; others are another one as far as a file can
+tell. The store knows the cluster's id and has the last word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_kcr.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_kcr.spec.model import RegionSpec
+
+
+class TakesEffect(StrEnum):
+    """When a change of the spec of a running region takes effect."""
+
+    AT_ONCE = "at_once"
+    """As soon as the members read the region's row again."""
+
+    NEXT_CUT = "next_cut"
+    """After the next cut, with a restart of the members."""
+
+    REFUSED = "refused"
+    """Never; make another region."""
+
+
+class Difference(NamedTuple):
+    """One field that two specs have differently; Kafka settings are named without their values."""
+
+    path: str
+    """As in the file, but groups by their ids: `groups[flights-etl].members`."""
+
+    takes_effect: TakesEffect
+
+
+def differences(old: RegionSpec, new: RegionSpec) -> list[Difference]:
+    """Return every field in which `new` is not `old`, with when the change takes effect; empty for equal specs.
+
+    The order of groups, and a cluster that no group uses, make no difference.
+
+    Args:
+        old: the spec of the running region.
+        new: the one that is to replace it.
+    """
+    if old == new:
+        return []
+    found = [Difference("region", TakesEffect.REFUSED)] if old.region != new.region else []
+    found += _groups(old, new)
+    before, after = old.to_json(), new.to_json()
+    for name in sorted((before.keys() | after.keys()) - {"region", "groups", "kafka", "kafka_conn_id"}):
+        at_once = _leaves(before.get(name), after.get(name), name)
+        found += [Difference(path, TakesEffect.AT_ONCE) for path in at_once if path not in _CLIENT_TIMES]
+    found += [Difference(path, TakesEffect.NEXT_CUT) for path in _client_times(old, new)]
+    return found
+
+
+class Split(NamedTuple):
+    """A changed spec, by when it takes effect."""
+
+    at_once: RegionSpec
+    """What is in force from now on."""
+
+    later: RegionSpec | None
+    """The whole new spec, where some of it waits for the next cut; else None."""
+
+
+def split(old: RegionSpec, new: RegionSpec) -> Split:
+    """Return what of `new` counts at once, and `new` itself where the rest waits.
+
+    What can't be combined with the groups as they still are waits with them: a cut by count, say, comes in with the
+    only member that it allows.
+
+    Args:
+        old: the spec of the running region.
+        new: the one that is to replace it.
+
+    Raises:
+        SpecError: with every difference that is refused.
+    """
+    found = differences(old, new)
+    refused = [path for path, takes_effect in found if takes_effect is TakesEffect.REFUSED]
+    if refused:
+        raise SpecError(tuple((path, "can't change in a region that exists; make another region") for path in refused))
+    later = new if any(takes_effect is TakesEffect.NEXT_CUT for _, takes_effect in found) else None
+    if later is None:
+        return Split(new, None)
+    try:
+        at_once = replace(new, groups=old.groups, kafka=old.kafka, kafka_conn_id=old.kafka_conn_id)
+    except SpecError:
+        at_once = old
+    return Split(at_once, later)
+
+
+_CLIENT_TIMES = ("timeouts.session", "timeouts.max_poll_interval", "timeouts.metadata_refresh")
+"""Times that the Kafka client is given when it is built, and keeps."""
+
+
+def _client_times(old: RegionSpec, new: RegionSpec) -> Iterator[str]:
+    sessions = [
+        [spec.timeouts.session_timeout(static=group.static_membership) for spec in (old, new)] for group in new.groups
+    ]
+    pairs = (
+        any(before != after for before, after in sessions) or old.timeouts.session != new.timeouts.session,
+        old.timeouts.max_poll_interval != new.timeouts.max_poll_interval
+        or old.timeouts.max_poll != new.timeouts.max_poll,
+        old.timeouts.metadata_refresh != new.timeouts.metadata_refresh,
+    )
+    return (path for path, differs in zip(_CLIENT_TIMES, pairs, strict=True) if differs)
+
+
+def _groups(old: RegionSpec, new: RegionSpec) -> list[Difference]:
+    before = {group["group_id"]: group for group in old.to_json()["groups"]}
+    after = {group["group_id"]: group for group in new.to_json()["groups"]}
+    gone, come = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
+    renamed = bool(gone and come)
+    effect = TakesEffect.REFUSED if renamed else TakesEffect.NEXT_CUT
+    found = [Difference(f"groups[{name}]{'.group_id' if renamed else ''}", effect) for name in gone + come]
+    clusters: dict[str, TakesEffect] = {}
+    for name in sorted(before.keys() & after.keys()):
+        leaves = _leaves(_own(before[name]), _own(after[name]), f"groups[{name}]")
+        found += [Difference(path, TakesEffect.NEXT_CUT) for path in leaves]
+        for path, takes_effect in _cluster(old, new, name):
+            clusters.setdefault(path, takes_effect)
+    return found + [Difference(path, takes_effect) for path, takes_effect in clusters.items()]
+
+
+def _own(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name not in {"kafka", "kafka_conn_id"}}
+
+
+def _cluster(old: RegionSpec, new: RegionSpec, group_id: str) -> Iterator[tuple[str, TakesEffect]]:
+    """How a group's cluster is reached, wherever the file says so."""
+    (before, old_conn), (after, new_conn) = old.cluster_of(group_id), new.cluster_of(group_id)
+    own = [spec.group(group_id) for spec in (old, new)]
+    place = f"groups[{group_id}]." if any(group.kafka or group.kafka_conn_id for group in own) else ""
+    if old_conn != new_conn:
+        yield f"{place}kafka_conn_id", TakesEffect.REFUSED
+        return
+    old_settings, new_settings = dict(before or {}), dict(after or {})
+    for name in sorted(old_settings.keys() | new_settings.keys()):
+        if old_settings.get(name) == new_settings.get(name):
+            continue
+        other = name == "bootstrap.servers" and not _share_an_address(old_settings[name], new_settings[name])
+        yield f"{place}kafka.{name}", TakesEffect.REFUSED if other else TakesEffect.NEXT_CUT
+
+
+def _share_an_address(servers: str, others: str) -> bool:
+    return bool({s.strip() for s in servers.split(",")} & {s.strip() for s in others.split(",")})
+
+
+def _leaves(old: Any, new: Any, path: str) -> Iterator[str]:  # noqa: ANN401 (any plain value)
+    """Yield where two plain values differ; lists are one value."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in [*old, *(name for name in new if name not in old)]:
+            yield from _leaves(old.get(name), new.get(name), f"{path}.{name}")
+    elif old != new:
+        yield path

@@ -1,0 +1,204 @@
+"""What must hold between the fields of a spec, and for each of them; everything that doesn't is found at once.
+
+The file's shape (names of fields, types) is checked before this, where it is read; these checks are for specs that a
+program builds as well. Sources of the rules: interfaces.md, and design sections 7.2, 9, 10, 11 and 14.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.rules import Assignor, CutMode
+from airflow_kcr.protocol.timeout_checks import check
+from airflow_kcr.protocol.values import group_id, region_name, topic_name
+from airflow_kcr.schedules import CronSchedule, Every
+from airflow_kcr.spec.findings import Finding, Path
+from airflow_kcr.spec.kafka_settings import broken_references, open_secrets, refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_PIPELINE: Final = re.compile(rf"(?:{_NAME}(?:\.{_NAME})*|[^:\s][^:]*\.py):{_NAME}")
+_T = TypeVar("_T")
+_ZERO: Final = timedelta(0)
+MOST_RECORDS: Final = 2**63 - 1
+
+
+def findings_of(spec: RegionSpec) -> Iterator[Finding]:
+    """Yield everything that is wrong with `spec`, in the order of its fields."""
+    yield from _refused(region_name, spec.region, ("region",))
+    yield from _cluster(spec.kafka, spec.kafka_conn_id, ())
+    yield from _groups(spec)
+    yield from _cut(spec.cut, sum(max(1, group.members) for group in spec.groups))
+    yield from _batch(spec.batch)
+    yield from _timeouts(spec)
+    if spec.max_failures < 0:
+        yield Finding(("max_failures",), f"is {spec.max_failures}; it must be 0 or more")
+    if spec.retention.keep < 1:
+        yield Finding(("retention", "keep"), f"is {spec.retention.keep}; it must be 1 or more: the base is always kept")
+    if spec.retention.max_age is not None and spec.retention.max_age <= _ZERO:
+        yield Finding(("retention", "for"), "must be longer than 0; leave it out to retire nothing by age")
+
+
+def _groups(spec: RegionSpec) -> Iterator[Finding]:
+    if not spec.groups:
+        yield Finding(("groups",), "is empty; a region has at least one group")
+    first: dict[str, int] = {}
+    for index, group in enumerate(spec.groups):
+        path: Path = ("groups", index)
+        if group.group_id in first:
+            yield Finding(
+                (*path, "group_id"),
+                f"{group.group_id!r} is that of groups[{first[group.group_id]}] too; each group of a region has its "
+                "own id, also on another cluster",
+            )
+        first.setdefault(group.group_id, index)
+        yield from _group(group, path)
+        if (spec.kafka, spec.kafka_conn_id, group.kafka, group.kafka_conn_id) == (None, None, None, None):
+            yield Finding(path, "has no cluster: write kafka or kafka_conn_id, for the region or for this group")
+
+
+def _group(group: GroupSpec, path: Path) -> Iterator[Finding]:
+    yield from _refused(group_id, group.group_id, (*path, "group_id"))
+    yield from _subscription(group, path)
+    if group.members < 1:
+        yield Finding((*path, "members"), f"is {group.members}; a group has at least 1 member")
+    yield from _unstorable({"pipeline": group.pipeline, "pattern": group.pattern or ""}, path)
+    if not _PIPELINE.fullmatch(group.pipeline):
+        yield Finding(
+            (*path, "pipeline"),
+            f"{group.pipeline!r} names no function: write module:function or path/to/file.py:function",
+        )
+    if group.assignor is Assignor.STICKY:
+        yield Finding(
+            (*path, "assignor"),
+            "sticky works only in `kcr group assignment`: the client has no eager sticky assignor; use range or "
+            "roundrobin",
+        )
+    yield from _cluster(group.kafka, group.kafka_conn_id, path)
+
+
+def _subscription(group: GroupSpec, path: Path) -> Iterator[Finding]:
+    if group.topics and group.pattern is not None:
+        yield Finding(path, "has both topics and pattern; a group reads one or the other")
+    if not group.topics and group.pattern is None:
+        yield Finding(path, "reads nothing: write topics or pattern")
+    for place, topic in enumerate(group.topics):
+        yield from _refused(topic_name, topic, (*path, "topics", place))
+        if topic in group.topics[:place]:
+            yield Finding((*path, "topics", place), f"{topic!r} is there twice")
+    if group.pattern is None:
+        return
+    if not group.pattern.startswith("^"):
+        yield Finding(
+            (*path, "pattern"), f"{group.pattern!r} doesn't begin with '^'; the client would take it for a topic's name"
+        )
+    try:
+        re.compile(group.pattern)
+    except re.error as error:
+        yield Finding((*path, "pattern"), f"{group.pattern!r} is no regular expression: {error}")
+
+
+def _cluster(kafka: Mapping[str, str] | None, conn_id: str | None, path: Path) -> Iterator[Finding]:
+    if kafka is not None and conn_id is not None:
+        yield Finding((*path, "kafka_conn_id"), "is there beside kafka; a cluster is reached by one or the other")
+    if conn_id is not None and not conn_id.strip():
+        yield Finding((*path, "kafka_conn_id"), "is empty")
+    yield from _unstorable({"kafka_conn_id": conn_id or ""}, path)
+    if kafka is None:
+        return
+    here = (*path, "kafka")
+    yield from _unstorable(kafka, here)
+    if not kafka.get("bootstrap.servers", "").strip():
+        yield Finding((*here, "bootstrap.servers"), "is missing; write host:port, several with commas")
+    for name, why in refusals(kafka):
+        yield Finding((*here, name), why)
+    for name in open_secrets(kafka):
+        yield Finding(
+            (*here, name),
+            "is a secret, and specs are stored and shown: write ${NAME} and set NAME in the environment, or use "
+            "kafka_conn_id",
+        )
+    for name in broken_references(kafka):
+        yield Finding((*here, name), "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
+
+
+def _cut(cut: CutSpec, members: int) -> Iterator[Finding]:
+    given = [name for name in ("every", "cron", "records") if getattr(cut, name) is not None]
+    if len(given) > 1:
+        yield Finding(("cut",), f"has {' and '.join(given)}; at most one of every, cron and records")
+    if cut.request is CutMode.DAG_RUN and cut.every is None and cut.cron is None:
+        yield Finding(
+            ("cut", "request"), "dag_run waits at scheduled bounds, and there are none; write every or cron, or auto"
+        )
+    yield from _schedule(cut)
+    if cut.records is not None and not 1 <= cut.records <= MOST_RECORDS:
+        yield Finding(("cut", "records"), f"is {cut.records}; it must be between 1 and {MOST_RECORDS}")
+    if cut.records is not None and members > 1:
+        yield Finding(
+            ("cut", "records"), f"counts the records of one member, and the region has {members}; use every or cron"
+        )
+    if cut.grace < _ZERO:
+        yield Finding(("cut", "grace"), "must not be negative")
+
+
+def _schedule(cut: CutSpec) -> Iterator[Finding]:
+    if cut.every is not None:
+        yield from _refused(Every, cut.every, ("cut", "every"))
+    yield from _refused(lambda zone: CronSchedule("@daily", zone), cut.timezone, ("cut", "timezone"))
+    if cut.cron is not None:
+        yield from _refused(CronSchedule, cut.cron, ("cut", "cron"))
+    elif cut.timezone != "UTC":
+        yield Finding(
+            ("cut", "timezone"), f"{cut.timezone!r} has no effect without cron; `every` is aligned in UTC. Leave it out"
+        )
+
+
+def _batch(batch: BatchSpec) -> Iterator[Finding]:
+    if batch.target <= _ZERO:
+        yield Finding(("batch", "target"), "must be longer than 0")
+    if batch.target >= batch.timeout:
+        yield Finding(
+            ("batch", "target"),
+            f"is {batch.target.total_seconds():g} s and batch.timeout is {batch.timeout.total_seconds():g} s; a batch "
+            "that takes as long as it should would already count as hung",
+        )
+    if batch.min_records < 1:
+        yield Finding(("batch", "min_records"), f"is {batch.min_records}; it must be 1 or more")
+    if batch.max_records > MOST_RECORDS:
+        yield Finding(("batch", "max_records"), f"must be at most {MOST_RECORDS}")
+    if batch.min_records > batch.max_records:
+        yield Finding(
+            ("batch", "min_records"), f"is {batch.min_records}, above max_records, which is {batch.max_records}"
+        )
+
+
+def _timeouts(spec: RegionSpec) -> Iterator[Finding]:
+    # Both kinds of membership may be in one region, and most clashes are the same for both.
+    kinds = sorted({group.static_membership for group in spec.groups}, reverse=True) or [True]
+    clashes = dict.fromkeys(clash for static in kinds for clash in check(spec.timeouts, static=static))
+    for clash in clashes:
+        section, dot, name = clash.setting.partition(".")
+        path: Path = (section, name) if dot and section in {"timeouts", "batch"} else ("timeouts",)
+        yield Finding(path, str(clash))
+
+
+def _unstorable(texts: Mapping[str, str], path: Path) -> Iterator[Finding]:
+    for name, text in texts.items():
+        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in name + text):
+            # Not the name as it is: it may be the part that can't be shown.
+            shown = name.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")
+            yield Finding((*path, shown), "has a NUL or half of a character, which Postgres can't store")
+
+
+def _refused(make: Callable[[_T], object], value: _T, path: Path) -> Iterator[Finding]:
+    try:
+        make(value)
+    except ConfigurationError as error:
+        yield Finding(path, error.message)

@@ -1,0 +1,195 @@
+"""A spec as plain values and back: what the store holds, and the last step of reading a file.
+
+One decoder for both. It reports the shape's findings and those of the checks together, each once; a place that had to
+be mended to read the rest is reported for that alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from airflow_kcr.errors import SpecError
+from airflow_kcr.protocol.durations import format_duration
+from airflow_kcr.protocol.rules import RetentionRules
+from airflow_kcr.protocol.start_positions import format_start
+from airflow_kcr.protocol.timeout_checks import setting_name
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.spec.findings import path_text
+from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
+from airflow_kcr.spec.shape import shaped
+
+if TYPE_CHECKING:
+    from airflow_kcr.spec.document import GroupDocument, RegionDocument
+
+_S = TypeVar("_S", bound=RegionSpec)
+
+TIMEOUT_NAMES: Final[Mapping[str, str]] = {
+    field.name: setting_name(field.name).removeprefix("timeouts.")
+    for field in fields(Timeouts)
+    if field.name != "batch"
+}
+"""What the file calls each field of `Timeouts`; the one missing is `batch.timeout`."""
+
+
+_TIMES: Final = ("timeouts", "batch.timeout", "batch.target")
+
+
+def from_json(value: Mapping[str, Any] | str, kind: type[_S]) -> _S:
+    """Return the spec that JSON values, or a JSON text, say.
+
+    Args:
+        value: as `to_json` or `to_json_text` gave it.
+        kind: `RegionSpec`, or what a program derived from it.
+
+    Raises:
+        SpecError: with everything that is wrong.
+    """
+    if not isinstance(value, str):
+        return decoded(value, kind)
+    try:
+        plain = json.loads(value, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        problem = (f"line {error.lineno}, column {error.colno}", f"is not JSON: {error.msg}")
+        raise SpecError((problem,)) from None
+    except (RecursionError, ValueError):  # ValueError: a number with thousands of digits
+        raise SpecError((("spec", "is nested too deeply, or has an endless number"),)) from None
+    return decoded(plain, kind)
+
+
+def decoded(value: object, kind: type[_S], lines: Mapping[str, int] | None = None) -> _S:
+    """Return the spec that plain values say.
+
+    Args:
+        value: as YAML or JSON give it.
+        kind: as for `from_json`.
+        lines: the line of each place, by its `path_text`, for the findings.
+
+    Raises:
+        SpecError: with everything that is wrong.
+    """
+    shape = shaped(value)
+    findings = [(path_text(path), text) for path, text in shape.findings]
+    mended = [path for path, _ in findings]
+    findings += _two_batch_timeouts(shape.document)
+    spec = None
+    try:
+        spec = _built(shape.document, kind)
+    except SpecError as error:
+        findings += [finding for finding in error.findings if not _concerns(finding[0], mended)]
+    if spec is None or findings:
+        raise SpecError(_in_order(findings, lines or {})) from None
+    return spec
+
+
+def to_json(spec: RegionSpec) -> dict[str, Any]:
+    """Return `spec` as JSON values (see `RegionSpec.to_json`)."""
+    plain: dict[str, Any] = _without_none(
+        {
+            "region": spec.region,
+            "kafka": spec.kafka,
+            "kafka_conn_id": spec.kafka_conn_id,
+            "groups": [_fields(group) | {"start": format_start(group.start)} for group in spec.groups],
+            "cut": _fields(spec.cut),
+            "batch": _fields(spec.batch),
+            "timeouts": {name: getattr(spec.timeouts, field) for field, name in TIMEOUT_NAMES.items()},
+            "max_failures": spec.max_failures,
+            "outsiders": spec.outsiders,
+            "out_of_range": spec.out_of_range,
+            "beyond_end": spec.beyond_end,
+            "retention": {"keep": spec.retention.keep, "for": spec.retention.max_age},
+        }
+    )
+    return plain
+
+
+def to_json_text(spec: RegionSpec) -> str:
+    """Return `spec` as its one JSON text (see `RegionSpec.to_json_text`)."""
+    return json.dumps(to_json(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _built(document: RegionDocument, kind: type[_S]) -> _S:
+    given = document.given()
+    timeouts = document.timeouts.given()
+    batch = document.batch.given()
+    if "batch" in timeouts:
+        batch.setdefault("timeout", timeouts.pop("batch"))
+    return kind(
+        **{
+            **given,
+            "groups": tuple(map(_group, document.groups)),
+            "cut": CutSpec(**document.cut.given()),
+            "batch": BatchSpec(**batch),
+            "timeouts": Timeouts(
+                **{field: timeouts[name] for field, name in TIMEOUT_NAMES.items() if name in timeouts}
+            ),
+            "retention": RetentionRules(**document.retention.given()),
+        }
+    )
+
+
+def _group(document: GroupDocument) -> GroupSpec:
+    return GroupSpec(**document.given())
+
+
+def _two_batch_timeouts(document: RegionDocument) -> list[tuple[str, str]]:
+    one, other = document.timeouts.batch, document.batch.timeout
+    if one is None or other is None or one == other:
+        return []
+    return [
+        ("timeouts.batch", f"is {format_duration(one)}, and batch.timeout is {format_duration(other)}; leave it out")
+    ]
+
+
+def _concerns(path: str, mended: Iterable[str]) -> bool:
+    """Whether a finding of the checks is about a place that was mended, so that its reader has nothing of it."""
+    places = list(mended)
+    if any(path == place or path.startswith((f"{place}.", f"{place}[")) for place in places):
+        return True
+    # A clash names two times; the one that it isn't filed under may be the one that was mended.
+    return path.startswith(_TIMES) and any(place.startswith(_TIMES) for place in places)
+
+
+def _in_order(findings: list[tuple[str, str]], lines: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    """Return the findings with their lines, in the order of the file."""
+    placed = sorted(((_line(path, lines), path, text) for path, text in findings), key=lambda each: each[0])
+    return tuple((path, f"line {line}: {text}" if line else text) for line, path, text in placed)
+
+
+def _line(path: str, lines: Mapping[str, int]) -> int:
+    """Return the line of `path`, or of the nearest place around it that has one; 0 for what is nowhere."""
+    while path and path not in lines:
+        path = re.sub(r"(?:^|[.\[])[^.\[]*\Z", "", path)
+    return lines.get(path, 0)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SpecError(((twice, "is there twice; only one of the two can count"),))
+    return result
+
+
+def _fields(value: GroupSpec | CutSpec | BatchSpec) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _without_none(value: Any) -> Any:  # noqa: ANN401 (any value of a spec)
+    match value:
+        case Mapping():
+            return {name: _without_none(item) for name, item in value.items() if item is not None}
+        case list() | tuple():
+            return [_without_none(item) for item in value]
+        case timedelta():
+            return format_duration(value)
+        case StrEnum():
+            return value.value
+        case _:
+            return value

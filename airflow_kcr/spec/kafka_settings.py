@@ -1,0 +1,137 @@
+"""Kafka client settings of a spec: which are refused, how secrets stay out of sight, and what `${NAME}` stands for.
+
+Rules:
+
+- Some settings are refused by name (design section 10): each of them would let the client do what only the region may
+  do, or says again what a field of the spec says. A value that is ours anyway is no clash.
+- A spec is stored and shown, so a secret in it is always a reference, `${NAME}`, filled in where the client is built.
+  Stored specs, errors and representations hold the reference, or nothing.
+- Values are text, as librdkafka takes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from airflow_kcr.errors import ConfigurationError
+
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET: Final = re.compile(r"password|passphrase|secret|key\.pem|oauthbearer\.config|sasl\.jaas")
+_SHOWN: Final = frozenset({"bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id"})
+"""Settings that can't hold a secret and help a reader; all others are shown by name only."""
+
+_COMMITS: Final = "Kafka is committed only at cuts, by the region"
+_GROUP: Final = "the region names its groups and members itself"
+_EAGER: Final = "members use the classic protocol with an eager assignor"
+
+REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
+    "enable.auto.commit": ("false", f"{_COMMITS}; leave it out"),
+    "auto.commit.enable": ("false", f"{_COMMITS}; leave it out"),
+    "auto.commit.interval.ms": (None, f"{_COMMITS}; leave it out"),
+    "enable.auto.offset.store": ("false", f"{_COMMITS}, and from checkpoints; leave it out"),
+    "offset.store.method": ("broker", f"{_COMMITS}, in the broker; leave it out"),
+    "group.id": (None, f"{_GROUP}; write it as group_id of a group"),
+    "group.instance.id": (None, f"{_GROUP}; write static_membership"),
+    "group.protocol": ("classic", f"{_EAGER} for now; leave it out"),
+    "group.protocol.type": ("consumer", f"{_EAGER}; leave it out"),
+    "group.remote.assignor": (None, f"{_EAGER}; write assignor"),
+    "partition.assignment.strategy": (None, f"{_EAGER}, never a cooperative one; write assignor: range or roundrobin"),
+    "auto.offset.reset": ("error", "positions come from the store; write start and out_of_range"),
+    "isolation.level": ("read_committed", "ends of logs are last stable offsets; leave it out"),
+    "session.timeout.ms": (None, "it is checked together with the other times; write timeouts.session"),
+    "max.poll.interval.ms": (None, "it is checked together with the other times; write timeouts.max_poll_interval"),
+    "topic.metadata.refresh.interval.ms": (None, "new partitions must be seen; write timeouts.metadata_refresh"),
+}
+"""What a user may not set: the one value that is accepted all the same, and why, and what to write instead."""
+
+
+class KafkaSettings(Mapping[str, str]):
+    """Immutable client settings by name; their representation shows no value that could be a secret.
+
+    Args:
+        settings: names as librdkafka has them, values as text, references unresolved.
+    """
+
+    __slots__ = ("_settings",)
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = dict(sorted(settings.items()))
+
+    def __getitem__(self, name: str) -> str:
+        return self._settings[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._settings)
+
+    def __len__(self) -> int:
+        return len(self._settings)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._settings.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return self._settings == other._settings if isinstance(other, KafkaSettings) else NotImplemented
+
+    def __repr__(self) -> str:
+        shown = (f"{name!r}: {value!r}" if is_shown(name, value) else f"{name!r}: …" for name, value in self.items())
+        return f"KafkaSettings({{{', '.join(shown)}}})"
+
+
+def is_shown(name: str, value: str) -> bool:
+    """Whether a setting may be shown with its value: a reference, or one of the few that can't hold a secret."""
+    return name in _SHOWN or _REFERENCE.fullmatch(value) is not None
+
+
+def refusals(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the settings that a user may not give, each as (name, why and what to write instead).
+
+    Also for settings that don't come from a spec (a connection's), which may hold secrets as they are.
+
+    Args:
+        settings: by name; values are compared as text, in lower case.
+    """
+    return tuple(
+        (name, f"is refused: {REFUSED[name][1]}")
+        for name, value in settings.items()
+        if name in REFUSED and str(value).lower() != REFUSED[name][0]
+    )
+
+
+def open_secrets(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of settings whose secret is written out where a reference belongs."""
+    return tuple(
+        name for name, value in settings.items() if _SECRET.search(name) and value and not _REFERENCE.search(value)
+    )
+
+
+def broken_references(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of settings with a `${` that begins no reference."""
+    return tuple(name for name, value in settings.items() if "${" in _REFERENCE.sub("", value))
+
+
+def resolve_environment(settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings with every `${NAME}` filled in; for the client only, never to be stored or shown.
+
+    What is filled in is not looked at again: a password may contain `${`.
+
+    Args:
+        settings: as in the spec.
+        environ: normally `os.environ` of the process that builds the client.
+
+    Raises:
+        ConfigurationError: with every variable that is not set, and the settings that need it.
+    """
+    missing = [
+        f"{name} needs {variable}"
+        for name, value in settings.items()
+        for variable in _REFERENCE.findall(value)
+        if variable not in environ
+    ]
+    if missing:
+        raise ConfigurationError(
+            f"environment variables of the Kafka settings are not set: {'; '.join(missing)}; "
+            "set them where the process runs"
+        )
+    return {name: _REFERENCE.sub(lambda match: environ[match[1]], value) for name, value in settings.items()}

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from airflow_kcr.errors import NumberOutOfRange, OffsetRegression, OverlappingOffsets
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, TopicName
+
+P0, P1, P2, P10 = (GroupPartition(GroupId("etl"), TopicName("flights"), number) for number in (0, 1, 2, 10))
+
+
+def offsets(numbers: Mapping[GroupPartition, int]) -> OffsetMap:
+    return OffsetMap({partition: Offset(number) for partition, number in numbers.items()})
+
+
+class TestMap:
+    def test_is_read_like_a_mapping(self) -> None:
+        found = offsets({P0: 5, P1: 6})
+        assert (found[P0], found.get(P2), len(found), P1 in found) == (5, None, 2, True)
+        with pytest.raises(KeyError):
+            found[P2]
+
+    def test_is_in_the_order_of_the_partitions_whatever_order_was_given(self) -> None:
+        assert list(offsets({P10: 1, P2: 2, P0: 3})) == [P0, P2, P10]
+
+    def test_can_be_made_of_pairs(self) -> None:
+        assert OffsetMap([(P1, Offset(6)), (P0, Offset(5))]) == offsets({P0: 5, P1: 6})
+
+    def test_equals_and_hashes_by_its_offsets(self) -> None:
+        assert offsets({P0: 5, P1: 6}) == offsets({P1: 6, P0: 5})
+        assert hash(offsets({P0: 5, P1: 6})) == hash(offsets({P1: 6, P0: 5}))
+        assert offsets({P0: 5}) != offsets({P0: 6})
+        assert offsets({P0: 5}) != offsets({P0: 5, P1: 5})
+        assert len({offsets({P0: 5}), offsets({P0: 5}), EMPTY}) == 2
+
+    def test_does_not_change_with_what_it_was_made_of(self) -> None:
+        given = {P0: Offset(5)}
+        found = OffsetMap(given)
+        given[P0] = Offset(7)
+        assert found[P0] == 5
+
+    def test_says_what_it_is(self) -> None:
+        assert repr(offsets({P1: 6, P0: 5})) == "OffsetMap({etl:flights-0: 5, etl:flights-1: 6})"
+
+    @pytest.mark.parametrize("number", [-1, -1001, MAX_NUMBER + 1])
+    def test_symbols_and_overflows_are_no_offsets(self, number: int) -> None:
+        with pytest.raises(NumberOutOfRange, match="the offset of etl:flights-0"):
+            offsets({P0: number})
+
+    @pytest.mark.parametrize("second", [5, 6])
+    def test_a_partition_given_twice_is_refused(self, second: int) -> None:
+        with pytest.raises(OverlappingOffsets, match="etl:flights-0 is given twice"):
+            OffsetMap([(P0, Offset(5)), (P1, Offset(1)), (P0, Offset(second))])
+
+
+class TestAdvance:
+    def test_goes_forward_stays_and_adds(self) -> None:
+        found = offsets({P0: 5, P1: 6}).advance({P0: Offset(8), P1: Offset(6), P2: Offset(0)})
+        assert found == offsets({P0: 8, P1: 6, P2: 0})
+
+    def test_never_goes_back(self) -> None:
+        before = offsets({P0: 5})
+        with pytest.raises(OffsetRegression, match="etl:flights-0 would go back from 5 to 4"):
+            before.advance({P0: Offset(4)})
+        assert before == offsets({P0: 5})
+
+
+class TestRestrict:
+    def test_keeps_those_it_has_and_leaves_out_the_others(self) -> None:
+        assert offsets({P0: 5, P1: 6}).restrict([P1, P2]) == offsets({P1: 6})
+        assert offsets({P0: 5}).restrict([]) == EMPTY
+
+
+class TestUnion:
+    def test_has_both(self) -> None:
+        assert offsets({P0: 5}).union(offsets({P1: 6})) == offsets({P0: 5, P1: 6})
+
+    @pytest.mark.parametrize("other", [5, 6])
+    def test_of_two_owners_of_a_partition_is_refused_even_where_they_agree(self, other: int) -> None:
+        with pytest.raises(OverlappingOffsets, match="etl:flights-0: more than one owner"):
+            offsets({P0: 5, P1: 6}).union(offsets({P0: other, P2: 1}))
+
+    def test_names_every_partition_that_is_shared(self) -> None:
+        with pytest.raises(OverlappingOffsets, match="etl:flights-0, etl:flights-1:"):
+            offsets({P0: 5, P1: 6}).union(offsets({P1: 5, P0: 6}))
+
+
+class TestReplace:
+    def test_moves_in_both_directions_and_leaves_the_rest(self) -> None:
+        found = offsets({P0: 5, P1: 6, P2: 7}).replace({P0: Offset(1), P1: Offset(9)})
+        assert found == offsets({P0: 1, P1: 9, P2: 7})
+
+
+class TestCovers:
+    @pytest.mark.parametrize(
+        ("other", "covered"),
+        [
+            ({P0: 5}, True),
+            ({P0: 4, P1: 6}, True),
+            ({P0: 6}, False),
+            ({P0: 4, P1: 7}, False),
+            ({P2: 99}, True),
+            ({}, True),
+        ],
+    )
+    def test_is_at_or_beyond_on_every_partition_that_both_have(
+        self, other: dict[GroupPartition, int], covered: bool
+    ) -> None:
+        assert offsets({P0: 5, P1: 6}).covers(offsets(other)) is covered

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
+from airflow_kcr.protocol.start_positions import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    FromDuration,
+    FromTimestamp,
+    StartPosition,
+    discovered_later,
+    format_start,
+    parse_start,
+    resolve_start,
+    start_time_needed,
+)
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
+
+PARTITION = GroupPartition(GroupId("etl"), TopicName("flights"), 3)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MORNING = datetime(2026, 1, 1, 6, tzinfo=UTC)
+AT_MORNING = FromTimestamp(instant=MORNING)
+SIX_HOURS = FromDuration(back=timedelta(hours=6))
+ALL: list[StartPosition] = [EARLIEST, LATEST, COMMITTED, AT_MORNING, SIX_HOURS]
+
+
+@dataclass
+class Times:
+    """A time index that knows one partition's answers."""
+
+    answers: Mapping[datetime, int | None] = field(default_factory=dict)
+
+    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
+        if partition != PARTITION:
+            raise KeyError(partition)
+        offset = self.answers[instant]
+        return TimeAnswer(offset=None if offset is None else Offset(offset))
+
+
+def view(*, committed: int | None = None, times: Mapping[datetime, int | None] | None = None) -> LogView:
+    return LogView(
+        bounds={PARTITION: LogBounds(start=Offset(100), end=Offset(200))},
+        committed={} if committed is None else {PARTITION: Offset(committed)},
+        times=Times(times or {}),
+        read_at=NOW,
+    )
+
+
+def entry(offset: int, *, clamped_from: int | None = None) -> SeekEntry:
+    return SeekEntry(offset=Offset(offset), source=SeekSource.START_POSITION, clamped_from=clamped_from)
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ("text", "start"),
+        [
+            ("earliest", EARLIEST),
+            ("latest", LATEST),
+            ("committed", COMMITTED),
+            ("timestamp:2026-01-01T06:00:00Z", AT_MORNING),
+            ("timestamp:2026-01-01T07:00:00+01:00", AT_MORNING),
+            ("duration:PT6H", SIX_HOURS),
+            ("duration:6h", SIX_HOURS),
+        ],
+    )
+    def test_the_five_forms_are_read(self, text: str, start: StartPosition) -> None:
+        assert parse_start(text) == start
+
+    @pytest.mark.parametrize("start", ALL)
+    def test_what_is_written_is_read_back(self, start: StartPosition) -> None:
+        assert parse_start(format_start(start)) == start
+
+    def test_the_written_form_is_canonical(self) -> None:
+        assert [format_start(start) for start in ALL] == [
+            "earliest",
+            "latest",
+            "committed",
+            "timestamp:2026-01-01T06:00:00Z",
+            "duration:PT6H",
+        ]
+
+    @pytest.mark.parametrize("text", ["42", "-1", "offset:42", "offset"])
+    def test_an_offset_is_never_a_start_position(self, text: str) -> None:
+        with pytest.raises(ConfigurationError, match="is an offset, which is never a start position"):
+            parse_start(text)
+
+    @pytest.mark.parametrize(
+        "text", ["", "oldest", "Earliest", "earliest:", "latest:5m", "timestamp", "duration", "6h"]
+    )
+    def test_other_words_are_refused_with_what_is_accepted(self, text: str) -> None:
+        with pytest.raises(ConfigurationError, match="is not a start position: use earliest, latest, committed"):
+            parse_start(text)
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("timestamp:2026-01-01T00:00:00", "no zone"),
+            ("timestamp:yesterday", "is not a time"),
+            ("timestamp:1960-01-01T00:00:00Z", "before 1970"),
+            ("duration:P1M", "months"),
+            ("duration:-6h", "negative"),
+        ],
+    )
+    def test_a_bad_value_says_what_is_bad_about_it(self, text: str, why: str) -> None:
+        with pytest.raises(ConfigurationError, match=why):
+            parse_start(text)
+
+
+class TestValues:
+    def test_cannot_be_made_of_what_means_nothing(self) -> None:
+        with pytest.raises(ConfigurationError, match="no zone"):
+            FromTimestamp(instant=MORNING.replace(tzinfo=None))
+        with pytest.raises(ConfigurationError, match="negative"):
+            FromDuration(back=timedelta(seconds=-1))
+
+    def test_a_local_time_that_happens_twice_names_the_one_that_was_meant(self) -> None:
+        # 02:30 in Berlin, when the clocks went back: Python finds no two zones' times equal there.
+        berlin = ZoneInfo("Europe/Berlin")
+        first, second = (datetime(2025, 10, 26, 2, 30, fold=fold, tzinfo=berlin) for fold in (0, 1))
+        assert FromTimestamp(instant=first) == parse_start("timestamp:2025-10-26T00:30:00Z")
+        assert FromTimestamp(instant=second) == parse_start("timestamp:2025-10-26T01:30:00Z")
+
+    def test_do_not_change(self) -> None:
+        with pytest.raises(FrozenInstanceError):
+            SIX_HOURS.back = timedelta(0)  # type: ignore[misc]
+
+
+class TestResolution:
+    def test_earliest_is_the_log_start(self) -> None:
+        assert resolve_start(EARLIEST, PARTITION, view()) == entry(100)
+
+    def test_latest_is_the_end(self) -> None:
+        assert resolve_start(LATEST, PARTITION, view()) == entry(200)
+
+    def test_committed_is_what_kafka_has_for_the_group(self) -> None:
+        assert resolve_start(COMMITTED, PARTITION, view(committed=150)) == entry(150)
+
+    def test_committed_is_the_earliest_where_nothing_was_committed(self) -> None:
+        assert resolve_start(COMMITTED, PARTITION, view()) == entry(100)
+
+    @pytest.mark.parametrize(("committed", "offset"), [(99, 100), (0, 100), (201, 200)])
+    def test_committed_outside_of_the_log_is_clamped_and_marked(self, committed: int, offset: int) -> None:
+        assert resolve_start(COMMITTED, PARTITION, view(committed=committed)) == entry(offset, clamped_from=committed)
+
+    @pytest.mark.parametrize("committed", [100, 200])
+    def test_committed_at_either_end_of_the_log_is_inside(self, committed: int) -> None:
+        assert resolve_start(COMMITTED, PARTITION, view(committed=committed)) == entry(committed)
+
+    @pytest.mark.parametrize("start", [AT_MORNING, SIX_HOURS])
+    def test_a_time_is_the_first_record_at_or_after_it(self, start: StartPosition) -> None:
+        assert resolve_start(start, PARTITION, view(times={MORNING: 140})) == entry(140)
+
+    @pytest.mark.parametrize("start", [AT_MORNING, SIX_HOURS])
+    def test_a_time_with_nothing_at_or_after_it_is_the_end(self, start: StartPosition) -> None:
+        assert resolve_start(start, PARTITION, view(times={MORNING: None})) == entry(200)
+
+    def test_a_time_index_that_is_behind_the_log_start_is_clamped_and_marked(self) -> None:
+        assert resolve_start(AT_MORNING, PARTITION, view(times={MORNING: 90})) == entry(100, clamped_from=90)
+
+    @pytest.mark.parametrize("start", ALL)
+    def test_a_log_that_was_not_read_is_an_error_and_no_guess(self, start: StartPosition) -> None:
+        other = PARTITION._replace(partition=4)
+        with pytest.raises(KeyError):
+            resolve_start(start, other, view(times={MORNING: 140}))
+
+    @pytest.mark.parametrize("committed", [None, 150])
+    def test_partitions_found_later_start_at_their_beginning(self, committed: int | None) -> None:
+        assert discovered_later(PARTITION, view(committed=committed)) == entry(100)
+
+
+class TestTimeNeeded:
+    @pytest.mark.parametrize("start", [EARLIEST, LATEST, COMMITTED])
+    def test_no_lookup_without_a_time(self, start: StartPosition) -> None:
+        assert start_time_needed(start, NOW) is None
+
+    @pytest.mark.parametrize("start", [AT_MORNING, SIX_HOURS])
+    def test_the_instant_is_the_one_that_is_resolved(self, start: StartPosition) -> None:
+        assert start_time_needed(start, NOW) == MORNING
+
+    def test_the_instant_is_in_utc_whatever_zone_was_given(self) -> None:
+        local = FromTimestamp(instant=MORNING.astimezone(timezone(timedelta(hours=2))))
+        needed = start_time_needed(local, NOW)
+        assert needed is not None
+        assert needed.utcoffset() == timedelta(0)

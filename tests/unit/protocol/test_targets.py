@@ -1,0 +1,467 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_kcr.errors import InvalidTarget, ProtocolError
+from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.target_json import target_from_json, target_to_json
+from airflow_kcr.protocol.target_resolution import Resolution, Situation, resolve, times_needed
+from airflow_kcr.protocol.targets import (
+    EVERYTHING,
+    ByDuration,
+    FromFile,
+    Needs,
+    Scope,
+    ShiftBy,
+    Target,
+    TargetKind,
+    ToCheckpoint,
+    ToCurrent,
+    ToDatetime,
+    ToEarliest,
+    ToInitial,
+    ToLatest,
+    ToOffset,
+    ToRun,
+    describe,
+    parse_target,
+)
+from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, Sequence, TopicName
+
+ETL, AUDIT = GroupId("etl"), GroupId("audit")
+FLIGHTS, WEATHER = TopicName("flights"), TopicName("weather")
+E0, E1 = GroupPartition(ETL, FLIGHTS, 0), GroupPartition(ETL, FLIGHTS, 1)
+A0, W0 = GroupPartition(AUDIT, FLIGHTS, 0), GroupPartition(ETL, WEATHER, 0)
+PARTITIONS = (A0, E0, E1, W0)
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MORNING = datetime(2026, 1, 1, 6, tzinfo=UTC)
+ONLY_E0 = Scope(groups=frozenset({ETL}), topics={FLIGHTS: frozenset({0})})
+
+NO_FILLS = SeekMap({})
+EXPLICIT, DRAINED = SeekSource.EXPLICIT, SeekSource.DRAINED
+
+
+@dataclass
+class Times:
+    answers: Mapping[tuple[GroupPartition, datetime], int | None] = field(default_factory=dict)
+
+    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
+        offset = self.answers[partition, instant]
+        return TimeAnswer(offset=None if offset is None else Offset(offset))
+
+
+def offsets(numbers: Mapping[GroupPartition, int]) -> OffsetMap:
+    return OffsetMap({partition: Offset(number) for partition, number in numbers.items()})
+
+
+def bounds(start: int, end: int) -> LogBounds:
+    return LogBounds(start=Offset(start), end=Offset(end))
+
+
+LOG = LogView(
+    bounds={partition: bounds(100, 200) for partition in PARTITIONS}, committed={}, times=Times(), read_at=NOW
+)
+UNREAD = LogView(bounds={}, committed={}, times=Times(), read_at=NOW)
+CURRENT = offsets(dict.fromkeys(PARTITIONS, 150))
+INITIAL = offsets(dict.fromkeys(PARTITIONS, 110))
+
+
+def situation(
+    *,
+    partitions: Collection[GroupPartition] = PARTITIONS,
+    current: OffsetMap = CURRENT,
+    initial: OffsetMap = INITIAL,
+    log: LogView = LOG,
+    checkpoint: OffsetMap | None = None,
+    fills: SeekMap = NO_FILLS,
+) -> Situation:
+    """Every log is [100, 200), every position 150, every initial offset 110, but for what a test changes."""
+    return Situation(
+        partitions=partitions, current=current, initial=initial, log=log, checkpoint=checkpoint, fills=fills
+    )
+
+
+def at(offset: int | None, source: SeekSource, *, clamped_from: int | None = None) -> SeekEntry:
+    return SeekEntry(offset=None if offset is None else Offset(offset), source=source, clamped_from=clamped_from)
+
+
+def entry_of(resolution: Resolution, partition: GroupPartition) -> SeekEntry:
+    return resolution.seek[partition]
+
+
+ALL_TARGETS: list[Target] = [
+    ToCheckpoint(sequence=Sequence(12)),
+    ToInitial(),
+    ToRun(dag_id="hourly_cut", run_id="scheduled__2026-01-01T00:00:00+00:00"),
+    ToEarliest(),
+    ToLatest(),
+    ToDatetime(instant=MORNING),
+    ByDuration(back=timedelta(hours=6)),
+    ShiftBy(by=-10),
+    ToOffset(offset=Offset(120)),
+    ToCurrent(),
+    FromFile(entries=offsets({E0: 120})),
+]
+
+
+class TestValues:
+    def test_there_are_eleven_kinds(self) -> None:
+        assert [target.kind for target in ALL_TARGETS] == list(TargetKind)
+        assert len(TargetKind) == 11
+
+    def test_only_to_current_needs_nothing_but_the_cut(self) -> None:
+        assert [t.kind for t in ALL_TARGETS if t.needs is Needs.NOTHING] == [TargetKind.TO_CURRENT]
+
+    def test_times_need_the_time_index_and_checkpoints_a_checkpoint(self) -> None:
+        by_time = {t.kind for t in ALL_TARGETS if Needs.TIME_INDEX in t.needs}
+        stored = {t.kind for t in ALL_TARGETS if Needs.CHECKPOINT in t.needs}
+        assert by_time == {TargetKind.TO_DATETIME, TargetKind.BY_DURATION}
+        assert stored == {TargetKind.TO_CHECKPOINT, TargetKind.TO_RUN}
+
+    @pytest.mark.parametrize(
+        ("make", "why"),
+        [
+            pytest.param(lambda: ToOffset(offset=Offset(-1)), "between 0 and", id="negative-offset"),
+            pytest.param(lambda: ToOffset(offset=Offset(MAX_NUMBER + 1)), "between 0 and", id="offset-too-large"),
+            pytest.param(lambda: ToCheckpoint(sequence=Sequence(-1)), "between 0 and", id="negative-sequence"),
+            pytest.param(lambda: ShiftBy(by=-MAX_NUMBER - 1), "between 0 and", id="shift-too-large"),
+            pytest.param(lambda: ToDatetime(instant=MORNING.replace(tzinfo=None)), "no zone", id="naive-datetime"),
+            pytest.param(lambda: ToDatetime(instant=datetime(1969, 1, 1, tzinfo=UTC)), "before 1970", id="before-1970"),
+            pytest.param(lambda: ByDuration(back=timedelta(seconds=-1)), "negative", id="negative-duration"),
+            pytest.param(lambda: ToRun(dag_id="", run_id="r"), "DAG/RUN", id="no-dag"),
+            pytest.param(lambda: ToRun(dag_id="d", run_id=""), "DAG/RUN", id="no-run"),
+            pytest.param(lambda: ToRun(dag_id="a/b", run_id="r"), "DAG/RUN", id="slash-in-dag"),
+            pytest.param(lambda: FromFile(entries=OffsetMap()), "no offset", id="empty-file"),
+        ],
+    )
+    def test_what_means_nothing_cannot_be_made(self, make: Callable[[], Target], why: str) -> None:
+        with pytest.raises(InvalidTarget, match=why):
+            make()
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ("kind", "value", "target"),
+        [
+            ("to-checkpoint", "12", ToCheckpoint(sequence=Sequence(12))),
+            ("to-initial", None, ToInitial()),
+            ("to-run", "hourly/manual__1/2", ToRun(dag_id="hourly", run_id="manual__1/2")),
+            ("to-earliest", None, ToEarliest()),
+            ("to-latest", None, ToLatest()),
+            ("to-datetime", "2026-01-01T07:00:00+01:00", ToDatetime(instant=MORNING)),
+            ("by-duration", "PT6H", ByDuration(back=timedelta(hours=6))),
+            ("by-duration", "6h", ByDuration(back=timedelta(hours=6))),
+            ("shift-by", "-10", ShiftBy(by=-10)),
+            ("shift-by", "+10", ShiftBy(by=10)),
+            ("to-offset", "9223372036854775807", ToOffset(offset=Offset(MAX_NUMBER))),
+            ("to-current", None, ToCurrent()),
+        ],
+    )
+    def test_options_are_read(self, kind: str, value: str | None, target: Target) -> None:
+        assert parse_target(kind, value) == target
+
+    @pytest.mark.parametrize(
+        ("kind", "value", "why"),
+        [
+            ("to-newest", None, "not a target: use one of to-checkpoint, to-initial"),
+            ("to-latest", "5", "has no value"),
+            ("to-offset", None, "needs a value"),
+            ("to-offset", "-5", "between 0 and"),
+            ("to-offset", "latest", "whole number"),
+            ("to-offset", "1_000", "whole number"),
+            ("to-offset", "\N{ARABIC-INDIC DIGIT FIVE}", "whole number"),
+            ("to-offset", "9" * 5000, "whole number"),
+            ("shift-by", "ten", "whole number"),
+            ("shift-by", "-", "whole number"),
+            ("to-run", "hourly", "DAG/RUN"),
+            ("to-datetime", "2026-01-01T00:00:00", "no zone"),
+            ("by-duration", "P1M", "--by-duration: .*months"),
+            ("from-file", "offsets.csv", "read from a file"),
+        ],
+    )
+    def test_what_cannot_be_read_says_why(self, kind: str, value: str | None, why: str) -> None:
+        with pytest.raises(InvalidTarget, match=why):
+            parse_target(kind, value)
+
+    def test_a_target_describes_itself_by_option_and_value(self) -> None:
+        assert [describe(target) for target in ALL_TARGETS] == [
+            "to-checkpoint 12",
+            "to-initial",
+            "to-run hourly_cut/scheduled__2026-01-01T00:00:00+00:00",
+            "to-earliest",
+            "to-latest",
+            "to-datetime 2026-01-01T06:00:00Z",
+            "by-duration PT6H",
+            "shift-by -10",
+            "to-offset 120",
+            "to-current",
+            "from-file of 1 partition(s)",
+        ]
+
+
+class TestJson:
+    @pytest.mark.parametrize("target", ALL_TARGETS, ids=describe)
+    def test_what_is_stored_is_read_back(self, target: Target) -> None:
+        assert target_from_json(json.loads(json.dumps(target_to_json(target)))) == target
+
+    @pytest.mark.parametrize("number", [999, 1000, 1_234_567, 2**31, MAX_NUMBER])
+    def test_large_numbers_stay_plain_digits(self, number: int) -> None:
+        text = json.dumps(target_to_json(ToCheckpoint(sequence=Sequence(number))))
+        assert text == f'{{"kind": "to-checkpoint", "sequence": {number}}}'
+        assert target_from_json(json.loads(text)) == ToCheckpoint(sequence=Sequence(number))
+
+    def test_the_stored_form_is_plain(self) -> None:
+        assert target_to_json(FromFile(entries=offsets({E0: 5}))) == {
+            "kind": "from-file",
+            "entries": [["etl", "flights", 0, 5]],
+        }
+        assert target_to_json(ByDuration(back=timedelta(days=1))) == {"kind": "by-duration", "duration": "P1D"}
+        assert target_to_json(ToDatetime(instant=MORNING)) == {"kind": "to-datetime", "instant": "2026-01-01T06:00:00Z"}
+        assert target_to_json(ToLatest()) == {"kind": "to-latest"}
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            None,
+            [],
+            {},
+            {"kind": 5},
+            {"kind": "to-newest"},
+            {"kind": "to-latest", "offset": 5},
+            {"kind": "to-offset"},
+            {"kind": "to-offset", "offset": "5"},
+            {"kind": "to-offset", "offset": True},
+            {"kind": "to-offset", "offset": -5},
+            {"kind": "to-offset", "offset": 5, "by": 1},
+            {"kind": "to-datetime", "duration": "PT5M"},
+            {"kind": "by-duration", "duration": 5},
+            {"kind": "by-duration", "duration": "P1M"},
+            {"kind": "from-file", "entries": []},
+            {"kind": "from-file", "entries": [["etl", "flights", 0]]},
+            {"kind": "from-file", "entries": [["etl", "flights", 0, True]]},
+            {"kind": "from-file", "entries": [["etl", "flights", 0, -1]]},
+            {"kind": "from-file", "entries": [["etl", "flights", 0, 1], ["etl", "flights", 0, 1]]},
+        ],
+    )
+    def test_what_was_not_stored_by_us_is_refused(self, document: object) -> None:
+        with pytest.raises(InvalidTarget):
+            target_from_json(document)
+
+
+class TestLogTargets:
+    def test_earliest_is_the_log_start(self) -> None:
+        found = resolve(ToEarliest(), EVERYTHING, situation())
+        assert found.seek == dict.fromkeys(PARTITIONS, at(100, EXPLICIT))
+
+    def test_latest_is_the_end(self) -> None:
+        found = resolve(ToLatest(), EVERYTHING, situation())
+        assert found.seek == dict.fromkeys(PARTITIONS, at(200, EXPLICIT))
+
+    @pytest.mark.parametrize(
+        ("by", "entry"),
+        [
+            (-20, at(130, EXPLICIT)),
+            (20, at(170, EXPLICIT)),
+            (0, at(150, EXPLICIT)),
+            (-50, at(100, EXPLICIT)),
+            (-51, at(100, EXPLICIT, clamped_from=99)),
+            (-1000, at(100, EXPLICIT, clamped_from=-850)),
+            (51, at(200, EXPLICIT, clamped_from=201)),
+            (MAX_NUMBER, at(200, EXPLICIT, clamped_from=MAX_NUMBER)),
+        ],
+    )
+    def test_a_shift_is_relative_to_the_position_and_clamped(self, by: int, entry: SeekEntry) -> None:
+        assert entry_of(resolve(ShiftBy(by=by), EVERYTHING, situation()), E0) == entry
+
+    def test_a_partition_never_claimed_is_shifted_from_its_initial_offset(self) -> None:
+        found = resolve(ShiftBy(by=5), ONLY_E0, situation(current=offsets({E1: 150})))
+        assert entry_of(found, E0) == at(115, EXPLICIT)
+
+    def test_what_has_no_position_cannot_be_shifted(self) -> None:
+        nowhere = situation(current=OffsetMap(), initial=OffsetMap())
+        with pytest.raises(InvalidTarget, match="etl:flights-0 has no position yet"):
+            resolve(ShiftBy(by=5), ONLY_E0, nowhere)
+
+    @pytest.mark.parametrize(
+        ("asked", "entry"),
+        [
+            (120, at(120, EXPLICIT)),
+            (100, at(100, EXPLICIT)),
+            (200, at(200, EXPLICIT)),
+            (5, at(100, EXPLICIT, clamped_from=5)),
+            (500, at(200, EXPLICIT, clamped_from=500)),
+        ],
+    )
+    def test_an_offset_is_clamped_into_each_log(self, asked: int, entry: SeekEntry) -> None:
+        assert entry_of(resolve(ToOffset(offset=Offset(asked)), EVERYTHING, situation()), E0) == entry
+
+    def test_current_is_the_position_and_needs_no_log(self) -> None:
+        found = resolve(ToCurrent(), EVERYTHING, situation(log=UNREAD))
+        assert found.seek == dict.fromkeys(PARTITIONS, at(150, EXPLICIT))
+        assert found.unreachable == ()
+
+    @pytest.mark.parametrize("target", [ToEarliest(), ToLatest(), ShiftBy(by=1), ToOffset(offset=Offset(1))])
+    def test_a_log_that_was_not_read_is_an_error_and_no_guess(self, target: Target) -> None:
+        with pytest.raises(KeyError):
+            resolve(target, EVERYTHING, situation(log=UNREAD))
+
+
+class TestTimeTargets:
+    @staticmethod
+    def _with_times(answers: Mapping[GroupPartition, int | None]) -> Situation:
+        times = Times({(partition, MORNING): offset for partition, offset in answers.items()})
+        return situation(log=replace(LOG, times=times))
+
+    @pytest.mark.parametrize("target", [ToDatetime(instant=MORNING), ByDuration(back=timedelta(hours=6))])
+    def test_a_time_is_the_first_record_at_or_after_it(self, target: Target) -> None:
+        found = resolve(target, ONLY_E0, self._with_times({E0: 130}))
+        assert entry_of(found, E0) == at(130, EXPLICIT)
+
+    @pytest.mark.parametrize("target", [ToDatetime(instant=MORNING), ByDuration(back=timedelta(hours=6))])
+    def test_a_time_with_nothing_at_or_after_it_is_the_end(self, target: Target) -> None:
+        found = resolve(target, ONLY_E0, self._with_times({E0: None}))
+        assert entry_of(found, E0) == at(200, EXPLICIT)
+
+    def test_retention_between_the_two_reads_is_clamped_and_marked(self) -> None:
+        found = resolve(ToDatetime(instant=MORNING), ONLY_E0, self._with_times({E0: 90}))
+        assert entry_of(found, E0) == at(100, EXPLICIT, clamped_from=90)
+
+    def test_the_future_is_refused_and_now_is_not_the_future(self) -> None:
+        with pytest.raises(InvalidTarget, match=r"is in the future; it is 2026-01-01T12:00:00Z now"):
+            times_needed(ToDatetime(instant=NOW + timedelta(microseconds=1)), NOW)
+        with pytest.raises(InvalidTarget, match="is in the future"):
+            resolve(ToDatetime(instant=NOW + timedelta(days=1)), EVERYTHING, situation())
+        assert times_needed(ToDatetime(instant=NOW), NOW) == NOW
+
+    def test_one_instant_is_looked_up_and_only_for_times(self) -> None:
+        needed = {target.kind: times_needed(target, NOW) for target in ALL_TARGETS}
+        assert {kind for kind, instant in needed.items() if instant is not None} == {
+            TargetKind.TO_DATETIME,
+            TargetKind.BY_DURATION,
+        }
+        assert needed[TargetKind.TO_DATETIME] == needed[TargetKind.BY_DURATION] == MORNING
+
+
+class TestCheckpointTargets:
+    @pytest.mark.parametrize("target", [ToCheckpoint(sequence=Sequence(7)), ToRun(dag_id="d", run_id="r")])
+    def test_a_checkpoint_is_its_merge(self, target: Target) -> None:
+        merged = offsets({A0: 120, E0: 121, E1: 122, W0: 123})
+        found = resolve(target, EVERYTHING, situation(checkpoint=merged))
+        assert found.seek.offsets == merged
+        assert {entry.source for entry in found.seek.values()} == {SeekSource.MERGED}
+
+    def test_a_partition_that_it_lacks_goes_to_its_initial_offset_and_does_not_stay(self) -> None:
+        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, situation(checkpoint=offsets({E0: 120})))
+        assert entry_of(found, E1) == at(110, SeekSource.INITIAL)
+
+    def test_without_an_initial_offset_the_entry_stays_open_for_the_first_owner(self) -> None:
+        given = situation(checkpoint=offsets({E0: 120}), initial=OffsetMap())
+        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        assert entry_of(found, E1) == at(None, SeekSource.START_POSITION)
+
+    def test_gaps_of_an_incomplete_one_are_filled_before_the_initial_offsets(self) -> None:
+        fills = SeekMap({E0: at(1, SeekSource.COMMITTED), E1: at(115, SeekSource.PREVIOUS_CHECKPOINT)})
+        given = situation(checkpoint=offsets({E0: 120}), fills=fills)
+        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        assert entry_of(found, E0) == at(120, SeekSource.MERGED)
+        assert entry_of(found, E1) == at(115, SeekSource.PREVIOUS_CHECKPOINT)
+        assert entry_of(found, W0) == at(110, SeekSource.INITIAL)
+
+    def test_a_checkpoint_that_nobody_gave_is_an_error_and_not_an_empty_one(self) -> None:
+        with pytest.raises(ProtocolError, match="to-checkpoint 7 can't be resolved"):
+            resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, situation())
+
+    def test_what_retention_overtook_is_reported_and_not_clamped(self) -> None:
+        given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
+        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        assert [(u.partition, u.offset) for u in found.unreachable] == [(E0, 99), (E1, 201)]
+        assert entry_of(found, E0) == at(99, SeekSource.MERGED)
+        assert str(found.unreachable[0]) == "etl:flights-0 would resume at 99, its log has 100 to 200"
+
+    def test_the_loss_can_be_accepted_and_is_then_marked(self) -> None:
+        given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
+        accepted = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given).accept_unreachable()
+        assert accepted.unreachable == ()
+        assert entry_of(accepted, E0) == at(100, SeekSource.MERGED, clamped_from=99)
+        assert entry_of(accepted, E1) == at(200, SeekSource.MERGED, clamped_from=201)
+        assert entry_of(accepted, W0) == at(100, SeekSource.MERGED)
+
+    def test_what_is_unreachable_out_of_scope_is_none_of_the_targets_business(self) -> None:
+        given = situation(checkpoint=offsets({E0: 120, E1: 1}), current=offsets(dict.fromkeys(PARTITIONS, 1)))
+        assert resolve(ToCheckpoint(sequence=Sequence(7)), ONLY_E0, given).unreachable == ()
+
+    def test_partitions_that_left_the_region_are_listed_and_ignored(self) -> None:
+        gone = E0._replace(partition=9)
+        given = situation(checkpoint=offsets({E0: 120, gone: 5}))
+        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        assert found.ignored == (gone,)
+        assert gone not in found.seek
+
+    def test_partitions_that_left_are_not_listed_where_they_are_out_of_scope(self) -> None:
+        gone = W0._replace(partition=9)
+        given = situation(checkpoint=offsets({E0: 120, gone: 5}))
+        assert resolve(ToCheckpoint(sequence=Sequence(7)), ONLY_E0, given).ignored == ()
+
+    def test_initial_is_every_partitions_own_and_may_be_overtaken(self) -> None:
+        found = resolve(ToInitial(), EVERYTHING, situation(initial=offsets({A0: 110, E0: 50})))
+        assert entry_of(found, A0) == at(110, SeekSource.INITIAL)
+        assert entry_of(found, E1) == at(None, SeekSource.START_POSITION)
+        assert [u.partition for u in found.unreachable] == [E0]
+
+
+class TestFromFile:
+    def test_entries_are_clamped_and_all_others_keep_their_position(self) -> None:
+        found = resolve(FromFile(entries=offsets({E0: 120, E1: 5})), EVERYTHING, situation())
+        assert entry_of(found, E0) == at(120, EXPLICIT)
+        assert entry_of(found, E1) == at(100, EXPLICIT, clamped_from=5)
+        assert entry_of(found, W0) == entry_of(found, A0) == at(150, DRAINED)
+
+    def test_an_entry_that_the_region_does_not_have_is_refused(self) -> None:
+        strange = offsets({E0: 120, E0._replace(partition=9): 5})
+        with pytest.raises(InvalidTarget, match="etl:flights-9, which the region does not have; nothing was used"):
+            resolve(FromFile(entries=strange), EVERYTHING, situation())
+
+    def test_an_entry_out_of_scope_is_refused(self) -> None:
+        with pytest.raises(InvalidTarget, match="names etl:flights-1, out of the scope --group etl --topic flights:0"):
+            resolve(FromFile(entries=offsets({E0: 120, E1: 5})), ONLY_E0, situation())
+
+
+class TestPlan:
+    @pytest.mark.parametrize(
+        "target", [ToInitial(), ToEarliest(), ToLatest(), ShiftBy(by=-10), ToOffset(offset=Offset(120)), ToCurrent()]
+    )
+    def test_out_of_scope_keeps_the_position_of_the_drain(self, target: Target) -> None:
+        found = resolve(target, ONLY_E0, situation())
+        assert {p: e for p, e in found.seek.items() if p != E0} == dict.fromkeys((A0, E1, W0), at(150, DRAINED))
+        assert entry_of(found, E0).source is not DRAINED
+
+    def test_out_of_scope_and_never_claimed_goes_to_its_initial_offset(self) -> None:
+        found = resolve(ToEarliest(), ONLY_E0, situation(current=offsets({E0: 150})))
+        assert entry_of(found, E1) == at(110, SeekSource.INITIAL)
+
+    def test_replay_counts_what_is_processed_again_and_negative_what_is_skipped(self) -> None:
+        given = situation(current=offsets({A0: 150, E0: 180, E1: 100}), initial=OffsetMap())
+        found = resolve(ToOffset(offset=Offset(120)), Scope(groups=frozenset({ETL}), topics={FLIGHTS: None}), given)
+        lines = {line.partition: (line.current, line.replay, line.in_scope) for line in found.entries}
+        assert lines == {
+            A0: (150, 0, False),
+            E0: (180, 60, True),
+            E1: (100, -20, True),
+            W0: (None, None, False),
+        }
+
+    def test_entries_are_in_the_order_of_the_partitions(self) -> None:
+        found = resolve(ToLatest(), EVERYTHING, situation(partitions=frozenset(PARTITIONS)))
+        assert [line.partition for line in found.entries] == sorted(PARTITIONS)
+
+    def test_a_scope_that_matches_nothing_is_refused(self) -> None:
+        with pytest.raises(InvalidTarget, match="topic typo"):
+            resolve(ToLatest(), Scope(topics={TopicName("typo"): None}), situation())

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import SpecError
+from airflow_kcr.protocol.rules import RetentionRules
+from airflow_kcr.spec import BatchSpec, CutSpec, RegionSpec, parse
+from tests.unit.spec.examples import FULL, SMALL, group, small
+
+
+def refused(text: str) -> list[str]:
+    with pytest.raises(SpecError) as raised:
+        RegionSpec.from_json(text)
+    return [path for path, _ in raised.value.findings]
+
+
+@pytest.mark.parametrize("text", [FULL, SMALL])
+def test_there_and_back_is_the_same_spec(text: str) -> None:
+    spec = parse(text)
+    assert RegionSpec.from_json(spec.to_json()) == spec
+    assert RegionSpec.from_json(spec.to_json_text()) == spec
+    assert RegionSpec.from_json(spec.to_json_text()).to_json_text() == spec.to_json_text()
+
+
+def test_the_json_of_the_example_is_this() -> None:
+    assert parse(FULL).to_json() == {
+        "region": "flights",
+        "kafka": {"bootstrap.servers": "127.0.0.1:9092"},
+        "groups": [
+            {
+                "group_id": "flights-etl",
+                "pipeline": "jobs.flights:process",
+                "topics": ["flights"],
+                "members": 3,
+                "start": "earliest",
+                "delivery": "at_least_once",
+                "assignor": "range",
+                "static_membership": True,
+            }
+        ],
+        "cut": {"every": "PT5M", "timezone": "UTC", "request": "auto", "grace": "PT2S", "catchup": False},
+        "batch": {"target": "PT2S", "min_records": 1000, "max_records": 2_000_000, "timeout": "PT2M"},
+        "timeouts": {
+            "lease": "PT10S",
+            "renew": "PT2S",
+            "reset": "PT5M",
+            "drain": "PT3M",
+            "publish": "PT5M",
+            "commit": "PT30S",
+            "close": "PT10S",
+            "relaunch": "PT1M40S",
+            "metadata_refresh": "PT1S",
+            "accept_aborted_drain": False,
+        },
+        "max_failures": 5,
+        "outsiders": "fail",
+        "out_of_range": "fail",
+        "beyond_end": "fail",
+        "retention": {"keep": 20, "for": "P7D"},
+    }
+
+
+def test_the_text_has_sorted_keys_and_no_spaces() -> None:
+    text = parse(FULL).to_json_text()
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+
+
+def test_the_order_of_settings_makes_no_difference() -> None:
+    one = small(kafka={"bootstrap.servers": "x", "client.id": "y"})
+    other = small(kafka={"client.id": "y", "bootstrap.servers": "x"})
+    assert one.to_json_text() == other.to_json_text()
+
+
+def test_references_stay_references() -> None:
+    spec = small(kafka={"bootstrap.servers": "x", "sasl.password": "${PASSWORD}"})
+    assert spec.to_json()["kafka"]["sasl.password"] == "${PASSWORD}"
+
+
+def test_text_beyond_ascii_stays_itself() -> None:
+    spec = small(group("größe"))
+    assert "größe" in spec.to_json_text()
+    assert RegionSpec.from_json(spec.to_json_text()) == spec
+
+
+def test_every_field_has_its_place_and_is_kept() -> None:
+    spec = small(
+        group("a", topics=(), pattern="^x", kafka_conn_id="c", members=1),
+        cut=CutSpec(records=10, grace=timedelta(milliseconds=1)),
+        batch=BatchSpec(timeout=timedelta(seconds=90)),
+        retention=RetentionRules(keep=1),
+        max_failures=0,
+    )
+    assert "for" not in spec.to_json()["retention"]
+    assert RegionSpec.from_json(spec.to_json()) == spec
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    value = {
+        "region": "r",
+        "kafka": {"bootstrap.servers": "localhost:9092"},
+        "groups": [{"group_id": "g", "topics": ["t"], "pipeline": "jobs:process"}],
+    }
+    assert RegionSpec.from_json(value) == parse(SMALL)
+
+
+def test_findings_have_paths_but_no_lines() -> None:
+    with pytest.raises(SpecError) as raised:
+        RegionSpec.from_json({**small().to_json(), "max_failures": -1, "x": 1})
+    assert dict(raised.value.findings)["max_failures"] == "is -1; it must be 0 or more"
+    assert len(raised.value.findings) == 2
+
+
+def test_what_is_not_json_is_refused_with_its_place() -> None:
+    assert refused('{"region": "r",\n x}') == ["line 2, column 2"]
+    assert refused("") == ["line 1, column 1"]
+    assert refused('{"region": "a", "region": "b"}') == ["region"]
+    assert refused('{"a": {"b": 1, "b": 2}}') == ["b"]
+    assert refused(100_000 * "[") == ["spec"]
+    assert refused("1" + 5_000 * "0") == ["spec"]
+    assert refused("[]") == ["spec"]
+    assert refused("null") == ["spec"]

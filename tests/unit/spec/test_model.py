@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_kcr.errors import SpecError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, RetentionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import GroupId, TopicName
+from airflow_kcr.schedules import CronSchedule, Every
+from airflow_kcr.spec import BatchSpec, CutSpec, RegionSpec
+from tests.unit.spec.examples import group, small
+
+
+def refused(**fields: Any) -> list[str]:  # noqa: ANN401 (each field has its own type)
+    """The paths of what is wrong with a small spec with these fields."""
+    with pytest.raises(SpecError) as raised:
+        small(*fields.pop("groups", ()), **fields)
+    return [path for path, _ in raised.value.findings]
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["", "Flights", "a b", "a" * 101])
+    def test_of_regions_are_kept_simple(self, name: str) -> None:
+        assert refused(region=name) == ["region"]
+
+    def test_of_groups_are_each_there_once(self) -> None:
+        assert refused(groups=(group("a"), group("b"), group("a"))) == ["groups[2].group_id"]
+
+    def test_of_groups_are_each_there_once_on_another_cluster_too(self) -> None:
+        other = group("a", kafka={"bootstrap.servers": "other:9092"})
+        assert refused(groups=(group("a"), other)) == ["groups[1].group_id"]
+
+    def test_of_topics_are_those_that_kafka_takes(self) -> None:
+        assert refused(groups=(group(topics=("a", "b/c", "..")),)) == ["groups[0].topics[1]", "groups[0].topics[2]"]
+
+    def test_that_the_store_cannot_hold_are_refused_and_not_shown(self) -> None:
+        assert refused(groups=(group("a\ud800"),)) == ["groups[0].group_id"]
+        assert refused(groups=(group(topics=(), pattern="^\0"),)) == ["groups[0].pattern"]
+        assert refused(kafka={"bootstrap.servers": "x", "a\ud800": "y"}) == ["kafka.a\\ud800"]
+        assert refused(kafka={"bootstrap.servers": "x", "ssl.ca.pem": "\0"}) == ["kafka.ssl.ca.pem"]
+
+
+class TestSubscriptions:
+    def test_are_topics_or_a_pattern(self) -> None:
+        assert refused(groups=(group(pattern="^t"),)) == ["groups[0]"]
+        assert refused(groups=(group(topics=()),)) == ["groups[0]"]
+
+    def test_have_each_topic_once(self) -> None:
+        assert refused(groups=(group(topics=("a", "b", "a")),)) == ["groups[0].topics[2]"]
+
+    def test_by_a_pattern_begin_with_a_caret_and_compile(self) -> None:
+        assert refused(groups=(group(topics=(), pattern="t.*"),)) == ["groups[0].pattern"]
+        assert refused(groups=(group(topics=(), pattern="^t("),)) == ["groups[0].pattern"]
+        assert refused(groups=(group(topics=(), pattern=""),)) == ["groups[0].pattern"]
+
+    def test_of_a_lone_text_are_that_topic(self) -> None:
+        assert group(topics="flights").topics == ("flights",)
+
+    def test_of_a_list_are_its_topics(self) -> None:
+        assert group(topics=["a", "b"]).topics == ("a", "b")
+
+
+class TestGroups:
+    def test_are_at_least_one(self) -> None:
+        with pytest.raises(SpecError, match="groups: is empty"):
+            RegionSpec(region="r", kafka={"bootstrap.servers": "x"}, groups=())
+
+    def test_have_members(self) -> None:
+        assert refused(groups=(group(members=0),)) == ["groups[0].members"]
+
+    @pytest.mark.parametrize("pipeline", ["m:f", "a.b_c.d:f_1", "f.py:f", "path/to/file.py:f", "/abs/ü p.py:f"])
+    def test_have_pipelines_that_name_a_function(self, pipeline: str) -> None:
+        assert small(group(pipeline=pipeline)).groups[0].pipeline == pipeline
+
+    @pytest.mark.parametrize(
+        "pipeline",
+        ["", "m", "m:", ":f", "m:f:g", "m.:f", "path/to/file:f", "m:f()", "m:a.b", "m f:f", ".py:f", "m:f\n"],
+    )
+    def test_have_no_other_pipelines(self, pipeline: str) -> None:
+        assert refused(groups=(group(pipeline=pipeline),)) == ["groups[0].pipeline"]
+
+    def test_cannot_consume_with_the_sticky_assignor(self) -> None:
+        assert refused(groups=(group(assignor=Assignor.STICKY),)) == ["groups[0].assignor"]
+
+    def test_spread_one_topic_by_range_and_more_than_one_round_robin(self) -> None:
+        assert group().effective_assignor is Assignor.RANGE
+        assert group(topics=("a", "b")).effective_assignor is Assignor.ROUNDROBIN
+        assert group(topics=(), pattern="^a").effective_assignor is Assignor.ROUNDROBIN
+        assert group(topics=("a", "b"), assignor=Assignor.RANGE).effective_assignor is Assignor.RANGE
+
+    def test_are_found_by_their_id(self) -> None:
+        spec = small(group("a"), group("b", members=2))
+        assert spec.group("b").members == 2
+        with pytest.raises(KeyError):
+            spec.group("c")
+
+
+class TestClusters:
+    def test_are_reached_by_settings_or_by_a_connection(self) -> None:
+        assert refused(kafka_conn_id="c") == ["kafka_conn_id"]
+        assert refused(groups=(group(kafka={"bootstrap.servers": "x"}, kafka_conn_id="c"),)) == [
+            "groups[0].kafka_conn_id"
+        ]
+        assert refused(kafka=None, kafka_conn_id=" ") == ["kafka_conn_id"]
+
+    def test_are_missing_where_neither_the_region_nor_the_group_has_one(self) -> None:
+        assert refused(kafka=None, groups=(group("a", kafka_conn_id="c"), group("b"))) == ["groups[1]"]
+        assert small(group(kafka_conn_id="c"), kafka=None).cluster_of("g") == (None, "c")
+
+    def test_have_an_address(self) -> None:
+        assert refused(kafka={"client.id": "x"}) == ["kafka.bootstrap.servers"]
+        assert refused(kafka={"bootstrap.servers": " "}) == ["kafka.bootstrap.servers"]
+
+    def test_of_a_group_replace_that_of_the_region_altogether(self) -> None:
+        spec = small(group("a", kafka={"bootstrap.servers": "other"}), group("b"), kafka={"bootstrap.servers": "x"})
+        assert spec.cluster_of("a") == (spec.groups[0].kafka, None)
+        assert spec.cluster_of("b") == (spec.kafka, None)
+
+    def test_have_no_settings_that_are_the_regions_own(self) -> None:
+        own = {"bootstrap.servers": "x", "group.id": "g", "enable.auto.commit": "true"}
+        assert refused(kafka=own) == ["kafka.enable.auto.commit", "kafka.group.id"]
+        assert refused(groups=(group(kafka=own),)) == [
+            "groups[0].kafka.enable.auto.commit",
+            "groups[0].kafka.group.id",
+        ]
+
+    def test_have_no_secret_written_out_and_no_broken_reference(self) -> None:
+        settings = {"bootstrap.servers": "${HOST", "sasl.password": "hunter2"}
+        with pytest.raises(SpecError) as raised:
+            small(kafka=settings)
+        assert {path for path, _ in raised.value.findings} == {"kafka.sasl.password", "kafka.bootstrap.servers"}
+        assert "hunter2" not in str(raised.value)
+
+    def test_have_settings_whose_values_no_representation_shows(self) -> None:
+        spec = small(kafka={"bootstrap.servers": "x", "sasl.username": "hunter2"})
+        assert "hunter2" not in repr(spec)
+
+
+class TestCuts:
+    @pytest.mark.parametrize(
+        "cut",
+        [
+            CutSpec(every=seconds(5), cron="@daily"),
+            CutSpec(every=seconds(5), records=5),
+            CutSpec(cron="@daily", records=5),
+            CutSpec(every=seconds(5), cron="@daily", records=5),
+        ],
+    )
+    def test_have_one_occasion(self, cut: CutSpec) -> None:
+        assert refused(cut=cut) == ["cut"]
+
+    def test_by_count_are_of_one_member_in_total(self) -> None:
+        assert small(cut=CutSpec(records=5)).rules().cut.records == 5
+        assert refused(cut=CutSpec(records=5), groups=(group(members=2),)) == ["cut.records"]
+        assert refused(cut=CutSpec(records=5), groups=(group("a"), group("b"))) == ["cut.records"]
+
+    @pytest.mark.parametrize("records", [0, -1, 2**63])
+    def test_by_count_are_of_a_number_that_the_store_can_hold(self, records: int) -> None:
+        assert refused(cut=CutSpec(records=records)) == ["cut.records"]
+
+    def test_by_dag_runs_need_a_schedule(self) -> None:
+        assert refused(cut=CutSpec(request=CutMode.DAG_RUN)) == ["cut.request"]
+        assert refused(cut=CutSpec(request=CutMode.DAG_RUN, records=5)) == ["cut.request"]
+        assert small(cut=CutSpec(request=CutMode.DAG_RUN, every=seconds(60))).cut.request is CutMode.DAG_RUN
+
+    def test_have_sound_schedules(self) -> None:
+        assert refused(cut=CutSpec(every=seconds(0))) == ["cut.every"]
+        assert refused(cut=CutSpec(cron="every day")) == ["cut.cron"]
+        assert refused(cut=CutSpec(cron="0 0 30 2 *")) == ["cut.cron"]
+        assert refused(cut=CutSpec(cron="@daily", timezone="Mars/Olympus")) == ["cut.timezone"]
+        assert refused(cut=CutSpec(grace=seconds(-1))) == ["cut.grace"]
+
+    def test_have_a_time_zone_only_where_it_means_something(self) -> None:
+        assert refused(cut=CutSpec(every=seconds(60), timezone="Europe/Berlin")) == ["cut.timezone"]
+
+    def test_have_a_schedule_made_of_their_fields(self) -> None:
+        assert CutSpec().schedule is None
+        assert CutSpec(every=seconds(5)).schedule == Every(seconds(5))
+        assert CutSpec(cron="@daily", timezone="Europe/Berlin").schedule == CronSchedule("@daily", "Europe/Berlin")
+
+
+class TestTimes:
+    def test_are_checked_together(self) -> None:
+        assert refused(timeouts=Timeouts(drain=seconds(100))) == ["batch.timeout"]
+        assert refused(timeouts=Timeouts(renew=seconds(5))) == ["timeouts.renew"]
+        fitting = small(timeouts=Timeouts(drain=seconds(100)), batch=BatchSpec(timeout=seconds(90)))
+        assert fitting.timeouts.drain == seconds(100)
+
+    def test_are_checked_for_each_kind_of_membership_that_there_is(self) -> None:
+        short = Timeouts(reset=seconds(100), session=None)
+        assert any("session" in path for path in refused(timeouts=short))
+        assert small(group(static_membership=False), timeouts=short).timeouts == short
+        assert any("session" in path for path in refused(timeouts=short, groups=(group("a"), group("b"))))
+
+    def test_that_clash_for_both_kinds_are_said_once(self) -> None:
+        both = (group("a"), group("b", static_membership=False))
+        assert refused(timeouts=Timeouts(renew=seconds(5)), groups=both) == ["timeouts.renew"]
+
+    def test_of_a_batch_are_those_of_the_batch(self) -> None:
+        spec = small(batch=BatchSpec(timeout=seconds(60)), timeouts=Timeouts(batch=seconds(70)))
+        assert spec.timeouts.batch == seconds(60)
+        assert replace(spec, batch=BatchSpec(timeout=seconds(50))).timeouts.batch == seconds(50)
+
+
+class TestBatches:
+    def test_have_limits_in_order(self) -> None:
+        assert refused(batch=BatchSpec(min_records=0)) == ["batch.min_records"]
+        assert refused(batch=BatchSpec(min_records=6, max_records=5)) == ["batch.min_records"]
+        assert refused(batch=BatchSpec(max_records=2**63)) == ["batch.max_records"]
+
+    def test_aim_at_less_than_their_timeout(self) -> None:
+        assert refused(batch=BatchSpec(target=seconds(0))) == ["batch.target"]
+        assert refused(batch=BatchSpec(target=seconds(120))) == ["batch.target"]
+
+
+class TestPolicies:
+    def test_have_limits(self) -> None:
+        assert refused(max_failures=-1) == ["max_failures"]
+        assert refused(retention=RetentionRules(keep=0)) == ["retention.keep"]
+        assert refused(retention=RetentionRules(max_age=seconds(0))) == ["retention.for"]
+        assert small(max_failures=0).max_failures == 0
+
+
+class TestRules:
+    def test_are_what_the_spec_says(self) -> None:
+        rules = small(
+            group("a", topics=("t", "u"), members=2, delivery=Delivery.ALMOST_ONCE),
+            group("b", topics=(), pattern="^t.*", static_membership=False),
+            cut=CutSpec(cron="0 * * * *", grace=seconds(3), catchup=True),
+            out_of_range=OutOfRangePolicy.LATEST,
+        ).rules()
+        a, b = rules.groups[GroupId("a")], rules.groups[GroupId("b")]
+        assert (a.members, a.delivery, a.assignor) == (2, Delivery.ALMOST_ONCE, Assignor.ROUNDROBIN)
+        assert (b.pattern, b.static_membership) == ("^t.*", False)
+        assert rules.subscribes(GroupId("b"), TopicName("tt"))
+        assert rules.cut.schedule is not None
+        assert rules.cut.schedule.after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(2026, 1, 1, 1, tzinfo=UTC)
+        assert (rules.cut.grace, rules.cut.catchup) == (seconds(3), True)
+        assert (rules.out_of_range, rules.beyond_end) == (OutOfRangePolicy.LATEST, OutOfRangePolicy.FAIL)
+
+    def test_of_equal_specs_are_equal(self) -> None:
+        assert small().rules() == small().rules()
+
+
+def test_a_spec_can_be_a_key() -> None:
+    assert {small(): 1}[small()] == 1

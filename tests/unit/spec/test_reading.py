@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_kcr.errors import SpecError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, OutsiderPolicy, RetentionRules
+from airflow_kcr.protocol.start_positions import EARLIEST, parse_start
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.spec import BatchSpec, CutSpec, GroupSpec, RegionSpec, load, parse
+from airflow_kcr.spec.document import TimeoutsDocument
+from airflow_kcr.spec.json_form import TIMEOUT_NAMES
+from tests.unit.spec.examples import FULL, SMALL, findings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestWhatIsRead:
+    def test_is_every_field_of_the_example(self) -> None:
+        assert parse(FULL) == RegionSpec(
+            region="flights",
+            kafka={"bootstrap.servers": "127.0.0.1:9092"},
+            groups=(
+                GroupSpec(
+                    group_id="flights-etl",
+                    topics=("flights",),
+                    members=3,
+                    start=EARLIEST,
+                    pipeline="jobs.flights:process",
+                    delivery=Delivery.AT_LEAST_ONCE,
+                    assignor=Assignor.RANGE,
+                    static_membership=True,
+                ),
+            ),
+            cut=CutSpec(every=timedelta(minutes=5), timezone="UTC", request=CutMode.AUTO, grace=timedelta(seconds=2)),
+            batch=BatchSpec(
+                target=timedelta(seconds=2), min_records=1000, max_records=2_000_000, timeout=timedelta(minutes=2)
+            ),
+            timeouts=Timeouts(drain=timedelta(seconds=180), reset=timedelta(seconds=300)),
+            max_failures=5,
+            outsiders=OutsiderPolicy.FAIL,
+            out_of_range=OutOfRangePolicy.FAIL,
+            beyond_end=OutOfRangePolicy.FAIL,
+            retention=RetentionRules(keep=20, max_age=timedelta(days=7)),
+        )
+
+    def test_has_defaults_for_what_is_left_out(self) -> None:
+        assert parse(SMALL) == RegionSpec(
+            region="r",
+            kafka={"bootstrap.servers": "localhost:9092"},
+            groups=(GroupSpec(group_id="g", topics=("t",), pipeline="jobs:process"),),
+        )
+
+    def test_has_every_choice_of_the_comments(self) -> None:
+        spec = parse(
+            r"""
+region: r
+groups:
+  - group_id: a
+    pattern: '^flights\.'
+    start: timestamp:2026-01-01T00:00:00Z
+    pipeline: path/to/file.py:function
+    delivery: exactly_once
+    assignor: roundrobin
+    kafka: {bootstrap.servers: 'other:9092'}
+    static_membership: false
+  - {group_id: b, topics: [t, u], pipeline: 'm:f', delivery: almost_once, start: 'duration:PT6H', kafka_conn_id: c}
+kafka_conn_id: kafka_default
+cut: {cron: '0 * * * *', timezone: Europe/Berlin, request: dag_run, catchup: true}
+outsiders: hold
+out_of_range: latest
+beyond_end: earliest
+"""
+        )
+        assert spec.group("a").start == parse_start("timestamp:2026-01-01T00:00:00Z")
+        assert spec.group("b").start == parse_start("duration:PT6H")
+        assert spec.group("b").delivery is Delivery.ALMOST_ONCE
+        assert spec.cluster_of("a") == (spec.group("a").kafka, None)
+        assert spec.cluster_of("b") == (None, "c")
+        assert spec.cut.request is CutMode.DAG_RUN
+        assert (spec.out_of_range, spec.beyond_end) == (OutOfRangePolicy.LATEST, OutOfRangePolicy.EARLIEST)
+
+    def test_kafka_settings_become_text_with_their_references_as_they_are(self) -> None:
+        spec = parse(SMALL.replace("'localhost:9092'", "x, a: 5, b: true, c: 1.5, sasl.password: '${P}'"))
+        assert spec.kafka is not None
+        assert dict(spec.kafka) == {
+            "a": "5",
+            "b": "true",
+            "bootstrap.servers": "x",
+            "c": "1.5",
+            "sasl.password": "${P}",
+        }
+
+    def test_every_timeout_has_a_name_in_the_file(self) -> None:
+        assert {*TIMEOUT_NAMES.values(), "batch"} == set(TimeoutsDocument.model_fields)
+        assert {*TIMEOUT_NAMES, "batch"} == {field.name for field in fields(Timeouts)}
+
+    def test_every_timeout_can_be_given(self) -> None:
+        given = (
+            "{lease: 12s, renew: 3s, reset: 400s, drain: 200s, publish: 50s, commit: 20s, close: 5s, batch: 100s, "
+            "relaunch: 110s, session: 150s, max_poll_interval: 30m, metadata_refresh: 2s, accept_aborted_drain: true}"
+        )
+        timeouts = parse(f"{SMALL}\ntimeouts: {given}\n").timeouts
+        left_alone = [field.name for field in fields(Timeouts) if getattr(timeouts, field.name) == field.default]
+        assert left_alone == []
+        assert timeouts.max_poll_interval == timedelta(minutes=30)
+
+    @pytest.mark.parametrize("where", ["batch: {timeout: 1m}", "timeouts: {batch: 1m}"])
+    def test_the_timeout_of_a_batch_is_one_wherever_it_is_given(self, where: str) -> None:
+        spec = parse(f"{SMALL}\n{where}\n")
+        assert spec.batch.timeout == spec.timeouts.batch == spec.rules().timeouts.batch == timedelta(minutes=1)
+
+    def test_two_timeouts_of_a_batch_are_refused(self) -> None:
+        assert list(findings(f"{SMALL}\nbatch: {{timeout: 1m}}\ntimeouts: {{batch: 2m}}\n")) == ["timeouts.batch"]
+
+
+class TestFindings:
+    def test_are_all_there_at_once_in_the_order_of_the_file(self) -> None:
+        found = findings(
+            """
+region: Flights
+kafka: {bootstrap.servers: 'x:1', enable.auto.commit: true, sasl.password: hunter2}
+groups:
+  - group_id: a
+    topics: [t, 5]
+    patern: ^x
+    members: "3"
+    start: 42
+    pipeline: nothing
+    delivery: exactly-once
+    assignor: sticky
+  - {group_id: a, pattern: 'x', members: 0, pipeline: 'a.b:c'}
+  - 7
+cut: {every: 5, cron: '61 * * * *', timezone: Mars/Olympus, grace: -2s}
+batch: {min_records: 10, max_records: 5}
+timeouts: {drain: 100, foo: 1s}
+retention:
+max_failures: -1
+outsiders: maybe
+"""
+        )
+        assert list(found) == [
+            "region",
+            "kafka.enable.auto.commit",
+            "kafka.sasl.password",
+            "groups[0].topics[1]",
+            "groups[0].patern",
+            "groups[0].members",
+            "groups[0].start",
+            "groups[0].pipeline",
+            "groups[0].delivery",
+            "groups[0].assignor",
+            "groups[1].group_id",
+            "groups[1].pattern",
+            "groups[1].members",
+            "groups[2]",
+            "cut.every",
+            "cut.grace",
+            "cut.timezone",
+            "cut.cron",
+            "batch.min_records",
+            "timeouts.drain",
+            "timeouts.foo",
+            "retention",
+            "max_failures",
+            "outsiders",
+        ]
+        assert "hunter2" not in str(found)
+
+    def test_say_the_line(self) -> None:
+        assert findings(SMALL.replace("region: r", "region: R"))["region"].startswith("line 2: ")
+        assert findings(f"{SMALL}\ncut:\n  records: 0\n")["cut.records"].startswith("line 8: ")
+
+    @pytest.mark.parametrize(
+        ("line", "path", "near"),
+        [
+            ("topic: [t]", "topic", "region"),
+            ("out_of_rang: fail", "out_of_rang", "out_of_range"),
+            ("cut: {evry: 5m}", "cut.evry", "every"),
+            ("timeouts: {max_poll: 5m}", "timeouts.max_poll", "max_poll_interval"),
+            ("retention: {max_age: 5m}", "retention.max_age", None),
+        ],
+    )
+    def test_of_unknown_fields_suggest_the_nearest_one(self, line: str, path: str, near: str | None) -> None:
+        found = findings(f"{SMALL}\n{line}\n")
+        assert list(found) == [path]
+        assert "no such field" in found[path]
+        if near in {"out_of_range", "every", "max_poll_interval"}:
+            assert f"did you mean {near!r}?" in found[path]
+
+    def test_of_words_suggest_the_nearest_one(self) -> None:
+        found = findings(f"{SMALL}\noutsiders: warning\n")
+        assert found["outsiders"] == "line 7: 'warning' is not accepted (did you mean 'warn'?): use fail, hold, warn"
+
+    @pytest.mark.parametrize(
+        ("line", "path"),
+        [
+            ("max_failures: '5'", "max_failures"),
+            ("max_failures: true", "max_failures"),
+            ("max_failures: 5.0", "max_failures"),
+            ("kafka_conn_id: 5", "kafka_conn_id"),
+            ("cut: [5m]", "cut"),
+            ("cut: 5m", "cut"),
+            ("cut: {catchup: yes}", "cut.catchup"),
+            ("cut: {every: 5}", "cut.every"),
+            ("cut: {every: 5 minutes}", "cut.every"),
+            ("cut: {every: null}", "cut.every"),
+            ("batch: {min_records: 1e3}", "batch.min_records"),
+            ("timeouts: {lease: P1M}", "timeouts.lease"),
+            ("timeouts: {accept_aborted_drain: 1}", "timeouts.accept_aborted_drain"),
+        ],
+    )
+    def test_of_a_wrong_type_are_at_the_field(self, line: str, path: str) -> None:
+        assert list(findings(f"{SMALL}\n{line}\n")) == [path]
+
+    def test_of_kafka_settings_never_quote_them(self) -> None:
+        for settings in ("hunter2", "[hunter2]", "{a: [hunter2]}", "{bootstrap.servers: {hunter2: hunter2}}"):
+            found = findings(SMALL.replace("{bootstrap.servers: 'localhost:9092'}", settings))
+            assert found
+            assert "hunter2" not in str(found)
+
+    def test_of_what_is_missing_are_at_the_field(self) -> None:
+        assert list(findings("max_failures: 5")) == ["region", "groups"]
+        assert list(findings("region: r\nkafka: {bootstrap.servers: x}\ngroups: [{topics: [t]}]")) == [
+            "groups[0].group_id",
+            "groups[0].pipeline",
+        ]
+        assert list(findings("region: r\nkafka: {bootstrap.servers: x}\ngroups: []")) == ["groups"]
+
+    def test_of_a_broken_time_say_nothing_about_the_times_that_it_would_have_clashed_with(self) -> None:
+        assert list(findings(f"{SMALL}\nbatch: {{timeout: 4m}}\ntimeouts: {{drain: 5 min}}\n")) == ["timeouts.drain"]
+
+    @pytest.mark.parametrize("text", ["", "# nothing", "- a", "flights"])
+    def test_of_what_is_no_spec_at_all_are_about_the_whole(self, text: str) -> None:
+        assert list(findings(text)) == ["spec"]
+
+    def test_of_the_syntax_say_line_and_column(self) -> None:
+        assert list(findings("region: r\ngroups: [")) == ["line 2, column 10"]
+
+    def test_do_not_drag_pydantics_own_message_along(self) -> None:
+        with pytest.raises(SpecError) as raised:
+            parse(SMALL.replace("{bootstrap.servers: 'localhost:9092'}", "hunter2"))
+        assert raised.value.__cause__ is None
+        assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+class TestFiles:
+    def test_are_utf_8(self, tmp_path: Path) -> None:
+        path = tmp_path / "region.yaml"
+        path.write_text(SMALL.replace("group_id: g", "group_id: größe"), encoding="utf-8")
+        assert load(path).groups[0].group_id == "größe"
+        assert load(str(path)) == load(path)
+
+    def test_that_are_not_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "region.yaml"
+        path.write_bytes(b"region: \xff")
+        with pytest.raises(SpecError, match="not UTF-8: byte 8"):
+            load(path)
+
+    def test_that_cannot_be_read_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SpecError, match=r"none\.yaml: can't be read: No such file"):
+            load(tmp_path / "none.yaml")
+
+
+def test_the_value_that_is_read_is_not_changed() -> None:
+    value: dict[str, Any] = {"region": "R", "groups": [{"group_id": None}]}
+    with pytest.raises(SpecError):
+        RegionSpec.from_json(value)
+    assert value == {"region": "R", "groups": [{"group_id": None}]}
