@@ -1,0 +1,5 @@
+"""One member as a state machine: `step(member, event, now) -> (member, effects)`, pure (design section 5).
+
+`state` has the states and what a member remembers, `events` what happens to it, `effects` what it wants done; `step` is
+the transition table, `drive` what follows from the facts, whatever event brought them.
+"""

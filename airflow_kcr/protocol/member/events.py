@@ -1,0 +1,321 @@
+"""What happens to a member: facts from the store, from Kafka, from Spark and the sinks, and time.
+
+Whoever executes an effect feeds its result back as one of these, in any order and late if need be: each names what it
+answers (an assignment, a batch, an epoch, a sequence), so that an old answer is recognised and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Range,
+    Sequence,
+)
+
+# -- the store -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The store made this incarnation; its lease counts from `sent_at`, when the request was sent."""
+
+    incarnation: Incarnation
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationRefused:
+    """The store has no place for this member: no such index, or another live process holds it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """The lease was renewed; its age counts from `sent_at`."""
+
+    sent_at: float
+    counter: EventNumber
+    """The region's event counter: another than the view's means that there is something to read."""
+
+    due: bool = False
+    """Whether something is due in the region that nobody has asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewalRefused:
+    """The lease is over, or a newer incarnation holds it."""
+
+    incarnation: Incarnation
+    """The member's newest incarnation in the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewRead:
+    """The region was read."""
+
+    view: MemberView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimGranted:
+    """The claim of an assignment was answered; the view says what is held, and in which epoch."""
+
+    assignment: AssignmentId
+    view: MemberView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRefused:
+    """The claim of an assignment was refused; it is made again, with back-off."""
+
+    assignment: AssignmentId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A batch was begun."""
+
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginRefused:
+    """A batch was not begun; nothing runs."""
+
+    batch: BatchId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A batch was accepted."""
+
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRefused:
+    """A batch was not accepted; its work is discarded."""
+
+    batch: BatchId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discarded:
+    """The store knows that a batch is discarded."""
+
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """The store has the acknowledgement of this epoch."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgementRefused:
+    """The acknowledgement (or an answer before it) was refused; the view will say why."""
+
+    epoch: Epoch
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributed:
+    """The store has this member's part of a cut."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributionRefused:
+    """The part was refused: the cut is gone, or positions differ."""
+
+    sequence: Sequence
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLost:
+    """A request to the store could not be answered; what it was for is asked again when the store is back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreBack:
+    """The store answers again."""
+
+
+# -- Kafka ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """Kafka assigned these partitions; `assignment` counts them, so that two equal ones stay distinct."""
+
+    assignment: AssignmentId
+    partitions: frozenset[GroupPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    """Kafka revoked the assignment, or said that it was lost. A hint: the claim decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftGroup:
+    """The consumer has left its group, or closed keeping its slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceFenced:
+    """Kafka gave this member's static id to another process: the client is fatally fenced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A commit was awaited and read back."""
+
+    sequence: Sequence
+    offsets: OffsetMap
+    """What Kafka holds now, as read; empty where nothing is known."""
+
+
+# -- Spark and the sinks -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The planner's answer: ranges to process next, possibly none, and what it found on the way."""
+
+    batch: BatchId
+    ranges: Mapping[GroupPartition, Range]
+    bound: datetime | None = None
+    bounds: Mapping[GroupPartition, BoundOffset] = field(default_factory=dict)
+    """Where `bound` falls in partitions for which the store did not know it yet."""
+
+    outside: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
+    """Logs, re-read, that do not have the position."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFinished:
+    """The pipeline returned; its tasks have ended."""
+
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFailed:
+    """The pipeline raised; its tasks have ended."""
+
+    batch: BatchId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchQuiet:
+    """A cancelled batch's tasks have all ended."""
+
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinksReset:
+    """The sinks' fences are raised, progress is read, and they have rolled back or will skip; open entries answered."""
+
+    epoch: Epoch
+    found: Mapping[GroupPartition, Found]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkFailed:
+    """A sink could not do its part of a reset."""
+
+    epoch: Epoch
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinksPrepared:
+    """What the sinks hold for a cut is durable, and the logs were read for the contribution."""
+
+    sequence: Sequence
+    bounds: Mapping[GroupPartition, LogBounds]
+    committed: OffsetMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The sinks show what belongs to a cut and the store knows; or it failed, and it is tried again in its turn."""
+
+    sequence: Sequence
+
+
+# -- time and signals ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminated:
+    """The process shall end (Ctrl-C, SIGTERM): finish or cancel the batch, keep a static member's slot."""
+
+
+Event: TypeAlias = (
+    Registered
+    | RegistrationRefused
+    | Renewed
+    | RenewalRefused
+    | ViewRead
+    | ClaimGranted
+    | ClaimRefused
+    | Begun
+    | BeginRefused
+    | Ended
+    | EndRefused
+    | Discarded
+    | Acknowledged
+    | AcknowledgementRefused
+    | Contributed
+    | ContributionRefused
+    | StoreLost
+    | StoreBack
+    | Assigned
+    | Revoked
+    | LeftGroup
+    | InstanceFenced
+    | Committed
+    | Planned
+    | BatchFinished
+    | BatchFailed
+    | BatchQuiet
+    | SinksReset
+    | SinkFailed
+    | SinksPrepared
+    | Published
+    | Tick
+    | Terminated
+)

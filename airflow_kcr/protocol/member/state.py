@@ -1,0 +1,230 @@
+"""A member's states, and what it remembers between events (design section 5).
+
+Times are seconds of a monotonic clock that runs through suspension; they are compared with each other only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.member.events import Committed, Planned, SinksPrepared
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Range,
+    Sequence,
+)
+
+
+class State(StrEnum):
+    """Where a member stands. Legal moves: `MOVES`."""
+
+    JOINING = "joining"
+    """It has no claims that count: it registers, joins its group, or claims what it was assigned. Left by a claim."""
+
+    READY = "ready"
+    """Its claims are granted, but it may not process yet: the region resets, or it has not acknowledged."""
+
+    PROCESSING = "processing"
+    """It plans and runs batches."""
+
+    HOLDING = "holding"
+    """It could process but shall not; `why` says what it waits for. Its membership stays, unless the store is away."""
+
+    FENCED = "fenced"
+    """A newer incarnation exists, made by another process: it stops its batch and writes nothing. Final."""
+
+    CLOSED = "closed"
+    """It has stopped by itself. Final."""
+
+
+class Why(StrEnum):
+    """What a holding member waits for."""
+
+    DRAINED = "drained"
+    """A cut: for its completion, then for its own commit."""
+
+    RESET = "reset"
+    """Its batch to be quiet in a new epoch, or a halted region to be resumed."""
+
+    PAUSED = "paused"
+    BOUND = "bound"
+    """Every partition is at the bound; somebody has to ask for the cut, or others to get there."""
+
+    STORE_AWAY = "store_away"
+    """The store; it has left its group, so that its partitions move to those who can work."""
+
+
+ACTIVE: Final = frozenset({State.JOINING, State.READY, State.PROCESSING, State.HOLDING})
+
+MOVES: Final[Mapping[State, frozenset[State]]] = {
+    State.JOINING: frozenset({State.READY, State.PROCESSING, State.HOLDING, State.FENCED, State.CLOSED}),
+    State.READY: frozenset({State.JOINING, State.PROCESSING, State.HOLDING, State.FENCED, State.CLOSED}),
+    State.PROCESSING: frozenset({State.JOINING, State.READY, State.HOLDING, State.FENCED, State.CLOSED}),
+    State.HOLDING: frozenset({State.JOINING, State.READY, State.PROCESSING, State.FENCED, State.CLOSED}),
+    State.FENCED: frozenset(),
+    State.CLOSED: frozenset(),
+}
+"""Which state follows which. PROCESSING is entered only by a member whose claims are granted (`drive`)."""
+
+
+class Phase(StrEnum):
+    """Where the member's batch stands; there is at most one."""
+
+    BEGINNING = "beginning"
+    """The store was asked to begin it."""
+
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    """Cancelled; its tasks may still write."""
+
+    ENDING = "ending"
+    """The store was asked to end it."""
+
+    QUIET = "quiet"
+    """Nothing of it runs; the store has to know that it is discarded."""
+
+    DISCARDING = "discarding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MyBatch:
+    """The member's batch."""
+
+    batch: BatchId
+    ranges: Mapping[GroupPartition, Range]
+    epoch: Epoch
+    incarnation: Incarnation
+    phase: Phase
+    since: float
+    """When it entered its phase."""
+
+    doomed: bool = False
+    """Whether it is not to be ended, whatever becomes of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What Kafka assigned last."""
+
+    assignment: AssignmentId
+    partitions: frozenset[GroupPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member, between two events."""
+
+    member: MemberId
+    timeouts: Timeouts
+    static: bool = True
+    state: State = State.JOINING
+    why: Why | None = None
+    incarnation: Incarnation | None = None
+    """None while it has no lease."""
+
+    previous: Incarnation | None = None
+    """The newest incarnation that this process was."""
+
+    lease_sent_at: float = 0.0
+    newest_epoch: Epoch = Epoch(0)
+    """The highest epoch it has seen: a store that shows a lower one was restored."""
+
+    newest_sequence: Sequence = Sequence(0)
+    view: MemberView | None = None
+    view_is_stale: bool = True
+    """Whether something happened since that only a new view tells."""
+
+    in_group: bool = False
+    assignment: Assignment | None = None
+    """None from a revoke to the next assignment."""
+
+    claimed: AssignmentId | None = None
+    """The assignment whose claim was granted."""
+
+    claimed_epoch: Epoch | None = None
+    claim_after: float = 0.0
+    """A refused claim is not made again before."""
+
+    claim_backoff: float = 0.0
+    positions: OffsetMap = EMPTY
+    """Next offsets of the claimed partitions, as far as they are known."""
+
+    batch: MyBatch | None = None
+    batch_cause: ResetCause | None = None
+    """Why the batch ended badly; a reset is asked for with it."""
+
+    batch_detail: str = ""
+    plan_after: float = 0.0
+    """Nothing was there to process; the planner is not asked again before."""
+
+    found: Mapping[GroupPartition, Found] | None = None
+    """The sinks' answers for the reset of `reset_epoch`."""
+
+    reset_epoch: Epoch | None = None
+    """The epoch whose reset is being carried out."""
+
+    seek_committed: Epoch | None = None
+    plan: Planned | None = None
+    """The planner's answer, to be used or dropped."""
+
+    prepared: Sequence | None = None
+    part: SinksPrepared | None = None
+    """What the contribution of `prepared` needs, once the sinks have prepared."""
+
+    contributed: Sequence | None = None
+    committed: Committed | None = None
+    """A commit's answer, to be told to the store."""
+
+    commit_done: Sequence | None = None
+    commit_since: float = 0.0
+    settled_for: Sequence | None = None
+    """The approaching cut for which the region was asked to look whether all are there."""
+
+    due: bool = False
+    """Whether something is due in the region that nobody has asked for."""
+
+    store_lost_at: float | None = None
+    awaited: frozenset[str] = field(default_factory=frozenset)
+    """Effects whose answer is still to come, so that none is asked for twice."""
+
+    terminating: bool = False
+    terminated_at: float = 0.0
+    refusal: str = ""
+    """Why the store had no place for it."""
+
+
+def moved(member: Member, state: State, why: Why | None = None) -> Member:
+    """Return the member in another state; the single writer of `state`.
+
+    Raises:
+        IllegalEvent: the move is not in `MOVES`.
+    """
+    if (state, why) == (member.state, member.why):
+        return member
+    if state is not member.state and state not in MOVES[member.state]:
+        raise IllegalEvent(f"{member.member} can't go from {member.state} to {state}")
+    return replace(member, state=state, why=why)
+
+
+def awaiting(member: Member, what: str) -> Member:
+    """Return the member with an effect outstanding."""
+    return replace(member, awaited=member.awaited | {what})
+
+
+def answered(member: Member, what: str) -> Member:
+    """Return the member without that effect outstanding."""
+    return replace(member, awaited=member.awaited - {what})

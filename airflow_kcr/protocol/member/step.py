@@ -1,0 +1,376 @@
+"""The transition table of a member: which event is legal in which state, and what it changes.
+
+Rules of this module: an event only records facts (the handlers below); what follows from the facts is decided in one
+place, `drive`, after every event. A pair that the table does not have raises `IllegalEvent` and changes nothing. An
+answer to something that no longer matters (an older assignment, another epoch) is recognised by what it names, and
+changes nothing either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.member import drive, events
+from airflow_kcr.protocol.member.effects import Effect
+from airflow_kcr.protocol.member.state import (
+    ACTIVE,
+    Assignment,
+    Member,
+    MyBatch,
+    Phase,
+    State,
+    answered,
+    moved,
+)
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Sequence
+
+E = TypeVar("E")
+Handler = Callable[[Member, E, float], Member]
+
+CLAIM_BACKOFF: Final = (0.2, 5.0)
+"""First and longest wait, in seconds, before a refused claim is made again."""
+
+_ANY: Final = frozenset(State)
+_ENDED: Final = ACTIVE | {State.FENCED}
+"""A fenced member still waits for its batch to become quiet."""
+
+
+def step(member: Member, event: events.Event, now: float) -> tuple[Member, tuple[Effect, ...]]:
+    """Return the member after an event, and what it wants done.
+
+    Args:
+        member: the member so far.
+        event: what happened.
+        now: monotonic seconds, never less than at the event before.
+
+    Raises:
+        IllegalEvent: the event can't happen in this state; nothing has changed.
+    """
+    states, handler = TABLE[type(event)]
+    if member.state not in states:
+        raise IllegalEvent(f"{member.member}: {type(event).__name__} can't happen while {member.state}")
+    if member.state is State.CLOSED:
+        return member, ()
+    return drive.drive(handler(member, event, now), now)
+
+
+# -- the store -----------------------------------------------------------------------------------------------------
+
+
+def _registered(member: Member, event: events.Registered, now: float) -> Member:
+    if member.incarnation is not None:
+        raise IllegalEvent(f"{member.member} is registered already, as incarnation {member.incarnation}")
+    fresh = replace(
+        answered(member, "register"),
+        incarnation=event.incarnation,
+        previous=event.incarnation,
+        lease_sent_at=event.sent_at,
+        claimed=None,
+        claimed_epoch=None,
+        reset_epoch=None,
+        found=None,
+        view=None,
+        positions=EMPTY,
+    )
+    return _stale(_store_seen(fresh))
+
+
+def _registration_refused(member: Member, event: events.RegistrationRefused, now: float) -> Member:
+    return replace(answered(member, "register"), refusal=event.why)
+
+
+def _renewed(member: Member, event: events.Renewed, now: float) -> Member:
+    member = _store_seen(answered(member, "renew"))
+    sent_at = max(member.lease_sent_at, event.sent_at)
+    member = replace(member, lease_sent_at=sent_at, due=member.due or event.due)
+    is_old = member.view is None or event.counter != member.view.counter
+    return _stale(member) if is_old else member
+
+
+def _renewal_refused(member: Member, event: events.RenewalRefused, now: float) -> Member:
+    member = _store_seen(answered(member, "renew"))
+    if member.incarnation is not None and event.incarnation > member.incarnation:
+        return fenced(member)
+    return drive.without_lease(member)
+
+
+def fenced(member: Member) -> Member:
+    """Return the member fenced: another process is this member now; its own batch is void."""
+    batch = None if member.batch is None else replace(member.batch, doomed=True)
+    return moved(replace(member, batch=batch), State.FENCED)
+
+
+def _view_read(member: Member, event: events.ViewRead, now: float) -> Member:
+    return _seen(_store_seen(answered(member, "read")), event.view)
+
+
+def _seen(member: Member, view: MemberView) -> Member:
+    mine = member.incarnation
+    if mine is None:
+        return member
+    if view.incarnation > mine:
+        return fenced(member)
+    if member.view is not None and view.counter < member.view.counter and view.epoch >= member.newest_epoch:
+        return member
+    return replace(
+        member,
+        view=view,
+        view_is_stale=False,
+        positions=_positions(member, view),
+        newest_epoch=max(member.newest_epoch, view.epoch),
+        newest_sequence=max(member.newest_sequence, Sequence(view.next_sequence - 1)),
+    )
+
+
+def _positions(member: Member, view: MemberView) -> OffsetMap:
+    """Return the positions of what the view shows as held; a view may be older than a batch that has ended since."""
+    held = {p: c.position for p, c in view.claims.items() if c.position is not None}
+    if member.view is None or view.epoch != member.view.epoch:
+        return OffsetMap(held)
+    return OffsetMap({p: max(o, member.positions.get(p, o)) for p, o in held.items()})
+
+
+def _claim_granted(member: Member, event: events.ClaimGranted, now: float) -> Member:
+    member = _store_seen(answered(member, "claim"))
+    assignment = member.assignment
+    if assignment is None or assignment.assignment != event.assignment or member.incarnation is None:
+        # The assignment changed before the answer came: this claim is void and made anew (design section 5).
+        return _stale(member)
+    if event.view.claims.keys() != assignment.partitions:
+        # The claim began a reset, or found a position out of range: what is held now is for the next claim to say.
+        return _seen(replace(member, claimed=None, claim_after=now + CLAIM_BACKOFF[0]), event.view)
+    granted = replace(
+        member,
+        claimed=event.assignment,
+        claimed_epoch=event.view.epoch,
+        claim_backoff=0.0,
+        plan_after=0.0,
+        reset_epoch=None,
+        found=None,
+        prepared=None,
+        part=None,
+    )
+    return _seen(granted, event.view)
+
+
+def _claim_refused(member: Member, event: events.ClaimRefused, now: float) -> Member:
+    first, longest = CLAIM_BACKOFF
+    wait = min(max(member.claim_backoff * 2, first), longest)
+    return _stale(replace(answered(member, "claim"), claim_backoff=wait, claim_after=now + wait))
+
+
+def _acknowledged(member: Member, event: events.Acknowledged, now: float) -> Member:
+    return _stale(_store_seen(answered(member, "acknowledge")))
+
+
+def _acknowledgement_refused(member: Member, event: events.AcknowledgementRefused, now: float) -> Member:
+    member = _stale(answered(member, "acknowledge"))
+    return replace(member, found=None, reset_epoch=None, claimed_epoch=None, claim_after=now + CLAIM_BACKOFF[0])
+
+
+def _contributed(member: Member, event: events.Contributed, now: float) -> Member:
+    return _stale(replace(answered(member, "contribute"), contributed=event.sequence))
+
+
+def _contribution_refused(member: Member, event: events.ContributionRefused, now: float) -> Member:
+    return _stale(replace(answered(member, "contribute"), prepared=None, part=None))
+
+
+def _store_lost(member: Member, event: events.StoreLost, now: float) -> Member:
+    return replace(member, store_lost_at=now if member.store_lost_at is None else member.store_lost_at)
+
+
+def _store_back(member: Member, event: events.StoreBack, now: float) -> Member:
+    return _stale(_store_seen(member))
+
+
+def _store_seen(member: Member) -> Member:
+    return replace(member, store_lost_at=None)
+
+
+def _stale(member: Member) -> Member:
+    return replace(member, view_is_stale=True)
+
+
+# -- batches -------------------------------------------------------------------------------------------------------
+
+
+def _planned(member: Member, event: events.Planned, now: float) -> Member:
+    return replace(answered(member, "plan"), plan=event)
+
+
+def _in_phase(member: Member, batch: BatchId, phases: frozenset[Phase]) -> MyBatch:
+    mine = member.batch
+    if mine is None or mine.batch != batch or mine.phase not in phases:
+        stands = "none" if mine is None else f"{mine.batch}, {mine.phase}"
+        raise IllegalEvent(f"{member.member}: batch {batch} is not {' or '.join(sorted(phases))} (its batch: {stands})")
+    return mine
+
+
+def _to_phase(member: Member, batch: MyBatch, phase: Phase, now: float) -> Member:
+    return replace(member, batch=replace(batch, phase=phase, since=now))
+
+
+def _begun(member: Member, event: events.Begun, now: float) -> Member:
+    batch = _in_phase(member, event.batch, frozenset({Phase.BEGINNING}))
+    if batch.doomed or member.state not in ACTIVE:
+        return _to_phase(member, replace(batch, doomed=True), Phase.QUIET, now)
+    return _to_phase(replace(member, awaited=member.awaited | {"run"}), batch, Phase.RUNNING, now)
+
+
+def _begin_refused(member: Member, event: events.BeginRefused, now: float) -> Member:
+    _in_phase(member, event.batch, frozenset({Phase.BEGINNING}))
+    return _stale(replace(member, batch=None, plan_after=now + drive.PLAN_PAUSE))
+
+
+def _batch_finished(member: Member, event: events.BatchFinished, now: float) -> Member:
+    batch = _in_phase(member, event.batch, frozenset({Phase.RUNNING, Phase.CANCELLING}))
+    return _to_phase(member, batch, Phase.QUIET, now)
+
+
+def _batch_failed(member: Member, event: events.BatchFailed, now: float) -> Member:
+    batch = _in_phase(member, event.batch, frozenset({Phase.RUNNING, Phase.CANCELLING}))
+    if batch.phase is Phase.RUNNING and not batch.doomed:
+        member = replace(member, batch_cause=ResetCause.BATCH_FAILED, batch_detail=event.why)
+    return _to_phase(member, replace(batch, doomed=True), Phase.QUIET, now)
+
+
+def _batch_quiet(member: Member, event: events.BatchQuiet, now: float) -> Member:
+    batch = _in_phase(member, event.batch, frozenset({Phase.CANCELLING}))
+    return _to_phase(member, replace(batch, doomed=True), Phase.QUIET, now)
+
+
+def _ended(member: Member, event: events.Ended, now: float) -> Member:
+    batch = _in_phase(member, event.batch, frozenset({Phase.ENDING}))
+    view = member.view
+    places = {p: _past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
+    same_epoch = view is not None and view.epoch == batch.epoch
+    positions = member.positions.replace(places) if same_epoch else member.positions
+    return replace(member, batch=None, positions=positions, plan_after=0.0)
+
+
+def _past_skips(view: MemberView | None, partition: GroupPartition, offset: Offset) -> Offset:
+    for skipped in () if view is None else view.skips.get(partition, ()):
+        if skipped == offset:
+            offset = Offset(skipped + 1)
+    return offset
+
+
+def _end_refused(member: Member, event: events.EndRefused, now: float) -> Member:
+    batch = _in_phase(member, event.batch, frozenset({Phase.ENDING}))
+    member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=event.why)
+    return _stale(_to_phase(member, replace(batch, doomed=True), Phase.QUIET, now))
+
+
+def _discarded(member: Member, event: events.Discarded, now: float) -> Member:
+    _in_phase(member, event.batch, frozenset({Phase.DISCARDING}))
+    return _stale(replace(member, batch=None))
+
+
+# -- Kafka ---------------------------------------------------------------------------------------------------------
+
+
+def _assigned(member: Member, event: events.Assigned, now: float) -> Member:
+    fresh = Assignment(assignment=event.assignment, partitions=event.partitions)
+    return replace(member, assignment=fresh, claim_after=0.0, claim_backoff=0.0)
+
+
+def _revoked(member: Member, event: events.Revoked, now: float) -> Member:
+    return replace(member, assignment=None)
+
+
+def _left_group(member: Member, event: events.LeftGroup, now: float) -> Member:
+    return replace(answered(member, "leave"), in_group=False, assignment=None, claimed=None, claimed_epoch=None)
+
+
+def _instance_fenced(member: Member, event: events.InstanceFenced, now: float) -> Member:
+    return fenced(member)
+
+
+def _committed(member: Member, event: events.Committed, now: float) -> Member:
+    return _stale(replace(answered(member, "commit"), committed=event))
+
+
+# -- sinks ---------------------------------------------------------------------------------------------------------
+
+
+def _sinks_reset(member: Member, event: events.SinksReset, now: float) -> Member:
+    member = answered(member, "reset_sinks")
+    return replace(member, found=dict(event.found)) if event.epoch == member.reset_epoch else member
+
+
+def _sink_failed(member: Member, event: events.SinkFailed, now: float) -> Member:
+    member = answered(member, "reset_sinks")
+    if event.epoch != member.reset_epoch:
+        return member
+    return replace(member, batch_cause=ResetCause.SINK_FAILED, batch_detail=event.why, reset_epoch=None)
+
+
+def _sinks_prepared(member: Member, event: events.SinksPrepared, now: float) -> Member:
+    return replace(answered(member, "prepare"), part=event if event.sequence == member.prepared else None)
+
+
+def _published(member: Member, event: events.Published, now: float) -> Member:
+    return _stale(answered(member, "publish"))
+
+
+# -- time and signals ----------------------------------------------------------------------------------------------
+
+
+def _tick(member: Member, event: events.Tick, now: float) -> Member:
+    return member
+
+
+def _terminated(member: Member, event: events.Terminated, now: float) -> Member:
+    if member.terminating:
+        return member
+    return replace(member, terminating=True, terminated_at=now)
+
+
+def _row(states: frozenset[State], handler: Handler[E]) -> tuple[frozenset[State], Handler[E]]:
+    return states, handler
+
+
+TABLE: Final[Mapping[type[events.Event], tuple[frozenset[State], Callable[..., Member]]]] = {
+    events.Registered: _row(frozenset({State.JOINING}), _registered),
+    events.RegistrationRefused: _row(frozenset({State.JOINING}), _registration_refused),
+    events.Renewed: _row(_ANY, _renewed),
+    events.RenewalRefused: _row(_ANY, _renewal_refused),
+    events.ViewRead: _row(_ANY, _view_read),
+    events.ClaimGranted: _row(_ANY, _claim_granted),
+    events.ClaimRefused: _row(_ANY, _claim_refused),
+    events.Acknowledged: _row(_ANY, _acknowledged),
+    events.AcknowledgementRefused: _row(_ANY, _acknowledgement_refused),
+    events.Contributed: _row(_ANY, _contributed),
+    events.ContributionRefused: _row(_ANY, _contribution_refused),
+    events.StoreLost: _row(_ANY, _store_lost),
+    events.StoreBack: _row(_ANY, _store_back),
+    events.Planned: _row(_ANY, _planned),
+    events.Begun: _row(_ENDED, _begun),
+    events.BeginRefused: _row(_ENDED, _begin_refused),
+    events.BatchFinished: _row(_ENDED, _batch_finished),
+    events.BatchFailed: _row(_ENDED, _batch_failed),
+    events.BatchQuiet: _row(_ENDED, _batch_quiet),
+    events.Ended: _row(_ENDED, _ended),
+    events.EndRefused: _row(_ENDED, _end_refused),
+    events.Discarded: _row(_ENDED, _discarded),
+    events.Assigned: _row(_ANY, _assigned),
+    events.Revoked: _row(_ANY, _revoked),
+    events.LeftGroup: _row(_ANY, _left_group),
+    events.InstanceFenced: _row(_ENDED, _instance_fenced),
+    events.Committed: _row(_ANY, _committed),
+    events.SinksReset: _row(_ANY, _sinks_reset),
+    events.SinkFailed: _row(_ANY, _sink_failed),
+    events.SinksPrepared: _row(_ANY, _sinks_prepared),
+    events.Published: _row(_ANY, _published),
+    events.Tick: _row(_ANY, _tick),
+    events.Terminated: _row(_ANY, _terminated),
+}
+"""One row an event: the states in which it is legal, and what it records. Answers may come late, hence in any state; a
+batch has ended before its member is closed, and only a joining member registers."""

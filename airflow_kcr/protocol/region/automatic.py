@@ -1,0 +1,61 @@
+"""Where an automatic reset goes: decided by each group's delivery, and by nothing else (design section 8.1).
+
+There is one knob. `at_least_once` goes to the base, whatever was done since; `almost_once` repeats only the batch in
+flight; `at_most_once` repeats nothing; `exactly_once` goes where the sink says it is. A partition that the target does
+not have resumes at its initial offset, each time (the ancestor's bug B1).
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region.state import NO_SEEK, Region, base_offsets, initial_offsets, universe
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled, from_offsets
+from airflow_kcr.protocol.values import GroupPartition, Offset
+
+
+def base_map(region: Region) -> SeekMap:
+    """Return the base as a seek map, entries that are still open among them."""
+    if region.base is None:
+        return NO_SEEK
+    if region.base_epoch is not None:
+        return region.seek_maps[region.base_epoch]
+    return from_offsets(region.offsets[region.base], SeekSource.MERGED)
+
+
+def target(region: Region) -> SeekMap:
+    """Return the seek map of an automatic reset or a start, total over the region's partitions."""
+    base = filled(base_map(region), initial=initial_offsets(region), partitions=universe(region))
+    return SeekMap({partition: _entry(region, partition, entry) for partition, entry in base.items()})
+
+
+def _entry(region: Region, partition: GroupPartition, base: SeekEntry) -> SeekEntry:
+    claim = region.claims.get(partition)
+    current = None if claim is None else claim.position
+    if claim is None or claim.resume is None:
+        return SeekEntry(offset=base.offset, source=base.source, current=current, clamped_from=base.clamped_from)
+    delivery = region.rules.groups[partition.group].delivery
+    match delivery:
+        case Delivery.AT_LEAST_ONCE:
+            return SeekEntry(offset=base.offset, source=base.source, current=current, clamped_from=base.clamped_from)
+        case Delivery.ALMOST_ONCE:
+            return _reached(claim.position, claim.resume, current)
+        case Delivery.AT_MOST_ONCE:
+            return _reached(claim.begun_to, claim.resume, current)
+        case Delivery.EXACTLY_ONCE:
+            return SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=current)
+        case _:
+            assert_never(delivery)
+
+
+def _reached(offset: Offset | None, resume: Offset, current: Offset | None) -> SeekEntry:
+    if offset is None or offset <= resume:
+        return SeekEntry(offset=resume, source=SeekSource.RESUME_POINT, current=current)
+    return SeekEntry(offset=offset, source=SeekSource.BATCH_END, current=current)
+
+
+def without_progress(region: Region, partition: GroupPartition) -> Offset | None:
+    """Return where a sink resumes that has no progress in this lineage: the base's offset, else the initial one."""
+    base = base_offsets(region)
+    return base[partition] if partition in base else initial_offsets(region).get(partition)

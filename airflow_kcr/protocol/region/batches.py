@@ -1,0 +1,210 @@
+"""Batches: the permit to begin, the permit to end, and what a refused end means (design section 5, *Batch*).
+
+Both are decided under the shared region lock, from the region's row, the member's row and the claims of the ranges
+alone: a store may hand over a `Region` that holds no more than those. Begin is where everything is checked; end asks
+only whether the batch still stands on what it was begun under. A refused end means the work is discarded; a begun batch
+that does not end is always followed by a reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from airflow_kcr.errors import BatchRefused, NotClaimed
+from airflow_kcr.protocol.region import bounds
+from airflow_kcr.protocol.region.rows import Batch, Claim, CutPhase, Outcome, RegionState, Wanted
+from airflow_kcr.protocol.region.state import (
+    BatchBegun,
+    BatchClosed,
+    Region,
+    base_offsets,
+    past_skips,
+    put,
+    require_epoch,
+    require_member,
+    without,
+)
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Epoch,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    Range,
+    Sequence,
+    checked_range,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """A batch that a member wants to begin."""
+
+    batch: BatchId
+    """Made by the member, unique for ever; a repeated request is recognised by it."""
+
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+    ranges: Mapping[GroupPartition, Range]
+
+
+def begin(region: Region, now: datetime, request: BatchRequest) -> Region:
+    """Return the region with the batch begun: its row in the ledger, its ranges marked as begun.
+
+    Raises:
+        StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
+        NotClaimed: it holds no current claim on a partition of the ranges.
+        BatchRefused: the region does not process now, a range does not start at its position, crosses the bound, a
+            skipped record or the count of the next cut, or an earlier batch there has not ended.
+        NumberOutOfRange: a range is empty, reversed or negative.
+    """
+    if request.batch in region.running:
+        return region
+    require_member(region, request.member, request.incarnation, now, epoch=request.epoch)
+    _require_processing(region)
+    if not request.ranges:
+        raise BatchRefused(f"batch {request.batch} has no ranges; nothing was planned")
+    rows: dict[GroupPartition, Claim] = {}
+    for partition, range_ in request.ranges.items():
+        claim = _require_claim(region, partition, request.member, request.incarnation)
+        _require_range(region, partition, checked_range(range_, partition), claim)
+        rows[partition] = replace(claim, begun_to=range_.to)
+    _require_count(region, request)
+    batch = Batch(
+        batch=request.batch,
+        member=request.member,
+        incarnation=request.incarnation,
+        epoch=region.epoch,
+        lineage=region.lineage,
+        sequence=stamp(region),
+        ranges=dict(sorted(request.ranges.items())),
+        begun_at=now,
+        begun_after=region.counter,
+    )
+    return replace(
+        region,
+        claims=put(region.claims, rows),
+        running=put(region.running, {batch.batch: batch}),
+        ledger=(*region.ledger, BatchBegun(batch=batch)),
+    )
+
+
+def stamp(region: Region) -> Sequence:
+    """Return the sequence that a batch is stamped with at its begin: the open cut's, else the next one (section 3)."""
+    return region.next_sequence if region.open_cut is None else region.open_cut
+
+
+def _require_processing(region: Region) -> None:
+    cut = region.cut
+    if region.state is not RegionState.RUNNING:
+        raise BatchRefused(f"region {region.name} is {region.state}; a batch begins only while it is running")
+    approaching = cut is not None and cut.phase is CutPhase.APPROACHING
+    if region.wanted is not Wanted.RUNNING and not approaching:
+        raise BatchRefused(f"region {region.name} is wanted {region.wanted}; no batch begins")
+
+
+def _require_claim(region: Region, partition: GroupPartition, member: MemberId, incarnation: Incarnation) -> Claim:
+    claim = region.claims.get(partition)
+    if claim is None or claim.owner != member or claim.incarnation != incarnation or claim.epoch != region.epoch:
+        holder = "nobody" if claim is None or claim.owner is None else f"{claim.owner}, epoch {claim.epoch}"
+        raise NotClaimed(f"{member}, incarnation {incarnation}, does not hold {partition} now (held by {holder})")
+    return claim
+
+
+def _require_range(region: Region, partition: GroupPartition, range_: Range, claim: Claim) -> None:
+    if claim.is_in_flight:
+        raise BatchRefused(f"{partition}: an earlier batch, begun up to {claim.begun_to}, has not ended")
+    if range_.from_ != claim.position:
+        raise BatchRefused(f"{partition}: the batch would begin at {range_.from_}, its position is {claim.position}")
+    limit = bounds.limit(region)
+    row = None if limit is None else bounds.bound_offset(region, partition, limit)
+    if row is not None and range_.to > max(row.offset, range_.from_) and not _may_overshoot(region, range_, row.offset):
+        raise BatchRefused(f"{partition}: {range_} crosses the bound {limit}, whose offset is {row.offset}")
+    crossed = [o for o in region.skips.get(partition, ()) if range_.from_ <= o < range_.to]
+    if crossed:
+        raise BatchRefused(f"{partition}: {range_} contains the skipped record {crossed[0]}; end the batch before it")
+
+
+def _may_overshoot(region: Region, range_: Range, bound_offset: Offset) -> bool:
+    """Whether the position is past the bound already: then the bound no longer limits it (its cut is inexact)."""
+    return range_.from_ > bound_offset and region.open_cut is None
+
+
+def _require_count(region: Region, request: BatchRequest) -> None:
+    records = region.rules.cut.records
+    if records is None:
+        return
+    left = records_left(region)
+    width = sum(r.width for r in request.ranges.values())
+    if left is not None and width > left:
+        raise BatchRefused(f"the batch has {width} offsets, {left} are left until the cut at {records}")
+
+
+def records_left(region: Region) -> int | None:
+    """Return how many offsets may still be begun before the cut by count; None where there is no count."""
+    records = region.rules.cut.records
+    if records is None:
+        return None
+    base = base_offsets(region)
+    begun = sum(
+        claim.begun_to - base.get(p, claim.resume)
+        for p, claim in region.claims.items()
+        if claim.begun_to is not None and claim.resume is not None
+    )
+    return max(records - begun, 0)
+
+
+def end(region: Region, now: datetime, batch_id: BatchId, member: MemberId, incarnation: Incarnation) -> Region:
+    """Return the region with the batch accepted: positions advance, its outcome is done.
+
+    It needs the epoch, incarnation and claims that it was begun under, in RUNNING or DRAINING, whatever is wanted.
+
+    Raises:
+        StaleEpoch, StaleIncarnation: as it says.
+        NotClaimed: a claim under the batch has gone.
+        BatchRefused: the batch is not running (already ended otherwise), or the region's state forbids it.
+    """
+    batch = region.running.get(batch_id)
+    if batch is None or batch.member != member:
+        raise BatchRefused(f"batch {batch_id} of {member} is not running; read its outcome from the ledger")
+    if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:
+        raise BatchRefused(f"batch {batch_id} was begun by incarnation {batch.incarnation}; a newer one exists")
+    require_epoch(region, batch.epoch)
+    if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
+        raise BatchRefused(f"region {region.name} is {region.state}; the work of batch {batch_id} is discarded")
+    rows: dict[GroupPartition, Claim] = {}
+    for partition, range_ in batch.ranges.items():
+        claim = _require_claim(region, partition, member, incarnation)
+        if claim.position != range_.from_:
+            raise BatchRefused(f"{partition}: the position is {claim.position}, the batch began at {range_.from_}")
+        place = past_skips(region, partition, range_.to)
+        rows[partition] = replace(claim, position=place, begun_to=place)
+    region = replace(region, claims=put(region.claims, rows))
+    return closed(region, now, batch, Outcome.DONE)
+
+
+def discard(region: Region, now: datetime, batch_id: BatchId, member: MemberId, incarnation: Incarnation) -> Region:
+    """Return the region with a batch's work discarded: its tasks have ended, nothing of it will be accepted.
+
+    A newer incarnation in the same process says so for its predecessor's batch.
+
+    Raises:
+        BatchRefused: the batch is not running, or not this member's.
+        StaleIncarnation, LeaseExpired: the caller may not act.
+    """
+    batch = region.running.get(batch_id)
+    if batch is None or batch.member != member or batch.incarnation > incarnation:
+        raise BatchRefused(f"batch {batch_id} of {member} is not running; read its outcome from the ledger")
+    require_member(region, member, incarnation, now)
+    return closed(region, now, batch, Outcome.DISCARDED)
+
+
+def closed(region: Region, now: datetime, batch: Batch, outcome: Outcome) -> Region:
+    """Return the region with a running batch ended in this outcome."""
+    change = BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=region.counter)
+    running = without(region.running, frozenset({batch.batch}))
+    return replace(region, running=running, ledger=(*region.ledger, change))

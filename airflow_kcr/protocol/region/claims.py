@@ -1,0 +1,204 @@
+"""Claims: what the store grants of what Kafka proposes (design section 5, *Claiming*).
+
+A member claims its whole assignment at once. A rebalance is absorbed at the resume point where nothing was begun; where
+somebody has begun in this epoch, the claim begins a reset in the same transaction, because two owners may both have
+processed the same records (scenarios C2, C3, C44, C45). A member's own re-claim keeps row, position and running batch.
+Callbacks are hints; the claim decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import cuts, events, out_of_range, resets
+from airflow_kcr.protocol.region.rows import Claim, InitialOffset, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import (
+    RESET_STATES,
+    InitialKey,
+    Region,
+    initial_offset,
+    put,
+    record,
+    require_member,
+    require_state,
+)
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.values import AssignmentId, Epoch, GroupPartition, Incarnation, MemberId, checked
+
+CLAIM_STATES = frozenset({RegionState.STARTING, RegionState.RESETTING, RegionState.RUNNING, RegionState.DRAINING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """One partition of an assignment, as its new owner sees it."""
+
+    bounds: LogBounds
+    initial: SeekEntry | None = None
+    """The resolved start position, where the store has no initial offset yet; kept only if nobody was first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a member claims: its whole assignment, all of it and nothing else."""
+
+    member: MemberId
+    incarnation: Incarnation
+    assignment: AssignmentId
+    partitions: Mapping[GroupPartition, Assigned]
+
+
+def claim(region: Region, now: datetime, proposal: Proposal) -> Region:
+    """Return the region with the member's claims replaced by its assignment.
+
+    The member reads from the answer (`Region.claims`, `Region.epoch`) what it holds and where; where a reset began, it
+    claims again when it is quiet.
+
+    Raises:
+        StaleIncarnation, LeaseExpired, UnknownMember: the member may not act.
+        RegionInState: the region is halted or stopped.
+        ConfigurationError: a partition is not of the member's group or not of its subscription.
+        OffsetOutsideLog: a proposed initial offset does not lie in the log that was read with it.
+    """
+    member = require_member(region, proposal.member, proposal.incarnation, now)
+    require_state(region, CLAIM_STATES, "a claim")
+    _check(region, proposal)
+    region = _with_initial_offsets(region, now, proposal)
+    trouble = out_of_range.found(region, {p: a.bounds for p, a in proposal.partitions.items()})
+    if trouble:
+        return out_of_range.handled(region, now, trouble)
+
+    held = {p for p, c in region.claims.items() if c.owner == proposal.member}
+    dropped = tuple(sorted(held - proposal.partitions.keys()))
+    contested = tuple(p for p in sorted(proposal.partitions) if _is_contested(region, p, proposal))
+    moved = contested or _moves(region, proposal)
+    taken = {
+        p: owner
+        for p in sorted(proposal.partitions)
+        if (owner := region.claims[p].owner) is not None and owner != proposal.member
+    }
+    rows = {p: replace(region.claims[p], owner=None, last_owner=proposal.member) for p in dropped}
+    rows.update({p: _granted(region, p, proposal) for p in proposal.partitions})
+    settled = region.state not in RESET_STATES and not contested
+    row = replace(
+        member,
+        assignment=proposal.assignment,
+        claimed=region.epoch,
+        acknowledged=region.epoch if settled else member.acknowledged,
+    )
+    region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
+    body = events.Claimed(
+        member=proposal.member,
+        incarnation=proposal.incarnation,
+        assignment=proposal.assignment,
+        epoch=region.epoch,
+        partitions=tuple(sorted(proposal.partitions)),
+        dropped=dropped,
+        taken=taken,
+    )
+    region = record(region, now, body)
+    if contested:
+        detail = f"{proposal.member} was assigned {', '.join(map(str, contested[:5]))}, where another had begun"
+        return resets.demand(region, now, ResetCause.CLAIM, detail)
+    if moved and region.open_cut is not None:
+        return cuts.abort(region, now, f"{proposal.member} claimed partitions that were not its own")
+    return region
+
+
+def _check(region: Region, proposal: Proposal) -> None:
+    for partition in proposal.partitions:
+        checked(partition.partition, f"the partition number of {partition}")
+        if partition.group != proposal.member.group or not region.rules.subscribes(partition.group, partition.topic):
+            raise ConfigurationError(
+                f"{proposal.member} claims {partition}, which the spec of region {region.name} does not give its "
+                "group; does the running member use an older spec?"
+            )
+
+
+def _with_initial_offsets(region: Region, now: datetime, proposal: Proposal) -> Region:
+    """Store what is new about the partitions: rows, topic ids, initial offsets; the first writer wins, for ever."""
+    rows: dict[GroupPartition, Claim] = {}
+    fresh: dict[InitialKey, InitialOffset] = {}
+    for partition, assigned in proposal.partitions.items():
+        row = region.claims.get(partition)
+        if row is None or not row.topic_id:
+            rows[partition] = replace(row or Claim(), topic_id=assigned.bounds.topic_id)
+        topic_id = (rows.get(partition) or row or Claim()).topic_id
+        start = assigned.initial
+        if (partition, topic_id) in region.initial or start is None or start.offset is None:
+            continue
+        if start.offset not in assigned.bounds:
+            raise OffsetOutsideLog(
+                f"{partition}: the start position {start.offset} is not in the log "
+                f"[{assigned.bounds.start}, {assigned.bounds.end}]"
+            )
+        fresh[partition, topic_id] = InitialOffset(
+            offset=start.offset, source=str(start.source), bounds=assigned.bounds
+        )
+    region = replace(region, claims=put(region.claims, rows), initial=put(region.initial, fresh))
+    if fresh:
+        body = events.InitialOffsetsStored(
+            offsets=OffsetMap({p: row.offset for (p, _), row in fresh.items()}),
+            bounds={p: row.bounds for (p, _), row in fresh.items()},
+            sources={p: row.source for (p, _), row in fresh.items()},
+        )
+        region = record(region, now, body)
+    return _with_resume_points(region, now, proposal)
+
+
+def _with_resume_points(region: Region, now: datetime, proposal: Proposal) -> Region:
+    """Write the seek entries that only waited for an initial offset, and those of partitions never seen before."""
+    entries: dict[GroupPartition, SeekEntry] = {}
+    for partition in proposal.partitions:
+        entry, initial = region.seek.get(partition), initial_offset(region, partition)
+        if region.claims[partition].resume is not None or initial is None:
+            continue
+        if entry is None:
+            entries[partition] = SeekEntry(offset=initial.offset, source=SeekSource.INITIAL)
+        elif entry.offset is None and entry.source is SeekSource.START_POSITION:
+            entries[partition] = SeekEntry(offset=initial.offset, source=SeekSource.START_POSITION)
+    return resets.write_seek(region, now, SeekMap(entries))
+
+
+def _is_own(row: Claim, proposal: Proposal, epoch: Epoch) -> bool:
+    return row.owner == proposal.member and row.incarnation == proposal.incarnation and row.epoch == epoch
+
+
+def _is_contested(region: Region, partition: GroupPartition, proposal: Proposal) -> bool:
+    """Whether somebody else, an earlier incarnation or a dropped claim has begun there in this epoch.
+
+    In STARTING and RESETTING nothing has begun in the epoch, so a claim there never begins a reset.
+    """
+    row = region.claims[partition]
+    return row.is_begun and not _is_own(row, proposal, region.epoch)
+
+
+def _moves(region: Region, proposal: Proposal) -> bool:
+    """Whether the claim changes who holds what, or adds a partition: an open cut's roster no longer fits."""
+    cut = region.cut
+    frozen = frozenset() if cut is None else region.frozen[cut.sequence]
+    return any(
+        not _is_own(region.claims[p], proposal, region.epoch) or p not in frozen for p in proposal.partitions
+    ) or (cut is not None and cut.roster.get(proposal.member) != proposal.incarnation)
+
+
+def _granted(region: Region, partition: GroupPartition, proposal: Proposal) -> Claim:
+    row = region.claims[partition]
+    leader_epoch = max(row.leader_epoch, proposal.partitions[partition].bounds.leader_epoch)
+    if _is_own(row, proposal, region.epoch):
+        return replace(row, leader_epoch=leader_epoch)
+    place = row.resume if not row.is_begun else row.position
+    return replace(
+        row,
+        owner=proposal.member,
+        incarnation=proposal.incarnation,
+        epoch=region.epoch,
+        last_owner=row.owner or row.last_owner,
+        leader_epoch=leader_epoch,
+        position=place,
+        begun_to=row.begun_to if row.is_begun else place,
+    )

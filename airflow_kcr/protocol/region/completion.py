@@ -1,0 +1,338 @@
+"""A cut from its first contribution to its last echo (design sections 7.4 to 7.6).
+
+The last contribution completes the checkpoint in its own transaction: every roster member contributed *and* every
+frozen partition is covered exactly once. Then, in the same transaction, the region ends in what asked for the cut.
+Publication and Kafka's echo come afterwards; the store is first, Kafka second, and the difference is visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from airflow_kcr.errors import (
+    BatchRefused,
+    ConflictingContribution,
+    CutRefused,
+    NotClaimed,
+    OffsetOutsideLog,
+    OverlappingOffsets,
+    StrangeContribution,
+    UnknownCheckpoint,
+)
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import bounds, coverage, events, person, requests, resets, specs
+from airflow_kcr.protocol.region.rows import (
+    Checkpoint,
+    CheckpointState,
+    Committed,
+    Contribution,
+    CutPhase,
+    CutPurpose,
+    RegionState,
+    ResetCause,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import (
+    Region,
+    digest,
+    moved_to,
+    past_skips,
+    put,
+    record,
+    require_member,
+    with_checkpoint,
+)
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one member contributes to a cut."""
+
+    sequence: Sequence
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+    offsets: OffsetMap
+    """Its next offset for every partition it holds; empty for an idle member."""
+
+    committed: OffsetMap = EMPTY
+    """Kafka's committed offsets that it saw for them."""
+
+    bounds: Mapping[GroupPartition, LogBounds]
+    """The logs' bounds, read for this contribution."""
+
+
+def contribute(region: Region, now: datetime, part: Part) -> Region:
+    """Return the region with a member's part of the cut stored, and the cut complete if it was the last one.
+
+    Storing the same part twice changes nothing.
+
+    Raises:
+        StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: fenced like a batch end.
+        CutRefused: the cut is not draining (aborted, complete, or still approaching).
+        StrangeContribution: the member, or this incarnation, is not on the roster.
+        BatchRefused: a batch of the member is still running.
+        NotClaimed, ConflictingContribution: it is not what the store knows of the member's claims and positions.
+        OffsetOutsideLog: an offset does not lie in the log as read with it (retention overtook it, or truncation).
+    """
+    earlier = region.contributions.get((part.sequence, part.member))
+    if earlier is not None and earlier.incarnation == part.incarnation and earlier.offsets == part.offsets:
+        return region
+    require_member(region, part.member, part.incarnation, now, epoch=part.epoch)
+    cut = region.cut
+    if cut is None or cut.sequence != part.sequence or cut.phase is not CutPhase.DRAINING:
+        raise CutRefused(f"cut {part.sequence} of region {region.name} is not draining; nothing was stored")
+    if cut.roster.get(part.member) != part.incarnation:
+        raise StrangeContribution(
+            f"{part.member}, incarnation {part.incarnation}, is not on the roster of cut {cut.sequence}"
+        )
+    if earlier is not None:
+        raise ConflictingContribution(f"{part.member} has already contributed other offsets to cut {cut.sequence}")
+    _require_own_positions(region, now, part)
+    row = Contribution(
+        incarnation=part.incarnation,
+        offsets=part.offsets,
+        committed=part.committed,
+        bounds=dict(part.bounds),
+        contributed_at=now,
+    )
+    region = replace(region, contributions=put(region.contributions, {(part.sequence, part.member): row}))
+    body = events.Contributed(
+        sequence=part.sequence,
+        member=part.member,
+        incarnation=part.incarnation,
+        epoch=part.epoch,
+        offsets=part.offsets,
+        bounds=dict(part.bounds),
+    )
+    return _completed(record(region, now, body), now)
+
+
+def _require_own_positions(region: Region, now: datetime, part: Part) -> None:
+    running = [b.batch for b in region.running.values() if b.member == part.member]
+    if running:
+        raise BatchRefused(f"{part.member} contributes while its batch {running[0]} is running")
+    held = {p: c for p, c in region.claims.items() if c.owner == part.member and coverage.is_current(region, c, now)}
+    strange = sorted(part.offsets.keys() ^ held.keys())
+    if strange:
+        raise NotClaimed(
+            f"{part.member} must contribute exactly the partitions it holds; not so: {', '.join(map(str, strange[:5]))}"
+        )
+    for partition, offset in part.offsets.items():
+        if held[partition].position != offset:
+            raise ConflictingContribution(
+                f"{part.member} contributes {offset} for {partition}, the store has {held[partition].position}"
+            )
+        log = part.bounds.get(partition)
+        if log is None or not log.start <= offset <= max(log.end, past_skips(region, partition, log.end)):
+            seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
+            raise OffsetOutsideLog(f"{partition}: the position {offset} is not in the log as read ({seen})")
+
+
+def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:
+    """Return the union of the contributions: the cut's offsets, whatever order they came in.
+
+    Raises:
+        OverlappingOffsets: two members contributed one partition; a double claim is never resolved silently.
+    """
+    total = EMPTY
+    for member in sorted(contributions):
+        total = total.union(contributions[member].offsets)
+    return total
+
+
+def lacking(region: Region, cut: Checkpoint) -> tuple[str, ...]:
+    """Return what a draining cut still lacks, by name: roster members, and frozen partitions nobody contributed.
+
+    Complete needs both: a roster alone would miss a partition that nobody held, coverage alone a member that has yet to
+    say it is idle (the ancestor's B3).
+    """
+    parts = {m: c for (s, m), c in region.contributions.items() if s == cut.sequence}
+    waiting = [f"{m} has not contributed" for m in sorted(cut.roster) if m not in parts]
+    covered = {p for c in parts.values() for p in c.offsets}
+    gaps = [f"nobody contributed {p}" for p in sorted(region.frozen[cut.sequence] - covered)]
+    extra = [f"{p} was contributed but not frozen" for p in sorted(covered - region.frozen[cut.sequence])]
+    return (*waiting, *gaps, *extra)
+
+
+def _completed(region: Region, now: datetime) -> Region:
+    cut = region.cut
+    if cut is None:
+        return region
+    parts = {m: c for (s, m), c in region.contributions.items() if s == cut.sequence}
+    try:
+        offsets = merged(parts)
+    except OverlappingOffsets as overlap:
+        return resets.demand(region, now, ResetCause.DOUBLE_CLAIM, overlap.message)
+    if lacking(region, cut):
+        return region
+    timeouts = region.rules.timeouts
+    complete = replace(
+        cut,
+        state=CheckpointState.COMPLETE,
+        phase=None,
+        drain_deadline=None,
+        previous=region.base,
+        ended_at=now,
+        inexact=_inexact(region, cut, offsets),
+        commit_deadline=now + timeouts.commit,
+        publish_deadline=now + timeouts.publish,
+        digest=digest(offsets),
+    )
+    region = resets.settle_commit(region, now, Committed.SUPERSEDED, f"cut {cut.sequence} is complete")
+    placed = {p: replace(region.claims[p], resume=o, position=o, begun_to=o) for p, o in offsets.items()}
+    region = replace(
+        with_checkpoint(region, complete),
+        open_cut=None,
+        base=cut.sequence,
+        base_epoch=None,
+        failures=0,
+        offsets=put(region.offsets, {cut.sequence: offsets}),
+        claims=put(region.claims, placed),
+    )
+    body = events.CutCompleted(
+        sequence=cut.sequence,
+        lineage=region.lineage,
+        epoch=region.epoch,
+        previous=complete.previous,
+        offsets=offsets,
+        inexact=complete.inexact,
+    )
+    region = bounds.after_completion(record(region, now, body), now, cut.bound)
+    return _ended_in_what_asked(requests.release(region, now, complete), now, complete)
+
+
+def _inexact(region: Region, cut: Checkpoint, offsets: OffsetMap) -> dict[GroupPartition, str]:
+    """Return why the cut does not hold exactly the records up to its bound, by partition."""
+    if cut.bound is None:
+        return {}
+    found = bounds.overshoot(region, cut.bound, frozenset(offsets))
+    for partition in offsets:
+        row = bounds.bound_offset(region, partition, cut.bound)
+        if row is not None and row.inexact:
+            found[partition] = row.inexact
+    return found
+
+
+def _ended_in_what_asked(region: Region, now: datetime, cut: Checkpoint) -> Region:
+    then = region.requests[cut.nonce].then
+    if then is not None and then is not region.wanted:
+        requester = region.requests[cut.nonce].requester
+        region = record(replace(region, wanted=then), now, events.WantedChanged(wanted=then, requester=requester))
+    if cut.purpose is CutPurpose.RESET:
+        return person.begin_at_cut(region, now, cut)
+    if region.next_spec is not None and region.wanted is not Wanted.STOPPED:
+        return specs.restart(region, now)
+    if cut.purpose is CutPurpose.STOP and region.wanted is Wanted.STOPPED:
+        return replace(region, stopping=cut.sequence)
+    return moved_to(region, now, RegionState.RUNNING, f"cut {cut.sequence} is complete")
+
+
+def publish(region: Region, now: datetime, sequence: Sequence, member: MemberId | None) -> Region:
+    """Return the region with a complete cut published; downstream may read it. Repeating it changes nothing.
+
+    Args:
+        region: the region.
+        now: the store's clock.
+        sequence: the cut.
+        member: who published; None where the region was stopped and something else repaired it.
+
+    Raises:
+        UnknownCheckpoint: there is no such cut.
+        CutRefused: it is not complete, or an earlier cut has to be published first.
+    """
+    cut = region.checkpoints.get(sequence)
+    if cut is None:
+        raise UnknownCheckpoint(f"region {region.name} has no cut {sequence}")
+    if cut.published_at is not None:
+        return region
+    if cut.state is not CheckpointState.COMPLETE:
+        raise CutRefused(f"cut {sequence} is {cut.state}; only a complete cut is published")
+    earlier = [s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE and s < sequence]
+    if earlier:
+        raise CutRefused(f"cut {min(earlier)} has to be published before cut {sequence}")
+    row = replace(cut, state=CheckpointState.PUBLISHED, published_at=now, publish_deadline=None)
+    return record(with_checkpoint(region, row), now, events.CutPublished(sequence=sequence, member=member))
+
+
+def echo(
+    region: Region, now: datetime, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
+) -> Region:
+    """Return the region with what Kafka answered, read back, to a member's commit of the base.
+
+    The checkpoint is *committed* when the echoes of all its partitions equal it; an echo that differs settles it as not
+    committed, visibly, and can be repaired.
+
+    Raises:
+        CutRefused: the checkpoint is not the base any more; nothing moves Kafka back to it (scenario C32).
+        StaleIncarnation, LeaseExpired, NotClaimed: the member may not speak for these partitions.
+    """
+    if sequence != region.base or region.base_epoch is not None:
+        raise CutRefused(f"cut {sequence} is not the base of region {region.name} any more; don't commit it")
+    require_member(region, member, incarnation, now)
+    for partition in offsets:
+        claim = region.claims[partition]
+        if claim.owner != member or not coverage.is_current(region, claim, now):
+            raise NotClaimed(f"{member} does not hold {partition} now; its echo says nothing")
+    body = events.Echoed(sequence=sequence, member=member, incarnation=incarnation, epoch=region.epoch, offsets=offsets)
+    return _echoed(region, now, sequence, offsets, body)
+
+
+def repair(region: Region, now: datetime, sequence: Sequence, offsets: OffsetMap) -> Region:
+    """Return the region with Kafka's echo of the base as repaired while its groups were empty.
+
+    Raises:
+        CutRefused: the checkpoint is not the base any more.
+    """
+    if sequence != region.base or region.base_epoch is not None:
+        raise CutRefused(f"cut {sequence} is not the base of region {region.name} any more; don't commit it")
+    body = events.Echoed(
+        sequence=sequence, member=None, incarnation=Incarnation(0), epoch=region.epoch, offsets=offsets
+    )
+    return _echoed(region, now, sequence, offsets, body)
+
+
+def _echoed(region: Region, now: datetime, sequence: Sequence, offsets: OffsetMap, body: events.Echoed) -> Region:
+    known = region.echoes.get(sequence, EMPTY).replace(offsets)
+    region = record(replace(region, echoes=put(region.echoes, {sequence: known})), now, body)
+    wanted, cut = region.offsets[sequence], region.checkpoints[sequence]
+    differs = [p for p in known if p in wanted and known[p] != wanted[p]]
+    if known.keys() >= wanted.keys() and not differs:
+        settled, why = Committed.YES, "every partition's echo equals the checkpoint"
+    elif differs:
+        settled, why = Committed.NO, f"Kafka holds {known[differs[0]]} for {differs[0]}, not {wanted[differs[0]]}"
+    else:
+        return region
+    if cut.committed is settled:
+        return region
+    region = with_checkpoint(region, replace(cut, committed=settled, commit_deadline=None))
+    return record(region, now, events.CommitResolved(sequence=sequence, committed=settled, why=why))
+
+
+def overdue(region: Region, now: datetime) -> Region:
+    """Return the region after its commit and publish deadlines, and with a stop ended that waited for them only."""
+    base = region.checkpoints.get(region.base) if region.base is not None and region.base_epoch is None else None
+    if base is not None and base.committed is Committed.PENDING and _has_passed(base.commit_deadline, now):
+        region = resets.settle_commit(region, now, Committed.NO, "the commit timeout passed")
+    for sequence, cut in region.checkpoints.items():
+        if cut.state is CheckpointState.COMPLETE and _has_passed(cut.publish_deadline, now):
+            region = with_checkpoint(region, replace(cut, publish_deadline=None))
+            region = record(region, now, events.PublishLate(sequence=sequence))
+    return region
+
+
+def _has_passed(deadline: datetime | None, now: datetime) -> bool:
+    return deadline is not None and deadline <= now
+
+
+def is_stop_done(region: Region) -> bool:
+    """Whether the cut of a stop is committed (or its timeout passed) and published (or late): all may leave (C21)."""
+    if region.stopping is None:
+        return False
+    cut = region.checkpoints[region.stopping]
+    published = cut.published_at is not None or cut.publish_deadline is None
+    return cut.committed is not Committed.PENDING and published

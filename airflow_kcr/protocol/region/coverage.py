@@ -1,0 +1,120 @@
+"""Who covers the partitions, and who is quiet: when a reset may end and a cut may open (design sections 7.1, 8.3).
+
+A claim is *current* when its owner's newest incarnation made it in this epoch and holds a live lease. Coverage by stale
+claims would let a region run without anybody at a partition (scenario C50); quiet is what keeps two incarnations from
+writing at once (C13, C51).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_kcr.protocol.region.rows import Batch, Claim
+from airflow_kcr.protocol.region.state import Region, is_live, live_members, universe
+from airflow_kcr.protocol.values import GroupPartition, MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """One partition that nobody covers."""
+
+    partition: GroupPartition
+    last_owner: MemberId | None
+
+    def __str__(self) -> str:
+        return f"{self.partition} (last owner: {self.last_owner or 'none'})"
+
+
+def is_current(region: Region, claim: Claim, now: datetime) -> bool:
+    """Whether the claim's owner may act on it now."""
+    if claim.owner is None or claim.epoch != region.epoch or not is_live(region, claim.owner, now):
+        return False
+    return region.members[claim.owner].incarnation == claim.incarnation
+
+
+def missing(region: Region, now: datetime) -> tuple[Missing, ...]:
+    """Return the partitions that no current claim covers, with whoever had them last."""
+    found = []
+    for partition in sorted(universe(region)):
+        claim = region.claims.get(partition)
+        if claim is None or not is_current(region, claim, now):
+            last = None if claim is None else claim.owner or claim.last_owner
+            found.append(Missing(partition=partition, last_owner=last))
+    return tuple(found)
+
+
+def could_cover(region: Region, now: datetime) -> bool:
+    """Whether members with leases could cover every partition: only then does an attempt's deadline run.
+
+    A partition whose last owner is dead stays with it, as far as Kafka is concerned, until its session is over; nobody
+    else can claim it before, so no attempt is burnt meanwhile (scenarios C14, C37).
+    """
+    partitions = universe(region)
+    live = set(live_members(region, now))
+    groups_served = {m.group for m in live}
+    if not partitions or not live:
+        return False
+    for partition in partitions:
+        claim = region.claims.get(partition)
+        owner = None if claim is None else claim.owner
+        if owner is None and partition.group not in groups_served:
+            return False
+        if owner is not None and owner not in live:
+            return False
+    return True
+
+
+def is_quiet_batch(region: Region, batch: Batch, now: datetime) -> bool:
+    """Whether a begun, un-ended batch of an older epoch can't write any more.
+
+    It can't once its incarnation has acknowledged the epoch (which ends the batch), or its lease is over plus the bound
+    after which its process ends itself; the lease alone where all its sinks are fenced (design section 8.3).
+    """
+    if batch.quiet_after is not None:
+        return batch.quiet_after <= now
+    member, lease = region.members.get(batch.member), region.leases.get(batch.member)
+    if member is None or lease is None or lease.incarnation != batch.incarnation:
+        return False
+    return member.quiet_after(lease.until) <= now
+
+
+def busy(region: Region, now: datetime) -> Iterator[str]:
+    """Yield who is not quiet in this epoch, by name: the reset waits for each of them."""
+    for member in live_members(region, now):
+        if region.members[member].acknowledged != region.epoch:
+            yield f"{member} has not acknowledged epoch {region.epoch}"
+    for batch in region.running.values():
+        if batch.epoch != region.epoch and not is_quiet_batch(region, batch, now):
+            yield f"batch {batch.batch} of {batch.member}, incarnation {batch.incarnation}, may still write"
+
+
+def unready(region: Region, now: datetime) -> Iterator[str]:
+    """Yield whatever keeps the running reset from ending, by name; nothing: it may end."""
+    reset = region.reset
+    if reset is None:
+        return
+    if not universe(region):
+        yield "no partition is known yet: no topic matches, or no member has been assigned one"
+    for partition in region.seek.open:
+        if partition in region.claims and region.rules.subscribes(partition.group, partition.topic):
+            yield f"{partition} has no seek offset yet ({region.seek[partition].source})"
+    for gap in missing(region, now):
+        yield f"{gap.partition} is not covered (last owner: {gap.last_owner or 'none'})"
+    yield from busy(region, now)
+    for sequence in reset.must_publish:
+        if region.checkpoints[sequence].published_at is None:
+            yield f"cut {sequence} is complete but not published"
+
+
+def horizon(region: Region, now: datetime) -> datetime | None:
+    """Return the next moment at which time alone changes what this module says, or None."""
+    moments = [lease.until for m, lease in region.leases.items() if is_live(region, m, now)]
+    for batch in region.running.values():
+        member, lease = region.members.get(batch.member), region.leases.get(batch.member)
+        if batch.quiet_after is not None:
+            moments.append(batch.quiet_after)
+        elif member is not None and lease is not None and lease.incarnation == batch.incarnation:
+            moments.append(member.quiet_after(lease.until))
+    return min((m for m in moments if m > now), default=None)

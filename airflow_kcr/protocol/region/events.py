@@ -1,0 +1,441 @@
+"""What happened to a region, in commit order: the history that `kcr events` shows and `kcr verify` judges.
+
+An event says what was decided, with all the values that the invariants need, so that events and batch rows alone prove
+or refute them. It is appended in the transaction that decided it and never changed. Field names and class names are
+stored; renaming one needs a migration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.rows import (
+    Committed,
+    CutPurpose,
+    HaltReason,
+    RegionState,
+    Requester,
+    ResetCause,
+    Wanted,
+)
+from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Nonce,
+    Sequence,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionCreated:
+    """The region was declared."""
+
+    deliveries: Mapping[str, str]
+    """Delivery by group id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecChanged:
+    """A new spec took effect, whole or in the parts that may change while members run."""
+
+    revision: int
+    deliveries: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedChanged:
+    """A verb asked for something else."""
+
+    wanted: Wanted
+    requester: Requester
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged:
+    """The region moved to another state."""
+
+    before: RegionState
+    after: RegionState
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halted:
+    """The region can't help itself."""
+
+    reason: HaltReason
+    text: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """A new epoch without a reset: whatever runs is void."""
+
+    epoch: Epoch
+    requester: Requester
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The region has stopped."""
+
+    drained: bool
+    """Whether its last cut holds everything that was processed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRegistered:
+    """A new incarnation of a member exists; older ones are fenced."""
+
+    member: MemberId
+    incarnation: Incarnation
+    label: str
+    took_over: bool
+    """Whether another process held a live lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLeft:
+    """A member gave up its lease by itself."""
+
+    member: MemberId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialOffsetsStored:
+    """Start positions were resolved, each once."""
+
+    offsets: OffsetMap
+    bounds: Mapping[GroupPartition, LogBounds]
+    sources: Mapping[GroupPartition, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A member's claims were replaced by these."""
+
+    member: MemberId
+    incarnation: Incarnation
+    assignment: AssignmentId
+    epoch: Epoch
+    partitions: tuple[GroupPartition, ...]
+    dropped: tuple[GroupPartition, ...]
+    taken: Mapping[GroupPartition, MemberId]
+    """Partitions that another member held until now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequested:
+    """Somebody asked for a cut."""
+
+    nonce: Nonce
+    purpose: CutPurpose
+    bound: datetime | None
+    requester: Requester
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutAnswered:
+    """A request has its answer."""
+
+    nonce: Nonce
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequestEnded:
+    """A request ended without a cut."""
+
+    nonce: Nonce
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOpened:
+    """A cut was opened; roster and partitions are frozen."""
+
+    sequence: Sequence
+    lineage: Lineage
+    nonce: Nonce
+    purpose: CutPurpose
+    bound: datetime | None
+    roster: Mapping[MemberId, Incarnation]
+    partitions: tuple[GroupPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainBegun:
+    """Every partition is where the cut will be; nothing begins any more."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributed:
+    """One member stored its part of a cut."""
+
+    sequence: Sequence
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+    offsets: OffsetMap
+    bounds: Mapping[GroupPartition, LogBounds]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutCompleted:
+    """A checkpoint is complete and is the base."""
+
+    sequence: Sequence
+    lineage: Lineage
+    epoch: Epoch
+    previous: Sequence | None
+    offsets: OffsetMap
+    inexact: Mapping[GroupPartition, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutAborted:
+    """A cut was given up; its sequence is burnt."""
+
+    sequence: Sequence
+    reason: str
+    late: tuple[str, ...]
+    """Members and partitions that were late, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPublished:
+    """The sinks show what belongs to the cut; downstream may read it."""
+
+    sequence: Sequence
+    member: MemberId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishLate:
+    """A complete cut is not published within its time; later cuts wait for it."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echoed:
+    """What Kafka answered, read back, to one member's commit of a checkpoint."""
+
+    sequence: Sequence
+    member: MemberId | None
+    """None: a repair while the group was empty."""
+
+    incarnation: Incarnation
+    epoch: Epoch
+    offsets: OffsetMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResolved:
+    """It is settled whether Kafka holds the checkpoint's offsets."""
+
+    sequence: Sequence
+    committed: Committed
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeekCommitted:
+    """A member told Kafka where it resumed after a reset, or could not; lag tools lie until the next cut."""
+
+    epoch: Epoch
+    member: MemberId
+    failure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsRetired:
+    """Checkpoints were forgotten; their digests stay."""
+
+    sequences: tuple[Sequence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPinned:
+    """A checkpoint was pinned under a name, or released (empty name)."""
+
+    sequence: Sequence
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundStored:
+    """Where a bound falls in some partitions."""
+
+    bound: datetime
+    offsets: OffsetMap
+    inexact: Mapping[GroupPartition, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextBoundChanged:
+    """The bound that no batch may cross."""
+
+    bound: datetime | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetRequested:
+    """An automatic request arrived."""
+
+    member: MemberId
+    epoch: Epoch
+    """The epoch it was made in."""
+
+    cause: ResetCause
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonResetAccepted:
+    """A person's reset was stored."""
+
+    nonce: Nonce
+    target: str
+    forced: bool
+    requester: Requester
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonResetFailed:
+    """A person's reset failed; nothing else has changed."""
+
+    nonce: Nonce
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetBegun:
+    """A new epoch: every partition goes to its seek entry."""
+
+    epoch: Epoch
+    sequence: Sequence
+    lineage: Lineage
+    cause: ResetCause
+    attempt: int
+    base: Sequence | None
+    seek: SeekMap
+    undoes: tuple[Sequence, ...]
+    person: Nonce | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeekWritten:
+    """Open seek entries were written."""
+
+    epoch: Epoch
+    seek: SeekMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """A member is quiet, its fences are raised and its positions set."""
+
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetDone:
+    """Every partition is covered and every member quiet: the region goes on as wanted."""
+
+    epoch: Epoch
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRestoredSeen:
+    """A member had already seen later numbers than the store's: the store is older than the world."""
+
+    member: MemberId
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A single record will not be processed again, by a person's choice."""
+
+    offsets: OffsetMap
+
+
+Body: TypeAlias = (
+    RegionCreated
+    | SpecChanged
+    | WantedChanged
+    | StateChanged
+    | Halted
+    | Killed
+    | Stopped
+    | MemberRegistered
+    | MemberLeft
+    | InitialOffsetsStored
+    | Claimed
+    | CutRequested
+    | CutAnswered
+    | CutRequestEnded
+    | CutOpened
+    | DrainBegun
+    | Contributed
+    | CutCompleted
+    | CutAborted
+    | CutPublished
+    | PublishLate
+    | Echoed
+    | CommitResolved
+    | SeekCommitted
+    | CheckpointsRetired
+    | CheckpointPinned
+    | BoundStored
+    | NextBoundChanged
+    | ResetRequested
+    | PersonResetAccepted
+    | PersonResetFailed
+    | ResetBegun
+    | SeekWritten
+    | Acknowledged
+    | ResetDone
+    | StoreRestoredSeen
+    | Skipped
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event of a region's history."""
+
+    number: EventNumber
+    at: datetime
+    epoch: Epoch
+    """The region's epoch after the decision."""
+
+    lineage: Lineage
+    body: Body
+
+    @property
+    def kind(self) -> str:
+        """The name of what happened, as stored."""
+        return type(self.body).__name__

@@ -1,0 +1,206 @@
+"""The verbs: declare, start, pause, resume, drain, stop, kill; and what a restored store means (design sections 4, 6).
+
+Four ways to stop, each with one meaning: **pause** finishes the batch and keeps membership; **drain** cuts, then goes
+on or stays paused; **stop** drains, commits everywhere, then all leave; **kill** leaves now, and the next start resumes
+at the base. Draining and resuming is always safe. Verbs set `wanted`, so a pause survives a crash (scenario C24).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from airflow_kcr.errors import RegionInState
+from airflow_kcr.protocol.region import completion, cuts, events, person, requests, resets, specs
+from airflow_kcr.protocol.region.rows import (
+    Committed,
+    CutPhase,
+    CutPurpose,
+    Halt,
+    HaltReason,
+    RegionState,
+    Requester,
+    ResetCause,
+    ResetState,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import RESET_STATES, Region, Spec, live_members, moved_to, put, record
+from airflow_kcr.protocol.values import Epoch, Incarnation, MemberId, Nonce, RegionName, Sequence
+
+NOBODY: Final = Requester()
+
+
+def declare(name: RegionName, spec: Spec, now: datetime) -> Region:
+    """Return a new region, stopped."""
+    deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
+    return record(Region(name=name, spec=spec), now, events.RegionCreated(deliveries=deliveries))
+
+
+def _want(region: Region, now: datetime, wanted: Wanted, requester: Requester) -> Region:
+    if wanted is region.wanted:
+        return region
+    return record(replace(region, wanted=wanted), now, events.WantedChanged(wanted=wanted, requester=requester))
+
+
+def start(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
+    """Return a stopped or halted region in its start, which is a reset: same targets, quiet, fences, acknowledgements.
+
+    In any other state nothing but `wanted` changes: joining never raises the epoch.
+    """
+    region = _want(region, now, Wanted.RUNNING, requester)
+    if region.state not in {RegionState.STOPPED, RegionState.HALTED}:
+        return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CutPurpose.STOP}))
+    region = specs.take_pending(replace(region, failures=0), now)
+    return resets.begin(region, now, ResetCause.START, detail=requester.who)
+
+
+def pause(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
+    """Return the region paused: batches in flight end, none begins, members keep their membership.
+
+    A cut that approaches a bound is aborted, as nobody will get there; its request is asked again after the resume.
+
+    Raises:
+        RegionInState: it is stopped or stopping.
+    """
+    if region.state is RegionState.STOPPED or region.wanted is Wanted.STOPPED:
+        raise RegionInState(f"region {region.name} is stopped or stopping; start it, then pause it")
+    region = _want(region, now, Wanted.PAUSED, requester)
+    return _give_up_approach(region, now, "the region was paused")
+
+
+def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
+    cut = region.cut
+    if cut is None or cut.phase is not CutPhase.APPROACHING:
+        return region
+    return cuts.abort(region, now, why)
+
+
+def stop(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
+    """Return the region on its way to STOPPED: a cut, published and committed, then all leave.
+
+    Without a live member it is stopped at once, marked undrained; so it is when halted, which can't drain (C60).
+    """
+    region = _want(region, now, Wanted.STOPPED, requester)
+    if region.state is RegionState.STOPPED:
+        return region
+    region = person.fail_all(region, now, "the region was stopped")
+    if not live_members(region, now) or region.state is RegionState.HALTED:
+        return stopped(region, now, drained=False)
+    region = _give_up_approach(region, now, "the region was stopped")
+    return ask_stop_cut(region, now)
+
+
+def ask_stop_cut(region: Region, now: datetime) -> Region:
+    """Return the region with the cut of its stop asked for, if none is under way; also after a reset came between."""
+    nonce = Nonce(f"stop:{region.epoch}:{region.base}")
+    if region.wanted is not Wanted.STOPPED or region.stopping is not None or region.state is RegionState.STOPPED:
+        return region
+    if any(r.purpose is CutPurpose.STOP for r in requests.queue(region)):
+        return region
+    if region.cut is not None and region.cut.purpose is CutPurpose.STOP:
+        return region
+    return requests.ask(region, now, nonce=nonce, purpose=CutPurpose.STOP)
+
+
+def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
+    """Return the region stopped: open cut, requests and the running reset are given up; leases end by themselves."""
+    region = cuts.abort(region, now, "the region stopped")
+    every = frozenset(CutPurpose)
+    region = requests.cancel(region, now, "the region stopped", purposes=every)
+    reset = region.reset
+    if reset is not None:
+        row = replace(reset, state=ResetState.SUPERSEDED, done_at=now)
+        region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    region = resets.settle_commit(region, now, Committed.NO, "the region stopped first")
+    region = record(replace(region, stopping=None, halt=None), now, events.Stopped(drained=drained))
+    return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")
+
+
+def kill(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
+    """Return the region stopped in a new epoch: whatever runs is void, all leave now; the next start is at the base."""
+    region = person.fail_all(_want(region, now, Wanted.STOPPED, requester), now, "the region was killed")
+    region = stopped(region, now, drained=False) if region.state is not RegionState.STOPPED else region
+    region = replace(region, epoch=Epoch(region.epoch + 1))
+    body = events.Killed(epoch=region.epoch, requester=requester)
+    return record(region, now, body)
+
+
+def require_deletable(region: Region, now: datetime) -> None:
+    """Refuse to delete a region that anybody may still be working for.
+
+    Raises:
+        RegionInState: it is not stopped, or a member still holds a lease.
+    """
+    live = live_members(region, now)
+    if region.state is not RegionState.STOPPED or live:
+        holders = f"; leases are held by {', '.join(map(str, live))}" if live else ""
+        raise RegionInState(f"region {region.name} is {region.state}{holders}; stop it before deleting it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a member, or Kafka's commit metadata, remembers of later times than the store."""
+
+    member: MemberId
+    epoch: Epoch
+    incarnation: Incarnation
+    sequence: Sequence
+
+
+def seen_later(region: Region, now: datetime, memory: Memory) -> Region:
+    """Return the region halted, if the store is older than what somebody has already acted on (scenario C33).
+
+    The numbers are raised above everything that was seen, so that nothing is ever used twice once a person resumes.
+    """
+    row = region.members.get(memory.member)
+    incarnation = Incarnation(0) if row is None else row.incarnation
+    later = [
+        f"{what} {seen}, the store has {held}"
+        for what, seen, held in (
+            ("epoch", memory.epoch, region.epoch),
+            ("incarnation", memory.incarnation, incarnation),
+            ("sequence", memory.sequence, region.next_sequence - 1),
+        )
+        if seen > held
+    ]
+    if not later:
+        return region
+    text = f"the store was restored from an older state: {memory.member} has seen {'; '.join(later)}"
+    region = replace(
+        region,
+        epoch=Epoch(max(region.epoch, memory.epoch)),
+        next_sequence=Sequence(max(region.next_sequence, memory.sequence + 1)),
+    )
+    if row is not None and memory.incarnation > row.incarnation:
+        raised = replace(row, incarnation=memory.incarnation)
+        region = replace(region, members=put(region.members, {memory.member: raised}))
+    region = record(region, now, events.StoreRestoredSeen(member=memory.member, detail="; ".join(later)))
+    choices = (
+        "compare the newest checkpoint with Kafka's committed offsets and the sinks",
+        "resume: every record since the restored base is processed again",
+        "apply a forced reset to the place that the sinks agree on",
+    )
+    return resets.halt(region, now, Halt(reason=HaltReason.RESTORED, text=text, choices=choices))
+
+
+def outsider(region: Region, now: datetime, text: str) -> Region:
+    """Return the region halted because a foreign consumer is in one of its groups (policy `fail`, section 10)."""
+    choices = ("remove the foreign consumer, then resume", "set outsiders to hold or warn")
+    return resets.halt(region, now, Halt(reason=HaltReason.OUTSIDER, text=text, choices=choices))
+
+
+def is_stop_due(region: Region, now: datetime) -> bool:
+    """Whether a region that is wanted stopped has nobody left to drain it."""
+    return (
+        region.wanted is Wanted.STOPPED
+        and region.state in {RegionState.RUNNING, RegionState.DRAINING, *RESET_STATES}
+        and not live_members(region, now)
+    )
+
+
+def finish_stop(region: Region, now: datetime) -> Region:
+    """Return the region stopped, where its stop has nothing left to wait for."""
+    if completion.is_stop_done(region):
+        return stopped(region, now, drained=True)
+    return stopped(region, now, drained=False) if is_stop_due(region, now) else region

@@ -1,0 +1,164 @@
+"""Members come, go and are superseded (design section 5, *Lease* and *Leaving*).
+
+A member is stable over restarts; each start is a new incarnation. An index with a live lease is not taken over by
+accident; a takeover waits for a running drain, then fences. What an old incarnation left running is not quiet before
+its lease is over, plus the bound after which its process ends itself (scenario C51).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from airflow_kcr.errors import MemberInUse, RegionInState, UnknownMember
+from airflow_kcr.protocol.region import cuts, events, resets
+from airflow_kcr.protocol.region.rows import Claim, Lease, Member, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import BatchQuietAfter, Region, is_live, put, record, require_member
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A process that wants to be a member."""
+
+    member: MemberId
+    token: str
+    """Made by the process, unique for each start: a repeated registration is recognised by it."""
+
+    label: str = ""
+    takeover: bool = False
+    """Whether a live lease of another process may be superseded (Airflow's retry of the same task)."""
+
+    previous: Incarnation | None = None
+    """The incarnation that this very process was, where it comes back after a lost lease."""
+
+    sinks_fenced: bool = False
+    ends_within: timedelta = timedelta(seconds=30)
+
+
+def register(region: Region, now: datetime, arrival: Arrival) -> Region:
+    """Return the region with a new incarnation of the member, holding a fresh lease.
+
+    Raises:
+        UnknownMember: the spec has no such group, or no such index in it (scenario C20).
+        RegionInState: the region is stopped; start it first.
+        MemberInUse: another live process holds the index, or holds it until its running drain is over.
+    """
+    member = arrival.member
+    _require_place(region, member)
+    if region.state is RegionState.STOPPED:
+        raise RegionInState(f"region {region.name} is stopped; start it before its members join")
+    row = region.members.get(member)
+    if row is not None and row.token == arrival.token and is_live(region, member, now):
+        return region
+    live = is_live(region, member, now) and row is not None and row.incarnation != arrival.previous
+    if live and not arrival.takeover:
+        raise MemberInUse(f"{member} is held by {row.label if row else '?'}; stop that process or ask for a takeover")
+    if live and _is_draining(region, member):
+        raise MemberInUse(f"{member} is draining for cut {region.open_cut}; the takeover waits for that")
+    region = _with_predecessor_fenced(region, member)
+    incarnation = Incarnation(1 if row is None else row.incarnation + 1)
+    fresh = Member(
+        member=member,
+        incarnation=incarnation,
+        token=arrival.token,
+        label=arrival.label,
+        sinks_fenced=arrival.sinks_fenced,
+        ends_within=arrival.ends_within,
+        spec_revision=region.spec.revision,
+    )
+    lease = Lease(incarnation=incarnation, until=now + region.rules.timeouts.lease)
+    region = replace(region, members=put(region.members, {member: fresh}), leases=put(region.leases, {member: lease}))
+    body = events.MemberRegistered(member=member, incarnation=incarnation, label=arrival.label, took_over=live)
+    return resets.progress(lapse(record(region, now, body), now), now)
+
+
+def _require_place(region: Region, member: MemberId) -> None:
+    rules = region.rules.groups.get(member.group)
+    if rules is None:
+        known = ", ".join(sorted(region.rules.groups)) or "none"
+        raise UnknownMember(f"region {region.name} has no group {member.group!r}; it has: {known}")
+    if not 0 <= member.index < rules.members:
+        raise UnknownMember(
+            f"group {member.group} of region {region.name} has {rules.members} member(s), "
+            f"indexes 0 to {rules.members - 1}; index {member.index} is not one of them"
+        )
+
+
+def _is_draining(region: Region, member: MemberId) -> bool:
+    cut = region.cut
+    return (
+        region.state is RegionState.DRAINING
+        and cut is not None
+        and member in cut.roster
+        and (cut.sequence, member) not in region.contributions
+    )
+
+
+def _with_predecessor_fenced(region: Region, member: MemberId) -> Region:
+    """Note from when on the running batches of the earlier incarnation can't write any more.
+
+    One in this very process says itself when it is quiet, by discarding its batch, and mostly earlier than this.
+    """
+    row, lease = region.members.get(member), region.leases.get(member)
+    if row is None or lease is None:
+        return region
+    quiet_after = row.quiet_after(lease.until)
+    fenced = {
+        b.batch: replace(b, quiet_after=quiet_after)
+        for b in region.running.values()
+        if b.member == member and b.incarnation == row.incarnation and b.quiet_after is None
+    }
+    changes = tuple(BatchQuietAfter(batch=b, at=quiet_after) for b in fenced)
+    return replace(region, running=put(region.running, fenced), ledger=(*region.ledger, *changes))
+
+
+def leave(region: Region, now: datetime, member: MemberId, incarnation: Incarnation) -> Region:
+    """Return the region without the member's lease and claims: it left its group by itself.
+
+    Its partitions are nobody's until Kafka moves them; their resume points stay. One that has a batch running is not
+    let go before that batch is closed, by its own discard or the lease's end.
+
+    Raises:
+        StaleIncarnation, UnknownMember, LeaseExpired: it may not act any more, and need not.
+    """
+    row = require_member(region, member, incarnation, now)
+    rows: dict[GroupPartition, Claim] = {
+        p: replace(c, owner=None, last_owner=member) for p, c in region.claims.items() if c.owner == member
+    }
+    region = replace(
+        region,
+        members=put(region.members, {member: replace(row, left=True)}),
+        leases=put(region.leases, {member: Lease(incarnation=incarnation, until=now)}),
+        claims=put(region.claims, rows),
+    )
+    return record(region, now, events.MemberLeft(member=member, incarnation=incarnation))
+
+
+def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Incarnation) -> Region:
+    """Return the region with the member's lease ended but its claims in place: it stops and expects to come back.
+
+    Kafka keeps a static member's partitions until its session is over; nobody else could claim them before.
+
+    Raises:
+        StaleIncarnation, UnknownMember, LeaseExpired: it may not act any more, and need not.
+    """
+    require_member(region, member, incarnation, now)
+    lease = Lease(incarnation=incarnation, until=now)
+    region = replace(region, leases=put(region.leases, {member: lease}))
+    return record(region, now, events.MemberLeft(member=member, incarnation=incarnation))
+
+
+def lapse(region: Region, now: datetime) -> Region:
+    """Return the region after leases that ended under an open cut: the cut is aborted at once (design section 7.4).
+
+    It is a reset where the member had begun something since the base; otherwise the cut is tried again, and waits for
+    the partitions to be covered, naming them.
+    """
+    member = cuts.lapsed(region, now)
+    if member is None:
+        return region
+    begun = cuts.has_begun(region, member)
+    detail = f"the lease of {member} ended before its contribution to cut {region.open_cut}"
+    region = cuts.abort(region, now, detail)
+    return resets.demand(region, now, ResetCause.LEASE_LOST, detail) if begun else region

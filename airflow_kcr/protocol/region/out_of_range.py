@@ -1,0 +1,81 @@
+"""A position that is no longer in its log: retention overtook it, or the end moved back (design sections 8.4, 11).
+
+Declared only from bounds that were re-read, decided by two policies, never silent: `fail` halts at once with the
+choices; `earliest` and `latest` are a reset with that cause, a seek map of its own and a new lineage (scenario C38).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import automatic, resets
+from airflow_kcr.protocol.region.rows import Halt, HaltReason, ResetCause
+from airflow_kcr.protocol.region.state import Region, put
+from airflow_kcr.protocol.rules import OutOfRangePolicy
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.values import GroupPartition, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfRange:
+    """One partition whose position its log does not have."""
+
+    partition: GroupPartition
+    position: Offset
+    bounds: LogBounds
+    policy: OutOfRangePolicy
+    why: str
+
+
+def found(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> tuple[OutOfRange, ...]:
+    """Return the partitions whose position is not inside the log as it was just read, with the policy that applies."""
+    troubles = []
+    for partition, log in sorted(bounds.items()):
+        claim = region.claims.get(partition)
+        position = None if claim is None else claim.position
+        if claim is None or position is None:
+            continue
+        if claim.topic_id and log.topic_id and claim.topic_id != log.topic_id:
+            why = f"the topic was deleted and created again (id {claim.topic_id} became {log.topic_id})"
+            policy = region.rules.beyond_end
+        elif position < log.start:
+            why = f"retention overtook it: the log now starts at {log.start}"
+            policy = region.rules.out_of_range
+        elif position > log.end:
+            why = f"the log's end moved back to {log.end}"
+            policy = region.rules.beyond_end
+        else:
+            continue
+        troubles.append(OutOfRange(partition=partition, position=position, bounds=log, policy=policy, why=why))
+    return tuple(troubles)
+
+
+def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> Region:
+    """Return the region halted, or in a reset to where the policy says; the other partitions go where they would."""
+    text = "; ".join(f"{t.partition} at {t.position}: {t.why}" for t in troubles[:10])
+    if any(t.policy is OutOfRangePolicy.FAIL for t in troubles):
+        choices = (
+            "set out_of_range (retention) or beyond_end (truncated or recreated) to earliest or latest, then resume",
+            "apply a forced reset to a place that is in the log",
+            "for a recreated topic, delete the region and declare it anew",
+        )
+        return resets.halt(region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=text, choices=choices))
+    recreated = {
+        t.partition: replace(region.claims[t.partition], topic_id=t.bounds.topic_id)
+        for t in troubles
+        if t.bounds.topic_id and t.bounds.topic_id != region.claims[t.partition].topic_id
+    }
+    region = replace(region, claims=put(region.claims, recreated))
+    target = automatic.target(region)
+    entries: dict[GroupPartition, SeekEntry] = dict(target)
+    for trouble in troubles:
+        log = trouble.bounds
+        offset = log.start if trouble.policy is OutOfRangePolicy.EARLIEST else log.end
+        entries[trouble.partition] = SeekEntry(
+            offset=offset, source=SeekSource.OUT_OF_RANGE, current=trouble.position, clamped_from=trouble.position
+        )
+    opening = resets.Opening(seek=SeekMap(entries))
+    return resets.begin(region, now, ResetCause.OUT_OF_RANGE, opening=opening, detail=text)

@@ -1,0 +1,233 @@
+"""A person's reset: plan, look, apply, while the groups stay up (design section 8, *By a person, online*).
+
+Online it drains to a cut first, and begins in the transaction that completes it, so that nothing is processed between
+the two (scenario C48); the drained map with the entries in scope replaced is the new base, of a new lineage. Targets
+that are relative are resolved against that cut, never against the plan's numbers (C23). Forced, it needs no cut and
+goes from the last done positions; it is the only way out of HALTED and STARTING. With the region stopped, the caller
+has resolved the whole target, and the next start goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from airflow_kcr.errors import (
+    ConfigurationError,
+    RefusedError,
+    RegionInState,
+    ResetInProgress,
+    StalePlan,
+    UnknownCheckpoint,
+)
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import events, requests, resets, resolution
+from airflow_kcr.protocol.region.rows import (
+    Checkpoint,
+    CheckpointState,
+    CutPurpose,
+    PersonReset,
+    PersonResetState,
+    RegionState,
+    ResetCause,
+)
+from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, moved_to, put, record
+from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.targets import describe
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Nonce, Offset, Sequence
+
+ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.BEGUN})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply:
+    """A plan, approved: what to reset, and the epoch in which it was looked at."""
+
+    reset: PersonReset
+    epoch: Epoch
+    resolved: SeekMap | None = None
+    """The whole map, resolved by the caller: needed where the region is stopped and no member could."""
+
+
+def apply(region: Region, now: datetime, request: Apply) -> Region:
+    """Return the region with a person's reset accepted: stored under its nonce, and on its way.
+
+    A nonce that is known changes nothing. While another reset runs, the request waits and is resolved anew when its
+    turn comes.
+
+    Raises:
+        StalePlan: the plan was made under another epoch; what has changed since has to be looked at again.
+        RegionInState: the region can't drain in this state; `forced` would not need it to.
+        ResetInProgress: the region is stopped and another request of a person is not finished.
+        UnknownCheckpoint, CheckpointNotUsable: the target is not on the path; the message says which option names it.
+    """
+    reset = request.reset
+    if reset.nonce in region.person_resets:
+        return region
+    if request.epoch != region.epoch:
+        raise StalePlan(
+            f"the plan was made in epoch {request.epoch}, region {region.name} is in epoch {region.epoch}; plan again"
+        )
+    resolution.require_usable(region, now, reset)
+    if region.state in {RegionState.HALTED, RegionState.STARTING} and not reset.forced:
+        raise RegionInState(
+            f"region {region.name} is {region.state} and can't drain; a forced reset goes from the last done positions"
+        )
+    region = _accepted(region, now, reset)
+    if reset.forced:
+        return _begin_forced(region, now, region.person_resets[reset.nonce])
+    match region.state:
+        case RegionState.STOPPED:
+            return _begin_stopped(region, now, region.person_resets[reset.nonce], request.resolved)
+        case RegionState.RESETTING:
+            return region
+        case _:
+            return serve_next(region, now)
+
+
+def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
+    body = events.PersonResetAccepted(
+        nonce=reset.nonce, target=describe(reset.target), forced=reset.forced, requester=reset.requester
+    )
+    region = record(region, now, body)
+    row = replace(reset, state=PersonResetState.WAITING, requested_at=now, order=region.counter)
+    region = _with(region, row)
+    if not reset.skip:
+        return region
+    skips = {p: tuple(sorted({*region.skips.get(p, ()), o})) for p, o in reset.skip.items()}
+    return record(replace(region, skips=put(region.skips, skips)), now, events.Skipped(offsets=reset.skip))
+
+
+def _with(region: Region, reset: PersonReset) -> Region:
+    return replace(region, person_resets=put(region.person_resets, {reset.nonce: reset}))
+
+
+def waiting(region: Region) -> tuple[PersonReset, ...]:
+    """Return the accepted requests that wait for their turn, in the order in which they were accepted."""
+    rows = [r for r in region.person_resets.values() if r.state is PersonResetState.WAITING]
+    return tuple(sorted(rows, key=lambda r: r.order))
+
+
+def serve_next(region: Region, now: datetime) -> Region:
+    """Return the region with the next waiting request's cut asked for; one person's reset at a time."""
+    if any(r.state in {PersonResetState.DRAINING, PersonResetState.BEGUN} for r in region.person_resets.values()):
+        return region
+    for reset in waiting(region):
+        if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
+            break
+        region = _with(region, replace(reset, state=PersonResetState.DRAINING))
+        return requests.ask(region, now, nonce=reset.nonce, purpose=CutPurpose.RESET, requester=reset.requester)
+    return region
+
+
+def begin_at_cut(region: Region, now: datetime, cut: Checkpoint) -> Region:
+    """Return the region in the person's reset that its cut, just completed, was drained for.
+
+    If the log no longer has what the target remembers, the request fails and the region goes on from the cut.
+    """
+    reset = region.person_resets[cut.nonce]
+    seen: dict[GroupPartition, LogBounds] = {}
+    for (sequence, _), part in region.contributions.items():
+        if sequence == cut.sequence:
+            seen.update(part.bounds)
+    try:
+        return _begin(region, now, reset, region.offsets[cut.sequence], seen)
+    except RefusedError as refused:
+        region = _failed(region, now, reset, refused.message)
+    except ConfigurationError as wrong:
+        region = _failed(region, now, reset, wrong.message)
+    return moved_to(region, now, RegionState.RUNNING, f"cut {cut.sequence} is complete; its reset failed")
+
+
+def _begin(
+    region: Region,
+    now: datetime,
+    reset: PersonReset,
+    current: Mapping[GroupPartition, Offset],
+    seen: Mapping[GroupPartition, LogBounds],
+) -> Region:
+    # Members read their logs at different moments; the instant that a duration means is fixed here, once.
+    reset = replace(reset, target=resolution.anchored(reset.target, now))
+    seek = resolution.seek_map(region, now, reset, OffsetMap(current), seen)
+    region = _with(region, replace(reset, state=PersonResetState.BEGUN, epoch=Epoch(region.epoch + 1)))
+    opening = resets.Opening(
+        seek=seek,
+        checkpoint=resolution.target_checkpoint(region, reset),
+        person=reset.nonce,
+    )
+    return resets.begin(region, now, ResetCause.PERSON, opening=opening, detail=describe(reset.target))
+
+
+def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
+    """Begin from the last done positions. What waited is failed: its drain is not coming."""
+    for other in (*waiting(region), *(r for r in region.person_resets.values() if r.state in ACTIVE)):
+        if other.nonce != reset.nonce and region.person_resets[other.nonce].state in ACTIVE:
+            region = _failed(region, now, other, f"a forced reset ({reset.nonce}) took its place")
+    if region.state is RegionState.STOPPED:
+        raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
+    current = {p: c.position for p, c in region.claims.items() if c.position is not None}
+    region = _abandon_unpublished(region, now, resolution.target_checkpoint(region, reset))
+    return _begin(region, now, reset, current, {})
+
+
+def _abandon_unpublished(region: Region, now: datetime, target: Sequence | None) -> Region:
+    """Give up complete cuts beyond a forced target whose publication may be what is stuck."""
+    gone = tuple(
+        sorted(
+            s
+            for s, c in region.checkpoints.items()
+            if c.state is CheckpointState.COMPLETE and (target is None or s > target) and s != region.base
+        )
+    )
+    if not gone:
+        return region
+    rows = {s: replace(region.checkpoints[s], state=CheckpointState.RETIRED, pinned_as="") for s in gone}
+    region = replace(
+        region,
+        checkpoints=put(region.checkpoints, rows),
+        ledger=(*region.ledger, OffsetsForgotten(sequences=gone)),
+    )
+    return record(region, now, events.CheckpointsRetired(sequences=gone))
+
+
+def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: SeekMap | None) -> Region:
+    if resolved is None or resolved.open:
+        missing = ", ".join(map(str, resolved.open[:5])) if resolved is not None else "all of them"
+        raise RegionInState(
+            f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
+        )
+    region = _with(region, replace(reset, state=PersonResetState.BEGUN, epoch=Epoch(region.epoch + 1)))
+    opening = resets.Opening(seek=resolved, checkpoint=resolution.target_checkpoint(region, reset), person=reset.nonce)
+    return resets.begin_stopped(region, now, opening, describe(reset.target))
+
+
+def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Region:
+    row = replace(reset, state=PersonResetState.FAILED, failure=why, ended_at=now)
+    region = record(_with(region, row), now, events.PersonResetFailed(nonce=reset.nonce, why=why))
+    request = region.requests.get(reset.nonce)
+    if request is None:
+        return region
+    return requests.cancel_one(region, now, request, why)
+
+
+def fail_all(region: Region, now: datetime, why: str) -> Region:
+    """Return the region with every unfinished request of a person failed: what they wait for is not coming."""
+    for reset in sorted(region.person_resets.values(), key=lambda r: r.order):
+        if reset.state in ACTIVE:
+            region = _failed(region, now, reset, why)
+    return region
+
+
+def status(region: Region, nonce: Nonce) -> PersonReset:
+    """Return where a person's reset stands.
+
+    Raises:
+        UnknownCheckpoint: no request of that nonce was accepted.
+    """
+    reset = region.person_resets.get(nonce)
+    if reset is None:
+        raise UnknownCheckpoint(f"region {region.name} has no reset {nonce}")
+    return reset

@@ -1,0 +1,163 @@
+"""Cut requests: a nonce names a request, not a sequence (design section 7.1).
+
+It answers with its open or complete cut; after an abort the next ask opens a new one; after retirement an old DAG run
+still gets its old answer; after a rewind that undid the cut, it asks anew (scenarios C15, C28, C53).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from airflow_kcr.errors import CutRefused, RegionInState
+from airflow_kcr.protocol.region import events, path
+from airflow_kcr.protocol.region.rows import (
+    Checkpoint,
+    CutPhase,
+    CutPurpose,
+    CutRequest,
+    RegionState,
+    Requester,
+    RequestState,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import Region, record, with_request
+from airflow_kcr.protocol.values import Nonce, Sequence
+
+BY_PERSON: Final = frozenset({CutPurpose.DRAIN, CutPurpose.STOP, CutPurpose.RESET})
+"""Purposes that don't wait for a bound: they abort a cut that is still approaching one (scenario C54)."""
+
+
+def valid_answer(region: Region, request: CutRequest) -> Sequence | None:
+    """Return the cut that answers a request, if one on the current path does."""
+    if request.state is not RequestState.ANSWERED or request.sequence is None:
+        return None
+    checkpoint = region.checkpoints.get(request.sequence)
+    return request.sequence if checkpoint is not None and checkpoint.is_on_path else None
+
+
+def covering_cut(region: Region, bound: datetime) -> Checkpoint | None:
+    """Return the first cut on the path at or beyond `bound`: it answers every request for an earlier bound."""
+    return next((c for c in path.on_path(region) if c.bound is not None and c.bound >= bound), None)
+
+
+def ask(
+    region: Region,
+    now: datetime,
+    *,
+    nonce: Nonce,
+    purpose: CutPurpose,
+    bound: datetime | None = None,
+    allow_inexact: bool = False,
+    then: Wanted | None = None,
+    requester: Requester | None = None,
+) -> Region:
+    """Return the region with the request queued, or as it was where the nonce is already being served.
+
+    Raises:
+        RegionInState: the region is halted or stopped; nothing can be cut.
+        CutRefused: the nonce was used for another purpose or bound.
+    """
+    known = region.requests.get(nonce)
+    if known is not None:
+        if (known.purpose, known.bound) != (purpose, bound):
+            raise CutRefused(f"nonce {nonce} names a request for another cut ({known.purpose}, bound {known.bound})")
+        if known.state in {RequestState.QUEUED, RequestState.OPEN} or valid_answer(region, known) is not None:
+            return region
+    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
+        reason = f": {region.halt.text}" if region.halt else ""
+        raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a cut")
+    requester = requester or Requester()
+    asked = record(region, now, events.CutRequested(nonce=nonce, purpose=purpose, bound=bound, requester=requester))
+    request = CutRequest(
+        nonce=nonce,
+        purpose=purpose,
+        state=RequestState.QUEUED,
+        requested_at=now,
+        order=asked.counter,
+        bound=bound,
+        allow_inexact=allow_inexact,
+        then=then,
+        requester=requester,
+    )
+    asked = with_request(asked, request)
+    covering = None if bound is None else covering_cut(asked, bound)
+    return asked if covering is None else answered(asked, now, request, covering.sequence)
+
+
+def answered(region: Region, now: datetime, request: CutRequest, sequence: Sequence) -> Region:
+    """Return the region with a request answered by a complete cut."""
+    row = replace(request, state=RequestState.ANSWERED, sequence=sequence, answered_at=now)
+    return record(with_request(region, row), now, events.CutAnswered(nonce=request.nonce, sequence=sequence))
+
+
+def ended(region: Region, now: datetime, request: CutRequest, state: RequestState, why: str) -> Region:
+    """Return the region with a request refused or superseded; it has no cut."""
+    row = replace(request, state=state, answered_at=now, refusal=why)
+    return record(with_request(region, row), now, events.CutRequestEnded(nonce=request.nonce, why=why))
+
+
+def requeued(region: Region, nonce: Nonce) -> Region:
+    """Return the region with an open request queued again, its cut having been aborted."""
+    request = region.requests[nonce]
+    if request.state is not RequestState.OPEN:
+        return region
+    return with_request(region, replace(request, state=RequestState.QUEUED))
+
+
+def queue(region: Region) -> tuple[CutRequest, ...]:
+    """Return the queued requests in the order in which they are served.
+
+    What a person asked for comes first, then requests without a bound, then bounds in the order of time, whatever the
+    order of asking: a later bound first would leave nothing to cut for the earlier one.
+    """
+    queued = [r for r in region.requests.values() if r.state is RequestState.QUEUED]
+
+    def rank(request: CutRequest) -> tuple[bool, bool, datetime, int]:
+        return (
+            request.purpose not in BY_PERSON,
+            request.bound is not None,
+            request.bound or request.requested_at,
+            request.order,
+        )
+
+    return tuple(sorted(queued, key=rank))
+
+
+def preempts(region: Region, request: CutRequest) -> bool:
+    """Whether a queued request aborts the open cut: a person's does, while that one only approaches its bound.
+
+    A person's bounded drain does not abort another's, or the two would abort each other for ever.
+    """
+    cut = region.cut
+    return (
+        cut is not None
+        and cut.phase is CutPhase.APPROACHING
+        and request.purpose in BY_PERSON
+        and (request.bound is None or cut.purpose not in BY_PERSON)
+    )
+
+
+def release(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
+    """Return the region with every request answered that a completed cut answers: its own and earlier bounds'."""
+    for request in queue(region):
+        if request.bound is not None and checkpoint.bound is not None and request.bound <= checkpoint.bound:
+            region = answered(region, now, request, checkpoint.sequence)
+    own = region.requests[checkpoint.nonce]
+    return answered(region, now, own, checkpoint.sequence) if own.state is RequestState.OPEN else region
+
+
+def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[CutPurpose]) -> Region:
+    """Return the region without queued requests of these purposes: the verb behind them is gone."""
+    for request in queue(region):
+        if request.purpose in purposes:
+            region = ended(region, now, request, RequestState.SUPERSEDED, why)
+    return region
+
+
+def cancel_one(region: Region, now: datetime, request: CutRequest, why: str) -> Region:
+    """Return the region without this request, if it is still queued."""
+    if request.state is not RequestState.QUEUED:
+        return region
+    return ended(region, now, request, RequestState.SUPERSEDED, why)

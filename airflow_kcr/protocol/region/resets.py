@@ -1,0 +1,278 @@
+"""A reset: every partition of the region goes to its seek entry, as one; members stay in their groups (section 8).
+
+A begin is one decision: a new epoch, a burnt sequence, the open cut aborted, the seek map written, what lies beyond it
+undone. Members then cancel, become quiet, raise their sinks' fences, claim and acknowledge; `finish` lets the region go
+on when nothing is missing. A start is a reset with cause `start`; `STARTING` is `RESETTING` without deadlines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import automatic, batches, bounds, coverage, cuts, events, path
+from airflow_kcr.protocol.region.rows import (
+    FAILURE_CAUSES,
+    CheckpointState,
+    Claim,
+    Committed,
+    Halt,
+    HaltReason,
+    Outcome,
+    PersonResetState,
+    RegionState,
+    Reset,
+    ResetCause,
+    ResetState,
+)
+from airflow_kcr.protocol.region.state import (
+    BatchesProven,
+    RangesUndone,
+    Region,
+    initial_offsets,
+    moved_to,
+    past_skips,
+    put,
+    record,
+    universe,
+    with_checkpoint,
+)
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, Nonce, Offset, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A seek map that is not what the automatic reset would have used: it opens a lineage and is its base."""
+
+    seek: SeekMap
+    checkpoint: Sequence | None = None
+    """The checkpoint that was reset to, which decides the next bound; None for any other target."""
+
+    person: Nonce | None = None
+
+
+def begin(
+    region: Region, now: datetime, cause: ResetCause, *, opening: Opening | None = None, detail: str = ""
+) -> Region:
+    """Return the region in a new epoch, on its way to the automatic target or to an opening.
+
+    Args:
+        region: in any state; a running reset is superseded by this further attempt.
+        now: the store's clock.
+        cause: why.
+        opening: a seek map of its own; None: the automatic target, or the one that the running reset has, kept.
+        detail: a sentence for people.
+    """
+    earlier = region.reset
+    region = cuts.abort(region, now, f"a reset began ({cause})")
+    must_publish = tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE))
+    region = _superseded(region, now, earlier)
+    first = opening is None and region.base is None
+    if first:
+        opening = Opening(seek=automatic.target(region))
+    target = automatic.target(region) if opening is None else opening.seek
+    region = replace(
+        region,
+        epoch=Epoch(region.epoch + 1),
+        next_sequence=Sequence(region.next_sequence + 1),
+        lineage=region.lineage if opening is None else Lineage(region.lineage + 1),
+        stopping=None,
+        halt=None,
+    )
+    sequence = Sequence(region.next_sequence - 1)
+    seek = filled(target, initial=initial_offsets(region), partitions=universe(region))
+    region = _placed(replace(region, seek_maps=put(region.seek_maps, {region.epoch: seek})), seek)
+    undoes: tuple[Sequence, ...] = ()
+    if opening is not None:
+        region = replace(region, base=sequence, base_epoch=region.epoch)
+        undoes = path.undone_by(region, seek.offsets)
+        region = path.without_undone(region, undoes)
+        region = bounds.after_reset(region, now, opening.checkpoint)
+    is_attempt = opening is None and earlier is not None
+    reset = Reset(
+        epoch=region.epoch,
+        sequence=sequence,
+        lineage=region.lineage,
+        cause=cause,
+        state=ResetState.RUNNING,
+        begun_at=now,
+        attempt=earlier.attempt + 1 if is_attempt and earlier is not None else 1,
+        base=region.base,
+        must_publish=must_publish,
+        undoes=undoes,
+        person=earlier.person if is_attempt and earlier is not None else opening.person if opening else None,
+        detail=detail,
+    )
+    region = replace(region, resets=put(region.resets, {reset.epoch: reset}))
+    body = events.ResetBegun(
+        epoch=reset.epoch,
+        sequence=sequence,
+        lineage=region.lineage,
+        cause=cause,
+        attempt=reset.attempt,
+        base=region.base,
+        seek=seek,
+        undoes=undoes,
+        person=reset.person,
+        detail=detail,
+    )
+    region = record(region, now, body)
+    return _timed(moved_to(region, now, RegionState.STARTING, f"reset {sequence} began ({cause})"), now)
+
+
+def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) -> Region:
+    """Return the stopped region with another base, still stopped: a new epoch and lineage, so no zombie can win.
+
+    The next start resumes there; Kafka's committed offsets of the empty groups are altered by the caller, after this.
+    """
+    region = begin(region, now, ResetCause.PERSON, opening=opening, detail=detail)
+    reset = region.resets[region.epoch]
+    region = moved_to(region, now, RegionState.STOPPED, f"reset {reset.sequence} moved the base of a stopped region")
+    return _marked_done(region, now, reset)
+
+
+def _superseded(region: Region, now: datetime, earlier: Reset | None) -> Region:
+    if earlier is not None:
+        row = replace(earlier, state=ResetState.SUPERSEDED, done_at=now)
+        region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    return settle_commit(region, now, Committed.SUPERSEDED, "a reset began")
+
+
+def settle_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
+    """Return the region with the base's commit settled, if it is a cut whose commit was still pending."""
+    base = None if region.base is None or region.base_epoch is not None else region.checkpoints[region.base]
+    if base is None or base.committed is not Committed.PENDING:
+        return region
+    region = with_checkpoint(region, replace(base, committed=committed))
+    return record(region, now, events.CommitResolved(sequence=base.sequence, committed=committed, why=why))
+
+
+def _placed(region: Region, seek: SeekMap) -> Region:
+    rows = {p: _at(region, p, region.claims.get(p, Claim()), entry) for p, entry in seek.items()}
+    undone = RangesUndone(offsets=seek.offsets)
+    return replace(region, claims=put(region.claims, rows), ledger=(*region.ledger, undone))
+
+
+def _at(region: Region, partition: GroupPartition, claim: Claim, entry: SeekEntry) -> Claim:
+    place = None if entry.offset is None else past_skips(region, partition, entry.offset)
+    return replace(claim, resume=place, position=place, begun_to=place)
+
+
+def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
+    """Return the region with open seek entries written; those already known stay (first writer wins).
+
+    The base's own map learns them too where the base is a reset, so that the next automatic reset goes there as well.
+    """
+    fresh = SeekMap({p: e for p, e in entries.items() if p not in region.seek or region.seek[p].offset is None})
+    if not fresh:
+        return region
+    maps = {region.epoch: region.seek.write(fresh)}
+    if region.base_epoch is not None and region.base_epoch != region.epoch:
+        maps[region.base_epoch] = region.seek_maps[region.base_epoch].write(fresh)
+    region = _placed(replace(region, seek_maps=put(region.seek_maps, maps)), fresh)
+    region = record(region, now, events.SeekWritten(epoch=region.epoch, seek=fresh))
+    if region.base_epoch is None:
+        return region
+    undoes = path.undone_by(region, fresh.offsets)
+    return path.without_undone(region, undoes)
+
+
+def _timed(region: Region, now: datetime) -> Region:
+    """Return the region in STARTING or RESETTING, by whether members with leases could cover the partitions.
+
+    Moving between the two changes neither epoch, target nor attempt; the deadline begins anew with each RESETTING.
+    """
+    reset = region.reset
+    if reset is None:
+        return region
+    able = coverage.could_cover(region, now)
+    if able == (region.state is RegionState.RESETTING):
+        return region
+    deadline = now + region.rules.timeouts.reset if able else None
+    region = replace(region, resets=put(region.resets, {reset.epoch: replace(reset, deadline=deadline)}))
+    state = RegionState.RESETTING if able else RegionState.STARTING
+    why = "members can cover every partition" if able else "members with leases can't cover every partition yet"
+    return moved_to(region, now, state, why)
+
+
+def progress(region: Region, now: datetime) -> Region:
+    """Return the region after whatever time and leases have done to its running reset: timed, expired or finished."""
+    region = _timed(region, now)
+    reset = region.reset
+    if reset is None:
+        return region
+    if not any(True for _ in coverage.unready(region, now)):
+        return _finished(region, now, reset)
+    if reset.deadline is not None and reset.deadline <= now:
+        reasons = "; ".join(coverage.unready(region, now))
+        return demand(
+            region, now, ResetCause.ATTEMPT_EXPIRED, f"attempt {reset.attempt} was not done in time: {reasons}"
+        )
+    return region
+
+
+def _finished(region: Region, now: datetime, reset: Reset) -> Region:
+    region = _with_ledger_settled(replace(region, initialised=True), now, reset)
+    region = _marked_done(region, now, reset)
+    return moved_to(region, now, RegionState.RUNNING, f"reset {reset.sequence} is done")
+
+
+def _with_ledger_settled(region: Region, now: datetime, reset: Reset) -> Region:
+    """Close what an older epoch left running: nobody can end it any more; a sink's progress may prove it done."""
+    for batch in tuple(region.running.values()):
+        region = batches.closed(region, now, batch, Outcome.UNKNOWN)
+    progress: dict[GroupPartition, Offset] = {
+        p: e.offset for p, e in region.seek.items() if e.source is SeekSource.SINK_PROGRESS and e.offset is not None
+    }
+    if not progress:
+        return region
+    proven = BatchesProven(lineage=reset.lineage, progress=OffsetMap(progress))
+    return replace(region, ledger=(*region.ledger, proven))
+
+
+def _marked_done(region: Region, now: datetime, reset: Reset) -> Region:
+    row = replace(reset, state=ResetState.DONE, done_at=now, deadline=None)
+    region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    region = record(region, now, events.ResetDone(epoch=reset.epoch, sequence=reset.sequence))
+    person = None if reset.person is None else region.person_resets.get(reset.person)
+    if person is not None:
+        done = replace(person, state=PersonResetState.DONE, ended_at=now)
+        region = replace(region, person_resets=put(region.person_resets, {done.nonce: done}))
+    return region
+
+
+def demand(region: Region, now: datetime, cause: ResetCause, detail: str) -> Region:
+    """Return the region in a further reset, or halted where failures are used up (design section 8.4)."""
+    if cause not in FAILURE_CAUSES:
+        return begin(region, now, cause, detail=detail)
+    failures = region.failures + 1
+    region = replace(region, failures=failures)
+    if failures <= region.rules.max_failures:
+        return begin(region, now, cause, detail=detail)
+    reason = Halt(
+        reason=HaltReason.FAILURES,
+        text=f"{failures} resets since progress was last accepted, the last one because: {detail or cause}",
+        choices=(
+            "repair the pipeline or sink, then resume the region: it goes back to the base",
+            "apply a forced reset to another place",
+            "skip the named offset, if one record is the cause",
+        ),
+    )
+    return halt(region, now, reason)
+
+
+def halt(region: Region, now: datetime, reason: Halt) -> Region:
+    """Return the region halted: no cut, no attempt, nothing begins or ends until a person chooses."""
+    earlier = region.reset
+    region = cuts.abort(region, now, f"the region was halted ({reason.reason})")
+    if earlier is not None:
+        row = replace(earlier, state=ResetState.SUPERSEDED, done_at=now)
+        region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    region = record(
+        replace(region, halt=reason, stopping=None),
+        now,
+        events.Halted(reason=reason.reason, text=reason.text, choices=reason.choices),
+    )
+    return moved_to(region, now, RegionState.HALTED, reason.text)

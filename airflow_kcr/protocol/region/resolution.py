@@ -1,0 +1,198 @@
+"""A person's target against this region: which checkpoint it means, whether that may be used, and the whole seek map.
+
+Targets are checkpoints on the current path; another branch only as an explicit forward jump, an open or aborted one
+only by name (`allow_partial`), its gaps marked (design section 8, last item). What needs the brokers' time index, or
+log bounds that no contribution brought, stays open: the first owner of each partition answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
+from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import path
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset
+from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
+from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs, Target, ToCheckpoint, ToDatetime, ToInitial, ToRun
+from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence
+
+
+class NoTimes:
+    """The time index of a decision under the region's lock: nobody asks a broker there."""
+
+    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
+        """Raise KeyError: the look-up was never made."""
+        raise KeyError(partition, instant)
+
+
+def target_checkpoint(region: Region, reset: PersonReset) -> Sequence | None:
+    """Return the checkpoint that a person's target names; None for any other target.
+
+    Raises:
+        UnknownCheckpoint: there is none of that number, or no cut of that DAG run on the path.
+        CheckpointNotUsable: the run has cuts of several bounds; the message lists them.
+    """
+    match reset.target:
+        case ToCheckpoint(sequence=sequence):
+            if sequence not in region.checkpoints:
+                raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; list them to choose one")
+            return sequence
+        case ToRun(dag_id=dag_id, run_id=run_id):
+            return _of_run(region, dag_id, run_id)
+        case _:
+            return None
+
+
+def _of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
+    answers = {
+        r.sequence
+        for r in region.requests.values()
+        if r.requester.dag_id == dag_id and r.requester.run_id == run_id and r.sequence is not None
+    }
+    found = [c for c in path.usable(region) if c.sequence in answers]
+    if not found:
+        raise UnknownCheckpoint(f"no checkpoint on the current path belongs to the run {run_id} of DAG {dag_id}")
+    bounds = {c.bound for c in found}
+    if len(bounds) > 1:
+        listed = ", ".join(f"{c.sequence} (bound {c.bound})" for c in found)
+        raise CheckpointNotUsable(f"the run {run_id} of DAG {dag_id} has several cuts: {listed}; name one of them")
+    return found[-1].sequence
+
+
+def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
+    """Refuse a target that can't be used as it is asked for, before anything is stored.
+
+    Raises:
+        InvalidTarget: the scope, or a file's entry, names what is not in the region; a time lies in the future.
+        UnknownCheckpoint, CheckpointNotUsable: the message says which option would allow it, if one would.
+    """
+    partitions = universe(region)
+    reset.scope.select(partitions)
+    if isinstance(reset.target, FromFile):
+        strange = [str(p) for p in reset.target.entries if p not in partitions or p not in reset.scope]
+        if strange:
+            raise InvalidTarget(
+                f"the file names {', '.join(strange[:5])}, not in the region or out of the scope {reset.scope}"
+            )
+    times_needed(reset.target, now)
+    sequence = target_checkpoint(region, reset)
+    if sequence is None:
+        return
+    row = region.checkpoints[sequence]
+    if row.state is CheckpointState.RETIRED:
+        raise CheckpointNotUsable(f"checkpoint {sequence} is retired; its offsets are gone")
+    if not row.is_complete and not reset.allow_partial:
+        raise CheckpointNotUsable(
+            f"checkpoint {sequence} is {row.state}, not complete; allow_partial uses it with its gaps filled and marked"
+        )
+    if row.is_complete and not row.is_on_path and not reset.forward:
+        raise CheckpointNotUsable(
+            f"checkpoint {sequence} is not on the current path: lineage {row.undone_by} opened before it; a forward "
+            f"jump (--forward) goes there without processing what lies between; missing: {missing_text(region, row)}"
+        )
+
+
+def missing_text(region: Region, row: Checkpoint) -> str:
+    """Return what a forward jump to a checkpoint of another branch would leave out, by partition."""
+    gaps = [
+        f"{p} [{claim.position}, {o})"
+        for p, o in region.offsets[row.sequence].items()
+        if (claim := region.claims.get(p)) is not None and claim.position is not None and claim.position < o
+    ]
+    return ", ".join(gaps[:10]) + (f" and {len(gaps) - 10} more" if len(gaps) > 10 else "") or "nothing"
+
+
+def seek_map(
+    region: Region,
+    now: datetime,
+    reset: PersonReset,
+    current: OffsetMap,
+    seen: Mapping[GroupPartition, LogBounds],
+) -> SeekMap:
+    """Return the whole map of a person's reset.
+
+    Args:
+        region: the region.
+        now: the store's clock.
+        reset: the accepted request.
+        current: the drained cut's offsets, or the last done positions where it is forced.
+        seen: log bounds that the cut's contributions brought; empty where it is forced.
+
+    Raises:
+        CheckpointNotUsable: the log no longer has an offset that the target remembers.
+    """
+    sequence = target_checkpoint(region, reset)
+    partitions = universe(region)
+    in_scope = frozenset(p for p in partitions if p in reset.scope)
+    if _needs_owners(reset.target, in_scope, seen):
+        entries = {p: _still_open(p, current) if p in in_scope else _kept(region, p, current) for p in partitions}
+        return SeekMap(entries)
+    offsets, fills = _checkpoint(region, sequence)
+    situation = Situation(
+        partitions=sorted(partitions),
+        current=current,
+        initial=initial_offsets(region),
+        log=LogView(bounds=seen, committed={}, times=NoTimes(), read_at=now),
+        checkpoint=offsets,
+        fills=fills,
+    )
+    found = resolve(reset.target, reset.scope, situation)
+    if found.unreachable:
+        raise CheckpointNotUsable(
+            f"{len(found.unreachable)} partition(s) can't go there, the log has moved on: {found.unreachable[0]}"
+        )
+    return SeekMap({p: replace(e, current=current.get(p)) for p, e in found.seek.items()})
+
+
+def _needs_owners(
+    target: Target, in_scope: frozenset[GroupPartition], seen: Mapping[GroupPartition, LogBounds]
+) -> bool:
+    """Whether only the partitions' owners can answer: a time, or a log whose bounds nobody has brought."""
+    if Needs.TIME_INDEX in target.needs:
+        return True
+    is_stored = Needs.CHECKPOINT in target.needs or isinstance(target, ToInitial)
+    return Needs.LOG_BOUNDS in target.needs and not is_stored and not in_scope <= seen.keys()
+
+
+def anchored(target: Target, now: datetime) -> Target:
+    """Return the target with a duration replaced by the instant that it means at `now`; others unchanged.
+
+    Members read their logs at different moments; all of them have to look the same instant up.
+    """
+    instant = times_needed(target, now) if isinstance(target, ByDuration) else None
+    return target if instant is None else ToDatetime(instant=instant)
+
+
+def _still_open(partition: GroupPartition, current: OffsetMap) -> SeekEntry:
+    return SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=current.get(partition))
+
+
+def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> SeekEntry:
+    place: Offset | None = current.get(partition)
+    if place is not None:
+        return SeekEntry(offset=place, source=SeekSource.DRAINED, current=place)
+    return SeekEntry(offset=initial_offsets(region).get(partition), source=SeekSource.INITIAL)
+
+
+def _checkpoint(region: Region, sequence: Sequence | None) -> tuple[OffsetMap | None, SeekMap]:
+    """Return a checkpoint's offsets, and what fills the gaps of one that was never complete."""
+    if sequence is None:
+        return None, SeekMap({})
+    row = region.checkpoints[sequence]
+    if row.is_complete:
+        return region.offsets[sequence], SeekMap({})
+    offsets, committed = EMPTY, EMPTY
+    for (of, _), part in sorted(region.contributions.items()):
+        if of == sequence:
+            offsets, committed = offsets.union(part.offsets), committed.union(part.committed)
+    earlier = [c for c in path.usable(region) if c.sequence < sequence]
+    previous = region.offsets[earlier[-1].sequence] if earlier else EMPTY
+    fills = {p: SeekEntry(offset=o, source=SeekSource.COMMITTED) for p, o in committed.items()}
+    fills.update({p: SeekEntry(offset=o, source=SeekSource.PREVIOUS_CHECKPOINT) for p, o in previous.items()})
+    return offsets, SeekMap(fills)

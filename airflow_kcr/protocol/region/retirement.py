@@ -1,0 +1,122 @@
+"""Retirement: forgetting checkpoints that newer ones have replaced (design section 7.8).
+
+By age and by count; never the base or what it was built from, one on the path that is unpublished, the newest usable,
+a pinned one, or one being restored. Its digest and the answer to its nonce stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
+from airflow_kcr.protocol.region import events, path, person
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset
+from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, put, record, with_checkpoint, without
+from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
+from airflow_kcr.protocol.values import Sequence
+
+
+def protected(region: Region) -> dict[Sequence, str]:
+    """Return the checkpoints that must stay, each with the reason."""
+    kept: dict[Sequence, str] = {}
+    usable = path.usable(region)
+    if usable:
+        kept[usable[-1].sequence] = "it is the newest usable one"
+    for row in region.checkpoints.values():
+        reason = _own_reason(row)
+        if reason:
+            kept[row.sequence] = reason
+    kept.update(_base_reasons(region))
+    for reset in region.person_resets.values():
+        if reset.state in person.ACTIVE:
+            kept.update(dict.fromkeys(_targets(region, reset), f"reset {reset.nonce} goes to it"))
+    return kept
+
+
+def _own_reason(row: Checkpoint) -> str:
+    if row.pinned_as:
+        return f"it is pinned as {row.pinned_as}"
+    return {CheckpointState.COMPLETE: "it is not published yet", CheckpointState.OPEN: "it is open"}.get(row.state, "")
+
+
+def _base_reasons(region: Region) -> dict[Sequence, str]:
+    """The base, and the checkpoint that it was built from: a cut's predecessor, or the target of the reset."""
+    base = region.base
+    if base is None:
+        return {}
+    kept = {base: "it is the base"}
+    cut = region.checkpoints.get(base)
+    if cut is not None and cut.previous is not None:
+        kept[cut.previous] = f"the base {base} was built from it"
+    for reset in region.resets.values():
+        if reset.sequence == base and reset.person is not None:
+            opened = region.person_resets[reset.person]
+            kept.update(dict.fromkeys(_targets(region, opened), f"the base, reset {base}, was built from it"))
+    return kept
+
+
+def _targets(region: Region, reset: PersonReset) -> tuple[Sequence, ...]:
+    """Return the checkpoints that a person's reset may go to."""
+    match reset.target:
+        case ToCheckpoint(sequence=sequence):
+            return (sequence,)
+        case ToRun():
+            return tuple(c.sequence for c in path.usable(region))
+        case _:
+            return ()
+
+
+def due(region: Region, now: datetime) -> tuple[Sequence, ...]:
+    """Return the checkpoints that age or count retires, oldest first."""
+    rules, kept = region.rules.retention, protected(region)
+    candidates = [region.checkpoints[s] for s in sorted(region.checkpoints) if s not in kept]
+    alive = [c for c in candidates if c.state is not CheckpointState.RETIRED]
+    complete = [c for c in alive if c.is_complete]
+    held = sum(1 for s, c in region.checkpoints.items() if c.is_complete and s in kept)
+    surplus = max(len(complete) + held - rules.keep, 0)
+    gone = {c.sequence for c in complete[:surplus]}
+    gone.update(c.sequence for c in alive if c.state is CheckpointState.ABORTED and _is_superseded(region, c))
+    if rules.max_age is not None:
+        gone.update(c.sequence for c in alive if (c.ended_at or c.opened_at) < now - rules.max_age)
+    return tuple(sorted(gone))
+
+
+def _is_superseded(region: Region, aborted: Checkpoint) -> bool:
+    """Whether an aborted cut is of no more use: as many complete ones as are kept are newer."""
+    newer = [c for c in path.usable(region) if c.sequence > aborted.sequence]
+    return len(newer) >= region.rules.retention.keep
+
+
+def retire(region: Region, now: datetime) -> Region:
+    """Return the region without the checkpoints that are due; asked twice, the second time changes nothing."""
+    gone = due(region, now)
+    if not gone:
+        return region
+    rows = {s: replace(region.checkpoints[s], state=CheckpointState.RETIRED) for s in gone}
+    forgotten = frozenset(gone)
+    region = replace(
+        region,
+        checkpoints=put(region.checkpoints, rows),
+        ledger=(*region.ledger, OffsetsForgotten(sequences=gone)),
+        frozen=without(region.frozen, forgotten),
+    )
+    return record(region, now, events.CheckpointsRetired(sequences=gone))
+
+
+def pin(region: Region, now: datetime, sequence: Sequence, name: str, reason: str) -> Region:
+    """Return the region with a checkpoint pinned under a name; an empty name releases it.
+
+    Raises:
+        UnknownCheckpoint: there is none of that number.
+        CheckpointNotUsable: it has no offsets (open, aborted or retired), so that pinning would keep nothing.
+    """
+    row = region.checkpoints.get(sequence)
+    if row is None:
+        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
+    if not row.is_complete:
+        raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one can be pinned")
+    if (row.pinned_as, row.pin_reason) == (name, reason):
+        return region
+    region = with_checkpoint(region, replace(row, pinned_as=name, pin_reason=reason))
+    return record(region, now, events.CheckpointPinned(sequence=sequence, name=name, reason=reason))

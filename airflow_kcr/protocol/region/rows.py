@@ -1,0 +1,487 @@
+"""The rows of one region: what the store keeps, and all that the region's rules ever read.
+
+Each class is one table of design section 4; a row is immutable, a decision replaces it. `Region` (in `state`) holds
+them together. Enumerations cross JSON and SQL and are therefore strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.targets import Scope, Target
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Nonce,
+    Offset,
+    Range,
+    Sequence,
+    TopicId,
+)
+
+
+class RegionState(StrEnum):
+    """What a region is doing (design section 6)."""
+
+    STARTING = "starting"
+    """A reset whose deadlines don't run: members with leases can't yet cover the partitions."""
+
+    RUNNING = "running"
+    """Members may process, if that is wanted."""
+
+    DRAINING = "draining"
+    """A cut is being taken: nothing begins until it is complete or aborted."""
+
+    RESETTING = "resetting"
+    """Every member goes to the seek map of the current epoch; nothing is processed."""
+
+    HALTED = "halted"
+    """The region can't help itself; a person chooses."""
+
+    STOPPED = "stopped"
+    """No member holds anything; the next start resumes at the base."""
+
+
+class Wanted(StrEnum):
+    """What was asked of the region; a reset or start ends in it, so it survives a crash."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+class Outcome(StrEnum):
+    """What became of a batch."""
+
+    DONE = "done"
+    DISCARDED = "discarded"
+    UNKNOWN = "unknown"
+    """Its member vanished between begin and end."""
+
+    UNDONE = "undone"
+    """Done, then undone by a reset on every partition; a reset inside a range leaves DONE and `undone_from`."""
+
+
+class CutPurpose(StrEnum):
+    """What asked for a cut, and so what its completion ends in."""
+
+    REQUEST = "request"
+    """A DAG run or a script; gives way to a person."""
+
+    SCHEDULE = "schedule"
+    """The region itself, at a bound or a count; gives way to a person."""
+
+    DRAIN = "drain"
+    """A person; the region goes on, or stays paused."""
+
+    STOP = "stop"
+    """Ends in STOPPED, once published and committed."""
+
+    RESET = "reset"
+    """A person's reset begins in the transaction that completes it."""
+
+
+class RequestState(StrEnum):
+    """Where a cut request stands."""
+
+    QUEUED = "queued"
+    OPEN = "open"
+    ANSWERED = "answered"
+    SUPERSEDED = "superseded"
+    """Its reason is gone (the region was stopped, its reset failed)."""
+
+    REFUSED = "refused"
+    ABORTED = "aborted"
+    """Its cut was not complete in time; the next ask opens a new one."""
+
+
+class CheckpointState(StrEnum):
+    """The life of a checkpoint (design section 3)."""
+
+    OPEN = "open"
+    COMPLETE = "complete"
+    PUBLISHED = "published"
+    ABORTED = "aborted"
+    RETIRED = "retired"
+
+
+class CutPhase(StrEnum):
+    """Where an open cut stands."""
+
+    APPROACHING = "approaching"
+    """Members go on to the bound offsets; no deadline runs."""
+
+    DRAINING = "draining"
+    """Nothing begins; the drain deadline runs."""
+
+
+class Committed(StrEnum):
+    """Whether Kafka holds the offsets of a checkpoint (design section 7.6)."""
+
+    PENDING = "pending"
+    YES = "yes"
+    NO = "no"
+    SUPERSEDED = "superseded"
+
+
+class ResetCause(StrEnum):
+    """Why an epoch began."""
+
+    START = "start"
+    PERSON = "person"
+    CLAIM = "claim"
+    """A partition was claimed on which somebody else had begun in this epoch."""
+
+    BATCH_FAILED = "batch_failed"
+    BATCH_TIMEOUT = "batch_timeout"
+    BATCH_REFUSED = "batch_refused"
+    """A begun batch could not end: its claims had gone."""
+
+    LEASE_LOST = "lease_lost"
+    DOUBLE_CLAIM = "double_claim"
+    ATTEMPT_EXPIRED = "attempt_expired"
+    OUT_OF_RANGE = "out_of_range"
+    SPEC_CHANGED = "spec_changed"
+    SINK_FAILED = "sink_failed"
+    """A sink could not roll back, raise its fence or tell its progress."""
+
+
+FAILURE_CAUSES: Final = frozenset(
+    {ResetCause.BATCH_FAILED, ResetCause.BATCH_TIMEOUT, ResetCause.ATTEMPT_EXPIRED, ResetCause.SINK_FAILED}
+)
+"""What counts against `max_failures`: a batch that failed, or an attempt used up; never a membership change."""
+
+
+class ResetState(StrEnum):
+    """What became of one attempt."""
+
+    RUNNING = "running"
+    DONE = "done"
+    SUPERSEDED = "superseded"
+    """A further attempt, or another reset, took its place."""
+
+
+class PersonResetState(StrEnum):
+    """Where a person's accepted reset stands."""
+
+    WAITING = "waiting"
+    """Another reset runs."""
+
+    DRAINING = "draining"
+    """Its cut is queued or open."""
+
+    BEGUN = "begun"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class HaltReason(StrEnum):
+    """Why a region can't help itself."""
+
+    FAILURES = "failures"
+    OUT_OF_RANGE = "out_of_range"
+    RESTORED = "restored"
+    OUTSIDER = "outsider"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member's newest incarnation."""
+
+    member: MemberId
+    incarnation: Incarnation
+    token: str = ""
+    """What its process called this start."""
+
+    label: str = ""
+    """Host, process and application, for people."""
+
+    acknowledged: Epoch | None = None
+    """The newest epoch in which it said: quiet, fences raised, positions set."""
+
+    claimed: Epoch | None = None
+    """The newest epoch in which it claimed, be it nothing."""
+
+    assignment: AssignmentId | None = None
+    spec_revision: int = 0
+    """The revision of the spec it was started with."""
+
+    sinks_fenced: bool = False
+    """Whether every sink of its pipeline refuses an older epoch by itself."""
+
+    ends_within: timedelta = timedelta(seconds=30)
+    """After the end of its lease, the process ends itself within this, whatever a batch does."""
+
+    left: bool = False
+
+    def quiet_after(self, lease_until: datetime) -> datetime:
+        """Return when this incarnation can't write any more, given the end of its last lease (design section 8.3)."""
+        return lease_until if self.sinks_fenced else lease_until + self.ends_within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right of one incarnation to act, by the store's clock. Renewals write only this, outside the region lock."""
+
+    incarnation: Incarnation
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One partition of the region: who may process it, from where. The row stays when nobody owns it."""
+
+    owner: MemberId | None = None
+    incarnation: Incarnation = Incarnation(0)
+    epoch: Epoch = Epoch(0)
+    """The epoch in which the present owner claimed it."""
+
+    last_owner: MemberId | None = None
+    topic_id: TopicId = TopicId("")
+    leader_epoch: int = -1
+    resume: Offset | None = None
+    """The **resume point**; None while its seek entry is open."""
+
+    position: Offset | None = None
+    """The next offset a batch may begin at."""
+
+    begun_to: Offset | None = None
+    """The furthest end of a batch begun in this epoch; at least `position`."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was begun here, in this epoch, beyond the resume point."""
+        return self.resume is not None and self.begun_to is not None and self.begun_to > self.resume
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a batch was begun here that has not been accepted."""
+        return self.begun_to != self.position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One row of the ledger."""
+
+    batch: BatchId
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+    lineage: Lineage
+    sequence: Sequence
+    ranges: Mapping[GroupPartition, Range]
+    begun_at: datetime
+    begun_after: EventNumber
+    """The region's event counter at begin: places the batch between two transitions."""
+
+    outcome: Outcome | None = None
+    """None while it runs."""
+
+    ended_at: datetime | None = None
+    ended_after: EventNumber | None = None
+    undone_from: Mapping[GroupPartition, Offset] = field(default_factory=dict)
+    """From where on a later reset has undone a range."""
+
+    quiet_after: datetime | None = None
+    """Set when its incarnation was superseded: from then on it can't write any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialOffset:
+    """Where a partition begins for this region; the first writer wins, for ever."""
+
+    offset: Offset
+    source: str
+    """Which start position or rule gave it."""
+
+    bounds: LogBounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundOffset:
+    """Where a bound falls in one partition; the first writer wins, so a re-cut of a bound is the same cut."""
+
+    offset: Offset
+    inexact: str = ""
+    """Why the offset may not separate the records exactly; empty: it does."""
+
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requester:
+    """Who asked: a person by the name they act under, or a DAG run."""
+
+    who: str = ""
+    dag_id: str = ""
+    run_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequest:
+    """One request for a cut; outlives its checkpoint as a tombstone, so that an old run keeps its answer."""
+
+    nonce: Nonce
+    purpose: CutPurpose
+    state: RequestState
+    requested_at: datetime
+    order: int
+    """Position in the queue, from the event counter."""
+
+    bound: datetime | None = None
+    allow_inexact: bool = False
+    then: Wanted | None = None
+    """What the region shall want when this cut is complete; None: as before."""
+
+    requester: Requester = field(default_factory=Requester)
+    sequence: Sequence | None = None
+    """The cut that was last opened for it, or answered it."""
+
+    answered_at: datetime | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What one member stored in a checkpoint."""
+
+    incarnation: Incarnation
+    offsets: OffsetMap
+    committed: OffsetMap
+    """Kafka's committed offsets that the member saw for its partitions."""
+
+    bounds: Mapping[GroupPartition, LogBounds]
+    contributed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One cut's record. Offsets live beside it (`Region.offsets`), contributions until it is retired."""
+
+    sequence: Sequence
+    lineage: Lineage
+    epoch: Epoch
+    state: CheckpointState
+    purpose: CutPurpose
+    nonce: Nonce
+    roster: Mapping[MemberId, Incarnation]
+    opened_at: datetime
+    phase: CutPhase | None = None
+    bound: datetime | None = None
+    drain_deadline: datetime | None = None
+    previous: Sequence | None = None
+    """The base it was built on; set at completion."""
+
+    inexact: Mapping[GroupPartition, str] = field(default_factory=dict)
+    committed: Committed = Committed.PENDING
+    commit_deadline: datetime | None = None
+    publish_deadline: datetime | None = None
+    ended_at: datetime | None = None
+    """When it became complete or aborted."""
+
+    published_at: datetime | None = None
+    abort_reason: str = ""
+    undone_by: Lineage | None = None
+    """The lineage whose opening took it off the path."""
+
+    pinned_as: str = ""
+    pin_reason: str = ""
+    digest: str = ""
+    """Hash over the offsets; stays when they are retired."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has its offsets: COMPLETE or PUBLISHED."""
+        return self.state in {CheckpointState.COMPLETE, CheckpointState.PUBLISHED}
+
+    @property
+    def is_on_path(self) -> bool:
+        """Whether it is complete (or was, before it was retired) and not undone."""
+        was_complete = self.is_complete or (self.state is CheckpointState.RETIRED and self.previous is not None)
+        return was_complete and self.undone_by is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """One attempt of a reset; its seek map is `Region.seek_maps[epoch]`."""
+
+    epoch: Epoch
+    sequence: Sequence
+    lineage: Lineage
+    cause: ResetCause
+    state: ResetState
+    begun_at: datetime
+    attempt: int = 1
+    base: Sequence | None = None
+    """What it goes back to: the base before it, or the sequence of its own for a seek map of its own."""
+
+    deadline: datetime | None = None
+    """Runs only while members with leases could cover the partitions."""
+
+    must_publish: tuple[Sequence, ...] = ()
+    """Complete cuts that have to be published before the region goes on."""
+
+    undoes: tuple[Sequence, ...] = ()
+    """The checkpoints it took off the path."""
+
+    person: Nonce | None = None
+    """The accepted request it carries out."""
+
+    detail: str = ""
+    done_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonReset:
+    """A person's accepted reset."""
+
+    nonce: Nonce
+    target: Target
+    scope: Scope
+    state: PersonResetState
+    requester: Requester
+    requested_at: datetime
+    order: int
+    forced: bool = False
+    skip: OffsetMap = EMPTY
+    """Single records to step over: partition to the offset that is not to be processed again."""
+
+    forward: bool = False
+    """An explicit jump to a checkpoint of another branch."""
+
+    allow_partial: bool = False
+    epoch: Epoch | None = None
+    failure: str = ""
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """Why the region is halted, and what a person can do."""
+
+    reason: HaltReason
+    text: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTarget:
+    """An open seek entry's question, for the member that answers it."""
+
+    source: SeekSource
+    fallback: Offset | None
+    """The base's or initial offset, for a sink without progress."""

@@ -1,0 +1,360 @@
+"""One region as a value, and the few things that every rule does with it.
+
+A rule takes a `Region` and returns another; what it refuses, it raises, and nothing has changed. A decision's events
+and ledger changes travel with the value until the store has written them (`settled`). The mappings may be read lazily
+from the store; rules only use the `Mapping` interface and replace a mapping as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TypeAlias, TypeVar
+
+from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.layered import Layered
+from airflow_kcr.protocol.region.rows import (
+    Batch,
+    BoundOffset,
+    Checkpoint,
+    Claim,
+    Contribution,
+    CutRequest,
+    Halt,
+    InitialOffset,
+    Lease,
+    Member,
+    Outcome,
+    PersonReset,
+    RegionState,
+    Reset,
+    Wanted,
+)
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Nonce,
+    Offset,
+    RegionName,
+    Sequence,
+    TopicId,
+)
+
+InitialKey: TypeAlias = tuple[GroupPartition, TopicId]
+BoundKey: TypeAlias = tuple[GroupPartition, TopicId, datetime]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A region's spec: its text, which the store keeps, and the rules that follow from it."""
+
+    text: str
+    """Canonical JSON of the spec, without secrets' values."""
+
+    rules: RegionRules
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchBegun:
+    """Ledger: a batch exists."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchClosed:
+    """Ledger: a running batch has its outcome."""
+
+    batch: BatchId
+    outcome: Outcome
+    at: datetime
+    after: EventNumber
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchQuietAfter:
+    """Ledger: a running batch's incarnation was superseded; from this moment it can't write any more."""
+
+    batch: BatchId
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangesUndone:
+    """Ledger: whatever was done at or beyond these offsets is undone, back to and including this lineage's batches."""
+
+    offsets: OffsetMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesProven:
+    """Ledger: batches of this lineage that lie wholly at or below a sink's progress were done after all."""
+
+    lineage: Lineage
+    progress: OffsetMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsForgotten:
+    """Ledger: offsets and contributions of retired checkpoints go."""
+
+    sequences: tuple[Sequence, ...]
+
+
+LedgerChange: TypeAlias = BatchBegun | BatchClosed | BatchQuietAfter | RangesUndone | BatchesProven | OffsetsForgotten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Everything that decisions about one region read."""
+
+    name: RegionName
+    spec: Spec
+    next_spec: Spec | None = None
+    """A changed spec whose topics, members, pipeline or delivery wait for the next cut or start."""
+
+    state: RegionState = RegionState.STOPPED
+    wanted: Wanted = Wanted.STOPPED
+    epoch: Epoch = Epoch(0)
+    lineage: Lineage = Lineage(0)
+    next_sequence: Sequence = Sequence(1)
+    counter: EventNumber = EventNumber(0)
+    base: Sequence | None = None
+    base_epoch: Epoch | None = None
+    """The epoch whose seek map is the base; None while the base is a cut."""
+
+    next_bound: datetime | None = None
+    failures: int = 0
+    open_cut: Sequence | None = None
+    stopping: Sequence | None = None
+    """The complete cut of a stop, until it is published and committed."""
+
+    halt: Halt | None = None
+    due_at: datetime | None = None
+    """When something is due without anybody asking; None: nothing is."""
+
+    initialised: bool = False
+    """Whether the region was ever covered: partitions found later start at their beginning."""
+
+    members: Mapping[MemberId, Member] = field(default_factory=dict)
+    leases: Mapping[MemberId, Lease] = field(default_factory=dict)
+    claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)
+    running: Mapping[BatchId, Batch] = field(default_factory=dict)
+    """Batches begun and not ended."""
+
+    initial: Mapping[InitialKey, InitialOffset] = field(default_factory=dict)
+    bound_offsets: Mapping[BoundKey, BoundOffset] = field(default_factory=dict)
+    requests: Mapping[Nonce, CutRequest] = field(default_factory=dict)
+    checkpoints: Mapping[Sequence, Checkpoint] = field(default_factory=dict)
+    offsets: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
+    """Offsets of complete checkpoints."""
+
+    frozen: Mapping[Sequence, frozenset[GroupPartition]] = field(default_factory=dict)
+    """Partitions frozen when a cut was opened."""
+
+    contributions: Mapping[tuple[Sequence, MemberId], Contribution] = field(default_factory=dict)
+    echoes: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
+    resets: Mapping[Epoch, Reset] = field(default_factory=dict)
+    seek_maps: Mapping[Epoch, SeekMap] = field(default_factory=dict)
+    person_resets: Mapping[Nonce, PersonReset] = field(default_factory=dict)
+    skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
+    """Single records that a person chose to step over, ascending."""
+
+    events: tuple[events.Event, ...] = ()
+    ledger: tuple[LedgerChange, ...] = ()
+
+    @property
+    def rules(self) -> RegionRules:
+        """The rules in force."""
+        return self.spec.rules
+
+    @property
+    def reset(self) -> Reset | None:
+        """The reset that runs, if one does."""
+        return self.resets.get(self.epoch) if self.state in RESET_STATES else None
+
+    @property
+    def seek(self) -> SeekMap:
+        """The seek map of the current epoch."""
+        return self.seek_maps.get(self.epoch, NO_SEEK)
+
+    @property
+    def cut(self) -> Checkpoint | None:
+        """The open cut, if there is one."""
+        return None if self.open_cut is None else self.checkpoints[self.open_cut]
+
+
+NO_SEEK = SeekMap({})
+RESET_STATES = frozenset({RegionState.STARTING, RegionState.RESETTING})
+
+
+def record(region: Region, now: datetime, body: events.Body) -> Region:
+    """Return the region with one more event; the only place where the event counter moves."""
+    number = EventNumber(region.counter + 1)
+    event = events.Event(number=number, at=now, epoch=region.epoch, lineage=region.lineage, body=body)
+    return replace(region, counter=number, events=(*region.events, event))
+
+
+def settled(region: Region) -> Region:
+    """Return the region as it is once its events and ledger changes are written."""
+    return replace(region, events=(), ledger=()) if region.events or region.ledger else region
+
+
+def put(table: Mapping[K, V], rows: Mapping[K, V]) -> Mapping[K, V]:
+    """Return the table with these rows added or replaced."""
+    if not rows:
+        return table
+    return table.put(rows) if isinstance(table, Layered) else {**table, **rows}
+
+
+def without(table: Mapping[K, V], keys: frozenset[K]) -> Mapping[K, V]:
+    """Return the table without the rows of these keys."""
+    if isinstance(table, Layered):
+        return table.without(keys)
+    return {k: v for k, v in table.items() if k not in keys}
+
+
+def moved_to(region: Region, now: datetime, state: RegionState, why: str) -> Region:
+    """Return the region in another state; the single writer of `state`."""
+    if state is region.state:
+        return region
+    before = region.state
+    moved = replace(region, state=state)
+    return record(moved, now, events.StateChanged(before=before, after=state, why=why))
+
+
+def with_checkpoint(region: Region, checkpoint: Checkpoint) -> Region:
+    """Return the region with one checkpoint row replaced."""
+    return replace(region, checkpoints=put(region.checkpoints, {checkpoint.sequence: checkpoint}))
+
+
+def with_request(region: Region, request: CutRequest) -> Region:
+    """Return the region with one cut request replaced."""
+    return replace(region, requests=put(region.requests, {request.nonce: request}))
+
+
+def is_live(region: Region, member: MemberId, now: datetime) -> bool:
+    """Whether the member's newest incarnation holds a lease that is not over, by the store's clock."""
+    lease, row = region.leases.get(member), region.members.get(member)
+    return (
+        lease is not None
+        and row is not None
+        and not row.left
+        and lease.incarnation == row.incarnation
+        and lease.until > now
+    )
+
+
+def live_members(region: Region, now: datetime) -> tuple[MemberId, ...]:
+    """The members that hold leases, in order."""
+    return tuple(m for m in sorted(region.members) if is_live(region, m, now))
+
+
+def require_member(
+    region: Region, member: MemberId, incarnation: Incarnation, now: datetime, *, epoch: Epoch | None = None
+) -> Member:
+    """Return the member's row if this incarnation may act.
+
+    Args:
+        region: the region.
+        member: who asks.
+        incarnation: the incarnation it believes to be.
+        now: the store's clock.
+        epoch: the epoch it believes in; None where the verb is not bound to one.
+
+    Raises:
+        UnknownMember: it was never registered.
+        StaleIncarnation: a newer incarnation exists.
+        LeaseExpired: its lease is over.
+        StaleEpoch: the region is in another epoch.
+    """
+    row = region.members.get(member)
+    if row is None:
+        raise UnknownMember(f"{member} is not registered in region {region.name}; register it first")
+    if row.incarnation != incarnation:
+        raise StaleIncarnation(f"{member}: incarnation {incarnation} was superseded by {row.incarnation}; stop it")
+    if not is_live(region, member, now):
+        raise LeaseExpired(f"{member}, incarnation {incarnation}: its lease is over; come back as a new incarnation")
+    require_epoch(region, epoch)
+    return row
+
+
+def require_epoch(region: Region, epoch: Epoch | None) -> None:
+    """Refuse a caller of another epoch.
+
+    Raises:
+        StaleEpoch: `epoch` is not the region's.
+    """
+    if epoch is not None and epoch != region.epoch:
+        raise StaleEpoch(f"region {region.name} is in epoch {region.epoch}, the request was made in epoch {epoch}")
+
+
+def require_state(region: Region, allowed: frozenset[RegionState], verb: str) -> None:
+    """Refuse a verb in a state that does not allow it.
+
+    Raises:
+        RegionInState: names the state and those that allow the verb.
+    """
+    if region.state not in allowed:
+        raise RegionInState(
+            f"region {region.name} is {region.state}; {verb} needs it {' or '.join(sorted(allowed))}"
+            + (f" ({region.halt.text})" if region.halt else "")
+        )
+
+
+def initial_offset(region: Region, partition: GroupPartition) -> InitialOffset | None:
+    """Return the stored initial offset of a partition's present topic id."""
+    claim = region.claims.get(partition)
+    return region.initial.get((partition, claim.topic_id)) if claim is not None else None
+
+
+def initial_offsets(region: Region) -> OffsetMap:
+    """Return the stored initial offsets of every partition, each for its present topic id."""
+    found = {p: initial_offset(region, p) for p in region.claims}
+    return OffsetMap({p: row.offset for p, row in found.items() if row is not None})
+
+
+def base_offsets(region: Region) -> OffsetMap:
+    """Return the base's offsets: of the cut, or of the seek map that opened the lineage."""
+    if region.base is None:
+        return EMPTY
+    if region.base_epoch is not None:
+        return region.seek_maps[region.base_epoch].offsets
+    return region.offsets[region.base]
+
+
+def universe(region: Region) -> frozenset[GroupPartition]:
+    """Return the region's partitions: in the base or with an initial offset, and in the current spec (7.1)."""
+    known = {p for p, claim in region.claims.items() if claim.resume is not None or claim.owner is not None}
+    known.update(base_offsets(region))
+    known.update(p for p, _ in region.initial)
+    return frozenset(p for p in known if region.rules.subscribes(p.group, p.topic))
+
+
+def past_skips(region: Region, partition: GroupPartition, offset: Offset) -> Offset:
+    """Return the next offset at or after `offset` that is not skipped."""
+    for skipped in region.skips.get(partition, ()):
+        if skipped == offset:
+            offset = Offset(skipped + 1)
+    return offset
+
+
+def digest(offsets: OffsetMap) -> str:
+    """Return a short hash over an offset map, to recognise it by."""
+    text = "\n".join(f"{p.group}\0{p.topic}\0{p.partition}\0{o}" for p, o in offsets.items())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

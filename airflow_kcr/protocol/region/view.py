@@ -1,0 +1,185 @@
+"""What one member sees of its region: everything its state machine decides from, and no more.
+
+A view is read without the region lock, so it may be old the moment it is read. That is safe because every decision is
+made again under the lock; a view only says what is worth asking for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region import acknowledgement, batches, bounds
+from airflow_kcr.protocol.region.rows import (
+    BoundOffset,
+    Checkpoint,
+    CheckpointState,
+    Claim,
+    Committed,
+    CutPhase,
+    OpenTarget,
+    RegionState,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import Region, live_members
+from airflow_kcr.protocol.targets import Target
+from airflow_kcr.protocol.values import (
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Offset,
+    Sequence,
+)
+
+PUBLISHER_TURN: Final = timedelta(seconds=20)
+"""How long one member may try to publish a cut before it is the next one's turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutView:
+    """The open cut, as one member sees it."""
+
+    sequence: Sequence
+    phase: CutPhase
+    bound: datetime | None
+    on_roster: bool
+    contributed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """The region, as one member sees it."""
+
+    counter: EventNumber
+    epoch: Epoch
+    lineage: Lineage
+    state: RegionState
+    wanted: Wanted
+    next_sequence: Sequence
+    spec_revision: int
+    incarnation: Incarnation
+    """The member's newest incarnation in the store; another than one's own means fenced."""
+
+    left: bool = False
+    """Whether the store counts the member out: it left, or the spec has no place for it any more."""
+
+    acknowledged: bool = False
+    stopping: bool = False
+    """Whether the region waits for the commits of its last cut."""
+
+    cut: CutView | None = None
+    publish: tuple[Sequence, ...] = ()
+    """Complete cuts that this member shall publish now, in this order."""
+
+    commit: Sequence | None = None
+    """The base, where Kafka's echo of this member's partitions is still awaited."""
+
+    claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)
+    """What the member holds in this epoch."""
+
+    open: Mapping[GroupPartition, OpenTarget] = field(default_factory=dict)
+    target: Target | None = None
+    """The person's target that open entries ask for."""
+
+    limit: datetime | None = None
+    """The bound that no batch may cross."""
+
+    bound_offsets: Mapping[GroupPartition, BoundOffset] = field(default_factory=dict)
+    """Where that bound falls, as far as it is known."""
+
+    skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
+    records_left: int | None = None
+    """How many offsets may be begun before the cut by count."""
+
+    initialised: bool = False
+    """Whether a partition without initial offset was found later, and so starts at its beginning."""
+
+
+def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
+    """Return what `member` sees of `region`.
+
+    Args:
+        region: may hold only this member's claims, and those of its group's rows that its rules touch.
+        member: a registered member.
+        now: the store's clock.
+    """
+    row = region.members[member]
+    claims = {p: c for p, c in region.claims.items() if _holds(region, c, member, row.incarnation)}
+    limit = bounds.limit(region)
+    located = {p: bounds.bound_offset(region, p, limit) for p in claims} if limit is not None else {}
+    reset = region.reset
+    person = None if reset is None or reset.person is None else region.person_resets.get(reset.person)
+    return MemberView(
+        counter=region.counter,
+        epoch=region.epoch,
+        lineage=region.lineage,
+        state=region.state,
+        wanted=region.wanted,
+        next_sequence=region.next_sequence,
+        spec_revision=region.spec.revision,
+        incarnation=row.incarnation,
+        left=row.left,
+        acknowledged=row.acknowledged == region.epoch,
+        stopping=region.stopping is not None,
+        cut=_cut(region, member, row.incarnation),
+        publish=_publish(region, member, now),
+        commit=_commit(region, claims),
+        claims=claims,
+        open=acknowledgement.open_targets(region, member) if any(c.resume is None for c in claims.values()) else {},
+        target=None if person is None else person.target,
+        limit=limit,
+        bound_offsets={p: row for p, row in located.items() if row is not None},
+        skips={p: region.skips[p] for p in claims if p in region.skips},
+        records_left=batches.records_left(region),
+        initialised=region.initialised,
+    )
+
+
+def _holds(region: Region, claim: Claim, member: MemberId, incarnation: Incarnation) -> bool:
+    return claim.owner == member and claim.incarnation == incarnation and claim.epoch == region.epoch
+
+
+def _cut(region: Region, member: MemberId, incarnation: Incarnation) -> CutView | None:
+    cut = region.cut
+    if cut is None or cut.phase is None:
+        return None
+    return CutView(
+        sequence=cut.sequence,
+        phase=cut.phase,
+        bound=cut.bound,
+        on_roster=cut.roster.get(member) == incarnation,
+        contributed=(cut.sequence, member) in region.contributions,
+    )
+
+
+def publisher(region: Region, cut: Checkpoint, now: datetime) -> MemberId | None:
+    """Return whose turn it is to publish a cut: the live member of lowest group and index, then the next (7.5)."""
+    live = live_members(region, now)
+    if not live or cut.ended_at is None:
+        return None
+    return live[int((now - cut.ended_at) / PUBLISHER_TURN) % len(live)]
+
+
+def _publish(region: Region, member: MemberId, now: datetime) -> tuple[Sequence, ...]:
+    due = [c for _, c in sorted(region.checkpoints.items()) if c.state is CheckpointState.COMPLETE]
+    return tuple(c.sequence for c in due) if due and publisher(region, due[0], now) == member else ()
+
+
+def _commit(region: Region, claims: Mapping[GroupPartition, Claim]) -> Sequence | None:
+    """Return the base if its commit is pending and this member's part of the echo is missing.
+
+    Until then no reset has begun since its completion, so the resume points of the member's claims are its offsets.
+    """
+    if region.base is None or region.base_epoch is not None:
+        return None
+    base = region.checkpoints[region.base]
+    if base.committed is not Committed.PENDING or not claims:
+        return None
+    echoed = region.echoes.get(region.base, EMPTY)
+    return region.base if any(p not in echoed for p in claims) else None

@@ -1,0 +1,224 @@
+"""A store in memory: for simulation, and as the plainest statement of what a store does.
+
+It keeps each region as one value and the ledger as rows. It is small on purpose: everything that decides is in
+`protocol`, and the contract suite holds it against Postgres.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from airflow_kcr.errors import GroupInOtherRegion, RegionExists, UnknownMember, UnknownRegion
+from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome
+from airflow_kcr.protocol.region.state import (
+    BatchBegun,
+    BatchClosed,
+    BatchesProven,
+    BatchQuietAfter,
+    LedgerChange,
+    OffsetsForgotten,
+    RangesUndone,
+    Region,
+    is_live,
+    settled,
+    without,
+)
+from airflow_kcr.protocol.values import (
+    BatchId,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Offset,
+    RegionName,
+)
+
+Ledger = dict[BatchId, Batch]
+
+
+class MemoryTransactions:
+    """Regions in memory, one caller at a time; implements `ports.Transactions`.
+
+    Args:
+        clock: the store's clock; returns instants with zone.
+    """
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._regions: dict[RegionName, Region] = {}
+        self._events: dict[RegionName, list[Event]] = {}
+        self._ledgers: dict[RegionName, Ledger] = {}
+
+    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
+        """See `ports.Transactions.create`."""
+        if name in self._regions:
+            raise RegionExists(f"there is a region {name} already; change its spec instead of declaring it again")
+        region = rule(self._clock())
+        self._require_free_groups(region)
+        self._events[name], self._ledgers[name] = [], {}
+        return self._stored(region)
+
+    def decide(self, name: RegionName, rule: Rule) -> Region:
+        """See `ports.Transactions.decide`."""
+        region = rule(self._region(name), self._clock())
+        self._require_free_groups(region)
+        return self._stored(region)
+
+    def permit(
+        self,
+        name: RegionName,
+        member: MemberId,
+        batch: BatchId,
+        partitions: frozenset[GroupPartition] | None,
+        rule: Rule,
+    ) -> Region:
+        """See `ports.Transactions.permit`; here the rule gets the whole region."""
+        return self._stored(rule(self._region(name), self._clock()))
+
+    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+        """See `ports.Transactions.renew`."""
+        region, now = self._region(name), self._clock()
+        row = region.members.get(member)
+        if row is None:
+            raise UnknownMember(f"{member} is not registered in region {name}; register it first")
+        renewed = row.incarnation == incarnation and is_live(region, member, now)
+        if renewed:
+            fresh = Lease(incarnation=incarnation, until=now + lease)
+            self._regions[name] = replace(region, leases={**region.leases, member: fresh})
+        return Beat(
+            now=now,
+            counter=region.counter,
+            epoch=region.epoch,
+            incarnation=row.incarnation,
+            renewed=renewed,
+            due_at=region.due_at,
+        )
+
+    def read(self, name: RegionName) -> tuple[Region, datetime]:
+        """See `ports.Transactions.read`."""
+        return self._region(name), self._clock()
+
+    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
+        """See `ports.Transactions.read_for`; here it is the whole region."""
+        return self.read(name)
+
+    def names(self) -> tuple[RegionName, ...]:
+        """See `ports.Transactions.names`."""
+        return tuple(sorted(self._regions))
+
+    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
+        """See `ports.Transactions.delete`."""
+        check(self._region(name), self._clock())
+        del self._regions[name], self._events[name], self._ledgers[name]
+
+    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
+        """See `ports.Transactions.events`; an event's number is its place in the list, from 1."""
+        self._region(name)
+        return tuple(self._events[name][after : after + limit])
+
+    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
+        """See `ports.Transactions.batch`."""
+        self._region(name)
+        return self._ledgers[name].get(batch)
+
+    def batches(self, name: RegionName) -> Iterator[Batch]:
+        """See `ports.Transactions.batches`."""
+        self._region(name)
+        yield from self._ledgers[name].values()
+
+    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+        """See `ports.Transactions.batches_with`."""
+        return tuple(
+            b
+            for b in self.batches(name)
+            if partition in b.ranges and b.ranges[partition].from_ <= offset < b.ranges[partition].to
+        )
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
+        """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
+        self._region(name)
+
+    def _region(self, name: RegionName) -> Region:
+        region = self._regions.get(name)
+        if region is None:
+            known = ", ".join(self.names()) or "none"
+            raise UnknownRegion(f"there is no region {name!r} in this store; it has: {known}")
+        return region
+
+    def _require_free_groups(self, region: Region) -> None:
+        for other in self._regions.values():
+            shared = sorted(other.rules.groups.keys() & region.rules.groups.keys())
+            if other.name != region.name and shared:
+                raise GroupInOtherRegion(
+                    f"group {shared[0]} belongs to region {other.name}; one group is in exactly one region"
+                )
+
+    def _stored(self, region: Region) -> Region:
+        ledger = self._ledgers[region.name]
+        for change in region.ledger:
+            region = _applied(region, ledger, change)
+        self._events[region.name].extend(region.events)
+        self._regions[region.name] = settled(region)
+        return self._regions[region.name]
+
+
+def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:
+    """Apply one ledger change to the rows; return the region, without what was forgotten."""
+    match change:
+        case BatchBegun(batch=batch):
+            ledger[batch.batch] = batch
+        case BatchClosed(batch=batch_id, outcome=outcome, at=at, after=after):
+            ledger[batch_id] = replace(ledger[batch_id], outcome=outcome, ended_at=at, ended_after=after)
+        case BatchQuietAfter(batch=batch_id, at=at):
+            ledger[batch_id] = replace(ledger[batch_id], quiet_after=at)
+        case RangesUndone(offsets=offsets):
+            ledger.update({b.batch: undone(b, offsets) for b in ledger.values()})
+        case BatchesProven(lineage=lineage, progress=progress):
+            ledger.update({b.batch: proven(b, lineage, progress) for b in ledger.values()})
+        case OffsetsForgotten(sequences=sequences):
+            gone = frozenset(sequences)
+            parts = frozenset(key for key in region.contributions if key[0] in gone)
+            region = replace(
+                region,
+                offsets=without(region.offsets, gone),
+                echoes=without(region.echoes, gone),
+                contributions=without(region.contributions, parts),
+            )
+        case _:
+            assert_never(change)
+    return region
+
+
+def undone(batch: Batch, offsets: Mapping[GroupPartition, Offset]) -> Batch:
+    """Return a batch after a reset to `offsets`: what it did at or beyond them is undone.
+
+    A reset inside a range leaves the outcome and notes from where on; once every range is undone from its begin, the
+    outcome is.
+    """
+    if batch.outcome is not Outcome.DONE:
+        return batch
+    marks = dict(batch.undone_from)
+    for partition, range_ in batch.ranges.items():
+        place = offsets.get(partition)
+        if place is not None and place < marks.get(partition, range_.to):
+            marks[partition] = Offset(max(place, range_.from_))
+    if marks == batch.undone_from:
+        return batch
+    whole = all(marks.get(p) == r.from_ for p, r in batch.ranges.items())
+    return replace(batch, undone_from=marks, outcome=Outcome.UNDONE if whole else Outcome.DONE)
+
+
+def proven(batch: Batch, lineage: Lineage, progress: OffsetMap) -> Batch:
+    """Return a batch that a sink's progress proves done: its transaction was committed, whatever was heard of it."""
+    if batch.lineage != lineage or batch.outcome not in {Outcome.UNKNOWN, Outcome.DISCARDED}:
+        return batch
+    if all(p in progress and r.to <= progress[p] for p, r in batch.ranges.items()):
+        return replace(batch, outcome=Outcome.DONE)
+    return batch

@@ -1,0 +1,375 @@
+"""The verbs of the region store: each one transaction, its decision asked of the protocol, everything due done with it.
+
+Every verb may be repeated: after a lost answer (`OutcomeUnknown`) the same call finds out what became of the first one
+instead of doing it twice. A nonce, a batch id, a process token or an epoch is what it recognises it by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from airflow_kcr.errors import BatchRefused, OutcomeUnknown
+from airflow_kcr.ports import Beat, Rule, Transactions
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import (
+    acknowledgement,
+    batches,
+    bounds,
+    claims,
+    completion,
+    due,
+    events,
+    lifecycle,
+    membership,
+    out_of_range,
+    person,
+    requests,
+    retirement,
+    specs,
+    view,
+)
+from airflow_kcr.protocol.region.acknowledgement import Caller, Found
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.rows import (
+    Batch,
+    BoundOffset,
+    CutPurpose,
+    CutRequest,
+    Outcome,
+    PersonReset,
+    Requester,
+    ResetCause,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import Region, Spec, record, require_member
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Nonce,
+    RegionName,
+    Sequence,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecUpdate:
+    """A changed spec, split by when it takes effect (design section 6, end)."""
+
+    at_once: Spec
+    later: Spec | None = None
+
+
+class RegionStore:
+    """The region store, as everybody uses it: members, the command line, the hook.
+
+    Args:
+        transactions: where regions are kept.
+    """
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    # -- regions -------------------------------------------------------------------------------------------------
+
+    def declare(self, name: RegionName, spec: Spec) -> Region:
+        """Declare a region; it is stopped until it is started.
+
+        Raises:
+            RegionExists: there is one of that name.
+            GroupInOtherRegion: one of its groups belongs to another region, which the message names.
+        """
+        return self._transactions.create(name, lambda now: lifecycle.declare(name, spec, now))
+
+    def change_spec(self, name: RegionName, update: SpecUpdate) -> Region:
+        """Change the spec: part of it at once, the rest at the next cut or start."""
+        return self._decide(
+            name, lambda region, now: specs.change(region, now, at_once=update.at_once, later=update.later)
+        )
+
+    def start(self, name: RegionName, requester: Requester = lifecycle.NOBODY) -> Region:
+        """Start a stopped or halted region, or resume a paused one."""
+        return self._decide(name, lambda region, now: lifecycle.start(region, now, requester))
+
+    def pause(self, name: RegionName, requester: Requester = lifecycle.NOBODY) -> Region:
+        """Pause: batches in flight end, none begins, membership stays."""
+        return self._decide(name, lambda region, now: lifecycle.pause(region, now, requester))
+
+    def stop(self, name: RegionName, requester: Requester = lifecycle.NOBODY) -> Region:
+        """Stop: a cut, published and committed, then all leave."""
+        return self._decide(name, lambda region, now: lifecycle.stop(region, now, requester))
+
+    def kill(self, name: RegionName, requester: Requester = lifecycle.NOBODY) -> Region:
+        """Kill: all leave now; the next start resumes at the base."""
+        return self._decide(name, lambda region, now: lifecycle.kill(region, now, requester))
+
+    def delete(self, name: RegionName) -> None:
+        """Forget a stopped region and its history.
+
+        Raises:
+            RegionInState: it is not stopped, or a member still holds a lease.
+        """
+        self._transactions.delete(name, lifecycle.require_deletable)
+
+    def settle(self, name: RegionName) -> Region:
+        """Do whatever is due; anybody may, and doing it twice changes nothing."""
+        return self._decide(name, lambda region, now: region)
+
+    def read(self, name: RegionName) -> tuple[Region, datetime]:
+        """Return the region as committed at one moment, and the store's clock then."""
+        return self._transactions.read(name)
+
+    def names(self) -> tuple[RegionName, ...]:
+        """Return the names of all regions, in order."""
+        return self._transactions.names()
+
+    def events(self, name: RegionName, after: EventNumber, limit: int = 1000) -> tuple[events.Event, ...]:
+        """Return up to `limit` events after that number, in commit order."""
+        return self._transactions.events(name, after, limit)
+
+    def batches(self, name: RegionName) -> Iterator[Batch]:
+        """Yield the ledger in the order in which batches began."""
+        return self._transactions.batches(name)
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
+        """Wait for a hint that the region's counter moved beyond `after`, at most `timeout`."""
+        self._transactions.wait(name, after, timeout)
+
+    # -- members -------------------------------------------------------------------------------------------------
+
+    def register(self, name: RegionName, arrival: membership.Arrival) -> Incarnation:
+        """Register a new incarnation of a member with a fresh lease, and return it.
+
+        Raises:
+            UnknownMember, RegionInState, MemberInUse: see `membership.register`.
+        """
+        region = self._decide(name, lambda region, now: membership.register(region, now, arrival))
+        return region.members[arrival.member].incarnation
+
+    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+        """Renew a lease: one statement, outside the region's lock."""
+        return self._transactions.renew(name, member, incarnation, lease)
+
+    def view(self, name: RegionName, member: MemberId) -> MemberView:
+        """Return what a member sees of its region."""
+        region, now = self._transactions.read_for(name, member)
+        return view.of_member(region, member, now)
+
+    def leave(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
+        """Give up lease and claims: the member left its group."""
+        return self._decide(name, lambda region, now: membership.leave(region, now, member, incarnation))
+
+    def keep_slot(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
+        """Give up the lease, not the claims: a static member stops and expects to come back."""
+        return self._decide(name, lambda region, now: membership.keep_slot(region, now, member, incarnation))
+
+    def claim(self, name: RegionName, proposal: claims.Proposal) -> MemberView:
+        """Replace the member's claims by its assignment; the answer is what it now sees.
+
+        Raises:
+            StaleIncarnation, LeaseExpired, RegionInState, ConfigurationError, OffsetOutsideLog: see `claims.claim`.
+        """
+        region = self._decide(name, lambda region, now: claims.claim(region, now, proposal))
+        return self._seen(region, proposal.member)
+
+    def answer(self, name: RegionName, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
+        """Write open seek entries of the member's own partitions; the first writer wins."""
+        return self._decide(name, lambda region, now: acknowledgement.answer(region, now, caller, found))
+
+    def acknowledge(self, name: RegionName, caller: Caller) -> Region:
+        """Say that the member is quiet, its fences raised and its positions set."""
+        return self._decide(name, lambda region, now: acknowledgement.acknowledge(region, now, caller))
+
+    def request_reset(self, name: RegionName, caller: Caller, cause: ResetCause, detail: str) -> Region:
+        """Ask for a reset automatically; one asked for in an older epoch is already answered."""
+        return self._decide(name, lambda region, now: acknowledgement.request(region, now, caller, cause, detail))
+
+    def report_out_of_range(
+        self, name: RegionName, caller: Caller, observed: Mapping[GroupPartition, LogBounds]
+    ) -> Region:
+        """Say what the logs of the member's partitions look like, re-read, where a position seemed to be outside."""
+
+        def rule(region: Region, now: datetime) -> Region:
+            require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+            troubles = out_of_range.found(region, observed)
+            return out_of_range.handled(region, now, troubles) if troubles else region
+
+        return self._decide(name, rule)
+
+    def report_later(self, name: RegionName, memory: lifecycle.Memory) -> Region:
+        """Say that the member remembers later numbers than the store: a restored store halts its regions."""
+        return self._decide(name, lambda region, now: lifecycle.seen_later(region, now, memory))
+
+    def report_outsider(self, name: RegionName, text: str) -> Region:
+        """Halt the region because a foreign consumer is in one of its groups."""
+        return self._decide(name, lambda region, now: lifecycle.outsider(region, now, text))
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def begin_batch(self, name: RegionName, request: BatchRequest) -> Batch:
+        """Begin a batch, and return its row.
+
+        Raises:
+            FencedError: the permit is refused; see `batches.begin`.
+        """
+
+        def attempt() -> Region:
+            return self._transactions.permit(
+                name,
+                request.member,
+                request.batch,
+                frozenset(request.ranges),
+                lambda region, now: batches.begin(region, now, request),
+            )
+
+        return self._certain(attempt).running[request.batch]
+
+    def end_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
+        """End a batch: its work is accepted, positions advance. An end that was already accepted is no error.
+
+        Raises:
+            FencedError: the end is refused, the work is discarded; see `batches.end`.
+        """
+
+        def attempt() -> Region:
+            return self._transactions.permit(
+                name, member, batch, None, lambda region, now: batches.end(region, now, batch, member, incarnation)
+            )
+
+        try:
+            self._certain(attempt)
+        except BatchRefused:
+            row = self._transactions.batch(name, batch)
+            if row is None or row.outcome is not Outcome.DONE or row.incarnation != incarnation:
+                raise
+
+    def discard_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
+        """Say that nothing of a batch runs any more and nothing of it counts; already closed is no error."""
+
+        def rule(region: Region, now: datetime) -> Region:
+            if batch not in region.running:
+                return region
+            return batches.discard(region, now, batch, member, incarnation)
+
+        self._decide(name, rule)
+
+    # -- bounds and cuts -----------------------------------------------------------------------------------------
+
+    def store_bounds(
+        self, name: RegionName, caller: Caller, bound: datetime, found: Mapping[GroupPartition, BoundOffset]
+    ) -> Region:
+        """Store where a bound falls in some partitions; the first writer wins."""
+
+        def rule(region: Region, now: datetime) -> Region:
+            require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+            return bounds.store(region, now, bound, found)
+
+        return self._decide(name, rule)
+
+    def request_cut(
+        self,
+        name: RegionName,
+        nonce: Nonce,
+        *,
+        bound: datetime | None = None,
+        purpose: CutPurpose = CutPurpose.REQUEST,
+        allow_inexact: bool = False,
+        then: Wanted | None = None,
+        requester: Requester = lifecycle.NOBODY,
+    ) -> CutRequest:
+        """Ask for a cut, or find out where a request of this nonce stands.
+
+        Raises:
+            RegionInState, CutRefused: see `requests.ask`.
+        """
+        rule = partial(
+            requests.ask,
+            nonce=nonce,
+            purpose=purpose,
+            bound=bound,
+            allow_inexact=allow_inexact,
+            then=then,
+            requester=requester,
+        )
+        return self._decide(name, rule).requests[nonce]
+
+    def contribute(self, name: RegionName, part: completion.Part) -> Region:
+        """Store a member's part of the draining cut; the last one completes it."""
+        return self._decide(name, lambda region, now: completion.contribute(region, now, part))
+
+    def publish(self, name: RegionName, sequence: Sequence, member: MemberId | None = None) -> Region:
+        """Say that the sinks show what belongs to a complete cut."""
+        return self._decide(name, lambda region, now: completion.publish(region, now, sequence, member))
+
+    def echo(
+        self, name: RegionName, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
+    ) -> Region:
+        """Store what Kafka answered, read back, to a member's commit of the base."""
+        return self._decide(
+            name, lambda region, now: completion.echo(region, now, sequence, member, incarnation, offsets)
+        )
+
+    def repair_echo(self, name: RegionName, sequence: Sequence, offsets: OffsetMap) -> Region:
+        """Store Kafka's echo of the base as repaired while its groups were empty."""
+        return self._decide(name, lambda region, now: completion.repair(region, now, sequence, offsets))
+
+    def note_seek_commit(self, name: RegionName, caller: Caller, failure: str) -> Region:
+        """Note that a member told Kafka where it resumed after a reset, or why it could not."""
+
+        def rule(region: Region, now: datetime) -> Region:
+            require_member(region, caller.member, caller.incarnation, now)
+            body = events.SeekCommitted(epoch=caller.epoch, member=caller.member, failure=failure)
+            return record(region, now, body)
+
+        return self._decide(name, rule)
+
+    def retire(self, name: RegionName) -> Region:
+        """Forget the checkpoints that age and count retire."""
+        return self._decide(name, retirement.retire)
+
+    def pin(self, name: RegionName, sequence: Sequence, label: str, reason: str) -> Region:
+        """Pin a checkpoint under a label, or release it with an empty one."""
+        return self._decide(name, lambda region, now: retirement.pin(region, now, sequence, label, reason))
+
+    # -- resets --------------------------------------------------------------------------------------------------
+
+    def apply_reset(self, name: RegionName, request: person.Apply) -> PersonReset:
+        """Accept a person's reset, and return where it stands.
+
+        Raises:
+            StalePlan, RegionInState, ResetInProgress, UnknownCheckpoint, CheckpointNotUsable, InvalidTarget: see
+                `person.apply`.
+        """
+        region = self._decide(name, lambda region, now: person.apply(region, now, request))
+        return region.person_resets[request.reset.nonce]
+
+    def epoch(self, name: RegionName) -> Epoch:
+        """Return the region's epoch now."""
+        return self._transactions.read(name)[0].epoch
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _decide(self, name: RegionName, rule: Rule) -> Region:
+        def with_consequences(region: Region, now: datetime) -> Region:
+            return due.settle(rule(region, now), now)
+
+        return self._certain(lambda: self._transactions.decide(name, with_consequences))
+
+    def _certain(self, attempt: Callable[[], Region]) -> Region:
+        """Run one transaction; where its COMMIT's answer was lost, ask again: the rule recognises what was done."""
+        try:
+            return attempt()
+        except OutcomeUnknown:
+            return attempt()
+
+    def _seen(self, region: Region, member: MemberId) -> MemberView:
+        _, now = self._transactions.read_for(region.name, member)
+        return view.of_member(region, member, now)
