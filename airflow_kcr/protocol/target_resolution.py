@@ -16,7 +16,7 @@ Rules (design sections 8 and 9):
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from airflow_kcr.errors import InvalidTarget, ProtocolError
 from airflow_kcr.protocol.instants import back_from, format_instant
@@ -173,7 +173,7 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
         KeyError: the log was read without what the target needs.
     """
     chosen = scope.select(situation.partitions)
-    instant = times_needed(target, situation.log.read_at)
+    times_needed(target, situation.log.read_at)
     if Needs.CHECKPOINT in target.needs and situation.checkpoint is None:
         raise ProtocolError(f"{describe(target)} can't be resolved without the offsets of its checkpoint")
     if isinstance(target, FromFile):
@@ -182,7 +182,7 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
     for partition in situation.partitions:
         entry = _kept(partition, situation)
         if partition in chosen and not (isinstance(target, FromFile) and partition not in target.entries):
-            entry = _aim(target, partition, situation, instant)
+            entry = _aim(target, partition, situation)
         if entry is not None:
             aimed[partition] = entry
     seek = filled(SeekMap(aimed), initial=situation.initial, partitions=situation.partitions)
@@ -197,7 +197,7 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
     )
 
 
-def _aim(target: Target, partition: GroupPartition, situation: Situation, instant: datetime | None) -> SeekEntry | None:
+def _aim(target: Target, partition: GroupPartition, situation: Situation) -> SeekEntry | None:
     """Return the entry of one partition in scope; None: `filled` knows better."""
     match target:
         case ToCheckpoint() | ToRun():
@@ -206,13 +206,17 @@ def _aim(target: Target, partition: GroupPartition, situation: Situation, instan
             return None
         case ToCurrent():
             return _entry(situation.current.get(partition), SeekSource.EXPLICIT)
-        case _ if instant is not None:
+        case ToDatetime(instant=instant):
             return at_time(partition, instant, situation.log, SeekSource.EXPLICIT)
+        case ByDuration(back=back):
+            return at_time(partition, back_from(situation.log.read_at, back), situation.log, SeekSource.EXPLICIT)
         case _:
             return _computed(target, partition, situation)
 
 
-def _computed(target: Target, partition: GroupPartition, situation: Situation) -> SeekEntry:
+def _computed(
+    target: ToEarliest | ToLatest | ToOffset | FromFile | ShiftBy, partition: GroupPartition, situation: Situation
+) -> SeekEntry:
     """Return the entry of a target that the log bounds decide."""
     bounds = situation.log.bounds[partition]
     match target:
@@ -231,7 +235,7 @@ def _computed(target: Target, partition: GroupPartition, situation: Situation) -
             # What was asked for is stored with the entry, and the store's numbers have an end.
             return at_offset(min(position + by, MAX_NUMBER), bounds, SeekSource.EXPLICIT)
         case _:
-            raise ProtocolError(f"{describe(target)} is not decided by log bounds")
+            assert_never(target)
 
 
 def _restored(partition: GroupPartition, situation: Situation) -> SeekEntry | None:

@@ -31,10 +31,10 @@ from airflow_kcr.protocol.region.state import (
 )
 from airflow_kcr.protocol.values import (
     BatchId,
+    Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     RegionName,
@@ -180,8 +180,8 @@ def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:
             ledger[batch_id] = replace(ledger[batch_id], quiet_after=at)
         case RangesUndone(offsets=offsets):
             ledger.update({b.batch: undone(b, offsets) for b in ledger.values()})
-        case BatchesProven(lineage=lineage, progress=progress):
-            ledger.update({b.batch: proven(b, lineage, progress) for b in ledger.values()})
+        case BatchesProven(epoch=epoch, progress=progress):
+            ledger.update({b.batch: proven(b, epoch, progress) for b in ledger.values()})
         case OffsetsForgotten(sequences=sequences):
             gone = frozenset(sequences)
             parts = frozenset(key for key in region.contributions if key[0] in gone)
@@ -215,9 +215,9 @@ def undone(batch: Batch, offsets: Mapping[GroupPartition, Offset]) -> Batch:
     return replace(batch, undone_from=marks, outcome=Outcome.UNDONE if whole else Outcome.DONE)
 
 
-def proven(batch: Batch, lineage: Lineage, progress: OffsetMap) -> Batch:
+def proven(batch: Batch, epoch: Epoch, progress: OffsetMap) -> Batch:
     """Return a batch that a sink's progress proves done: its transaction was committed, whatever was heard of it."""
-    if batch.lineage != lineage or batch.outcome not in {Outcome.UNKNOWN, Outcome.DISCARDED}:
+    if batch.epoch != epoch or batch.outcome not in {Outcome.UNKNOWN, Outcome.DISCARDED}:
         return batch
     if all(p in progress and r.to <= progress[p] for p, r in batch.ranges.items()):
         return replace(batch, outcome=Outcome.DONE)

@@ -25,7 +25,7 @@ from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState, ResetCause, Wanted
 from airflow_kcr.protocol.region.state import RESET_STATES
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import Incarnation
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, Offset
 
 Driven: TypeAlias = tuple[Member, tuple[Effect, ...]]
 
@@ -229,7 +229,8 @@ def _batch(member: Member, now: float) -> Driven:
     match batch.phase:
         case Phase.RUNNING if "run" in member.awaited and not batch.doomed:
             member = replace(member, awaited=member.awaited - {"run"})
-            return member, (effects.Run(batch=batch.batch, ranges=batch.ranges),)
+            progress = OffsetMap({p: past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
+            return member, (effects.Run(batch=batch.batch, ranges=batch.ranges, progress=progress),)
         case Phase.RUNNING if "run" in member.awaited:
             member = replace(member, awaited=member.awaited - {"run"})
             return _batch(_in(member, batch, Phase.QUIET, now), now)
@@ -309,7 +310,10 @@ def _reset(member: Member, now: float) -> Driven:
             return member, ()
         member = awaiting(replace(member, reset_epoch=view.epoch, found=None), "reset_sinks")
         resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
-        return member, (effects.ResetSinks(epoch=view.epoch, resume=resume, open=view.open, target=view.target),)
+        reset = effects.ResetSinks(
+            epoch=view.epoch, resume=resume, open=view.open, target=view.target, skips=view.skips
+        )
+        return member, (reset,)
     if member.found is None or "acknowledge" in member.awaited:
         return member, ()
     caller = Caller(member=member.member, incarnation=_own(member), epoch=view.epoch)
@@ -502,6 +506,14 @@ def _is_well(member: Member) -> bool:
         and not member.terminating
         and member.why is not Why.STORE_AWAY
     )
+
+
+def past_skips(view: MemberView | None, partition: GroupPartition, offset: Offset) -> Offset:
+    """Return the next offset at or after `offset` that is not skipped, as far as the view tells."""
+    for skipped in () if view is None else view.skips.get(partition, ()):
+        if skipped == offset:
+            offset = Offset(skipped + 1)
+    return offset
 
 
 def _own(member: Member) -> Incarnation:

@@ -22,6 +22,7 @@ from airflow_kcr.protocol.values import (
     Epoch,
     GroupPartition,
     Incarnation,
+    Offset,
     Range,
     Sequence,
 )
@@ -113,6 +114,8 @@ class Run:
 
     batch: BatchId
     ranges: Mapping[GroupPartition, Range]
+    progress: OffsetMap
+    """What a fenced sink stores as its progress with the output: the ends of the ranges, past skipped records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +160,8 @@ class ResetSinks:
 
     open: Mapping[GroupPartition, OpenTarget]
     target: Target | None
+    skips: Mapping[GroupPartition, tuple[Offset, ...]]
+    """Records that a person chose to step over: a sink's progress that stands at one moves past it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

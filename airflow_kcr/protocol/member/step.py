@@ -28,7 +28,7 @@ from airflow_kcr.protocol.member.state import (
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Sequence
+from airflow_kcr.protocol.values import BatchId, Sequence
 
 E = TypeVar("E")
 Handler = Callable[[Member, E, float], Member]
@@ -249,17 +249,10 @@ def _batch_quiet(member: Member, event: events.BatchQuiet, now: float) -> Member
 def _ended(member: Member, event: events.Ended, now: float) -> Member:
     batch = _in_phase(member, event.batch, frozenset({Phase.ENDING}))
     view = member.view
-    places = {p: _past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
+    places = {p: drive.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
     same_epoch = view is not None and view.epoch == batch.epoch
     positions = member.positions.replace(places) if same_epoch else member.positions
     return replace(member, batch=None, positions=positions, plan_after=0.0)
-
-
-def _past_skips(view: MemberView | None, partition: GroupPartition, offset: Offset) -> Offset:
-    for skipped in () if view is None else view.skips.get(partition, ()):
-        if skipped == offset:
-            offset = Offset(skipped + 1)
-    return offset
 
 
 def _end_refused(member: Member, event: events.EndRefused, now: float) -> Member:

@@ -43,7 +43,7 @@ def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenT
     return {
         p: OpenTarget(source=entry.source, fallback=entry.current or automatic.without_progress(region, p))
         for p, entry in region.seek.items()
-        if entry.offset is None and region.claims[p].owner == member
+        if entry.offset is None and (claim := region.claims.get(p)) is not None and claim.owner == member
     }
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.region.state import NO_SEEK, Region, base_offsets, initial_offsets, universe
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled, from_offsets
 from airflow_kcr.protocol.values import GroupPartition, Offset
@@ -31,20 +33,21 @@ def target(region: Region) -> SeekMap:
 
 
 def _entry(region: Region, partition: GroupPartition, base: SeekEntry) -> SeekEntry:
-    claim = region.claims.get(partition)
-    current = None if claim is None else claim.position
-    if claim is None or claim.resume is None:
-        return SeekEntry(offset=base.offset, source=base.source, current=current, clamped_from=base.clamped_from)
+    claim = region.claims.get(partition, Claim())
+    resume, current = claim.resume, claim.position
+    to_base = SeekEntry(offset=base.offset, source=base.source, current=current, clamped_from=base.clamped_from)
     delivery = region.rules.groups[partition.group].delivery
     match delivery:
         case Delivery.AT_LEAST_ONCE:
-            return SeekEntry(offset=base.offset, source=base.source, current=current, clamped_from=base.clamped_from)
+            return to_base
         case Delivery.ALMOST_ONCE:
-            return _reached(claim.position, claim.resume, current)
+            return to_base if resume is None else _reached(claim.position, resume, current)
         case Delivery.AT_MOST_ONCE:
-            return _reached(claim.begun_to, claim.resume, current)
+            return to_base if resume is None else _reached(claim.begun_to, resume, current)
         case Delivery.EXACTLY_ONCE:
-            return SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=current)
+            # While the base's own entry is open nothing was processed in its lineage, so no sink has progress in it.
+            is_open = base.offset is None
+            return to_base if is_open else SeekEntry(offset=None, source=SeekSource.SINK_PROGRESS, current=current)
         case _:
             assert_never(delivery)
 
@@ -53,6 +56,23 @@ def _reached(offset: Offset | None, resume: Offset, current: Offset | None) -> S
     if offset is None or offset <= resume:
         return SeekEntry(offset=resume, source=SeekSource.RESUME_POINT, current=current)
     return SeekEntry(offset=offset, source=SeekSource.BATCH_END, current=current)
+
+
+def last_done(region: Region) -> OffsetMap:
+    """Return, per partition, the furthest place up to which everything is known to be done.
+
+    That is its position; while a reset has not yet found out where that is, the base's offset, else the initial one.
+    A sink may have gone further; rolled back to here it holds each record once.
+    """
+    base, initial = base_offsets(region), initial_offsets(region)
+    known: dict[GroupPartition, Offset] = {}
+    for partition in universe(region):
+        claim = region.claims.get(partition)
+        place = None if claim is None else claim.position
+        place = base.get(partition, initial.get(partition)) if place is None else place
+        if place is not None:
+            known[partition] = place
+    return OffsetMap(known)
 
 
 def without_progress(region: Region, partition: GroupPartition) -> Offset | None:

@@ -37,6 +37,7 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import (
     Region,
+    contributions_to,
     digest,
     moved_to,
     past_skips,
@@ -123,6 +124,10 @@ def _require_own_positions(region: Region, now: datetime, part: Part) -> None:
             f"{part.member} must contribute exactly the partitions it holds; not so: {', '.join(map(str, strange[:5]))}"
         )
     for partition, offset in part.offsets.items():
+        if held[partition].is_in_flight:
+            raise BatchRefused(
+                f"{partition}: a batch begun up to {held[partition].begun_to} was not accepted; a reset follows, no cut"
+            )
         if held[partition].position != offset:
             raise ConflictingContribution(
                 f"{part.member} contributes {offset} for {partition}, the store has {held[partition].position}"
@@ -151,7 +156,7 @@ def lacking(region: Region, cut: Checkpoint) -> tuple[str, ...]:
     Complete needs both: a roster alone would miss a partition that nobody held, coverage alone a member that has yet to
     say it is idle (the ancestor's B3).
     """
-    parts = {m: c for (s, m), c in region.contributions.items() if s == cut.sequence}
+    parts = contributions_to(region, cut.sequence)
     waiting = [f"{m} has not contributed" for m in sorted(cut.roster) if m not in parts]
     covered = {p for c in parts.values() for p in c.offsets}
     gaps = [f"nobody contributed {p}" for p in sorted(region.frozen[cut.sequence] - covered)]
@@ -163,7 +168,7 @@ def _completed(region: Region, now: datetime) -> Region:
     cut = region.cut
     if cut is None:
         return region
-    parts = {m: c for (s, m), c in region.contributions.items() if s == cut.sequence}
+    parts = contributions_to(region, cut.sequence)
     try:
         offsets = merged(parts)
     except OverlappingOffsets as overlap:

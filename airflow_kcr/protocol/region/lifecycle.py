@@ -22,7 +22,6 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     Requester,
     ResetCause,
-    ResetState,
     Wanted,
 )
 from airflow_kcr.protocol.region.state import RESET_STATES, Region, Spec, live_members, moved_to, put, record
@@ -108,10 +107,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     region = cuts.abort(region, now, "the region stopped")
     every = frozenset(CutPurpose)
     region = requests.cancel(region, now, "the region stopped", purposes=every)
-    reset = region.reset
-    if reset is not None:
-        row = replace(reset, state=ResetState.SUPERSEDED, done_at=now)
-        region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    region = resets.give_up(region, now, "the region stopped; the next start goes to the base")
     region = resets.settle_commit(region, now, Committed.NO, "the region stopped first")
     region = record(replace(region, stopping=None, halt=None), now, events.Stopped(drained=drained))
     return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")

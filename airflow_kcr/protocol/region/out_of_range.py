@@ -13,7 +13,7 @@ from datetime import datetime
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import automatic, resets
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, ResetCause
-from airflow_kcr.protocol.region.state import Region, put
+from airflow_kcr.protocol.region.state import Region, past_skips, put
 from airflow_kcr.protocol.rules import OutOfRangePolicy
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import GroupPartition, Offset
@@ -44,7 +44,7 @@ def found(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> tuple[O
         elif position < log.start:
             why = f"retention overtook it: the log now starts at {log.start}"
             policy = region.rules.out_of_range
-        elif position > log.end:
+        elif position > past_skips(region, partition, log.end):
             why = f"the log's end moved back to {log.end}"
             policy = region.rules.beyond_end
         else:
@@ -69,8 +69,12 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
         if t.bounds.topic_id and t.bounds.topic_id != region.claims[t.partition].topic_id
     }
     region = replace(region, claims=put(region.claims, recreated))
-    target = automatic.target(region)
-    entries: dict[GroupPartition, SeekEntry] = dict(target)
+    # A sink's progress of an older lineage is none, so in this new one its partitions go where all is known to be done.
+    done = automatic.last_done(region)
+    entries: dict[GroupPartition, SeekEntry] = {
+        p: replace(e, offset=done.get(p), source=SeekSource.BATCH_END) if e.source is SeekSource.SINK_PROGRESS else e
+        for p, e in automatic.target(region).items()
+    }
     for trouble in troubles:
         log = trouble.bounds
         offset = log.start if trouble.policy is OutOfRangePolicy.EARLIEST else log.end

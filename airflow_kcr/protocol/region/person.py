@@ -24,7 +24,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import events, requests, resets, resolution
+from airflow_kcr.protocol.region import automatic, events, requests, resets, resolution
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -34,7 +34,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, moved_to, put, record
+from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, contributions_to, moved_to, put, record
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Nonce, Offset, Sequence
@@ -130,9 +130,8 @@ def begin_at_cut(region: Region, now: datetime, cut: Checkpoint) -> Region:
     """
     reset = region.person_resets[cut.nonce]
     seen: dict[GroupPartition, LogBounds] = {}
-    for (sequence, _), part in region.contributions.items():
-        if sequence == cut.sequence:
-            seen.update(part.bounds)
+    for part in contributions_to(region, cut.sequence).values():
+        seen.update(part.bounds)
     try:
         return _begin(region, now, reset, region.offsets[cut.sequence], seen)
     except RefusedError as refused:
@@ -168,7 +167,7 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
             region = _failed(region, now, other, f"a forced reset ({reset.nonce}) took its place")
     if region.state is RegionState.STOPPED:
         raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
-    current = {p: c.position for p, c in region.claims.items() if c.position is not None}
+    current = automatic.last_done(region)
     region = _abandon_unpublished(region, now, resolution.target_checkpoint(region, reset))
     return _begin(region, now, reset, current, {})
 
@@ -214,9 +213,12 @@ def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Regi
 
 
 def fail_all(region: Region, now: datetime, why: str) -> Region:
-    """Return the region with every unfinished request of a person failed: what they wait for is not coming."""
+    """Return the region with every request of a person failed that has not begun: what they wait for is not coming.
+
+    One that has begun ends with its reset (`resets.give_up`).
+    """
     for reset in sorted(region.person_resets.values(), key=lambda r: r.order):
-        if reset.state in ACTIVE:
+        if reset.state in {PersonResetState.WAITING, PersonResetState.DRAINING}:
             region = _failed(region, now, reset, why)
     return region
 

@@ -68,6 +68,8 @@ def begin(
     earlier = region.reset
     region = cuts.abort(region, now, f"a reset began ({cause})")
     must_publish = tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE))
+    if opening is not None:
+        region = give_up(region, now, f"another reset ({cause}) opened a lineage before it was done")
     region = _superseded(region, now, earlier)
     first = opening is None and region.base is None
     if first:
@@ -138,6 +140,21 @@ def _superseded(region: Region, now: datetime, earlier: Reset | None) -> Region:
         row = replace(earlier, state=ResetState.SUPERSEDED, done_at=now)
         region = replace(region, resets=put(region.resets, {row.epoch: row}))
     return settle_commit(region, now, Committed.SUPERSEDED, "a reset began")
+
+
+def give_up(region: Region, now: datetime, why: str) -> Region:
+    """Return the region with its running reset superseded, and the person's request failed that it carries out."""
+    reset = region.reset
+    if reset is None:
+        return region
+    row = replace(reset, state=ResetState.SUPERSEDED, done_at=now)
+    region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    person = None if reset.person is None else region.person_resets.get(reset.person)
+    if person is None or person.state is not PersonResetState.BEGUN:
+        return region
+    failed = replace(person, state=PersonResetState.FAILED, failure=why, ended_at=now)
+    region = replace(region, person_resets=put(region.person_resets, {failed.nonce: failed}))
+    return record(region, now, events.PersonResetFailed(nonce=failed.nonce, why=why))
 
 
 def settle_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
@@ -228,7 +245,10 @@ def _with_ledger_settled(region: Region, now: datetime, reset: Reset) -> Region:
     }
     if not progress:
         return region
-    proven = BatchesProven(lineage=reset.lineage, progress=OffsetMap(progress))
+    ran = max((e for e, r in region.resets.items() if e < reset.epoch and r.state is ResetState.DONE), default=None)
+    if ran is None:
+        return region
+    proven = BatchesProven(epoch=ran, progress=OffsetMap(progress))
     return replace(region, ledger=(*region.ledger, proven))
 
 
@@ -237,7 +257,7 @@ def _marked_done(region: Region, now: datetime, reset: Reset) -> Region:
     region = replace(region, resets=put(region.resets, {row.epoch: row}))
     region = record(region, now, events.ResetDone(epoch=reset.epoch, sequence=reset.sequence))
     person = None if reset.person is None else region.person_resets.get(reset.person)
-    if person is not None:
+    if person is not None and person.state is PersonResetState.BEGUN:
         done = replace(person, state=PersonResetState.DONE, ended_at=now)
         region = replace(region, person_resets=put(region.person_resets, {done.nonce: done}))
     return region
@@ -265,11 +285,8 @@ def demand(region: Region, now: datetime, cause: ResetCause, detail: str) -> Reg
 
 def halt(region: Region, now: datetime, reason: Halt) -> Region:
     """Return the region halted: no cut, no attempt, nothing begins or ends until a person chooses."""
-    earlier = region.reset
     region = cuts.abort(region, now, f"the region was halted ({reason.reason})")
-    if earlier is not None:
-        row = replace(earlier, state=ResetState.SUPERSEDED, done_at=now)
-        region = replace(region, resets=put(region.resets, {row.epoch: row}))
+    region = give_up(region, now, f"the region was halted ({reason.reason}); a resume goes to the base")
     region = record(
         replace(region, halt=reason, stopping=None),
         now,

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import path
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset
-from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
+from airflow_kcr.protocol.region.state import Region, contributions_to, initial_offsets, universe
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs, Target, ToCheckpoint, ToDatetime, ToInitial, ToRun
@@ -188,9 +188,8 @@ def _checkpoint(region: Region, sequence: Sequence | None) -> tuple[OffsetMap | 
     if row.is_complete:
         return region.offsets[sequence], SeekMap({})
     offsets, committed = EMPTY, EMPTY
-    for (of, _), part in sorted(region.contributions.items()):
-        if of == sequence:
-            offsets, committed = offsets.union(part.offsets), committed.union(part.committed)
+    for _, part in sorted(contributions_to(region, sequence).items()):
+        offsets, committed = offsets.union(part.offsets), committed.union(part.committed)
     earlier = [c for c in path.usable(region) if c.sequence < sequence]
     previous = region.offsets[earlier[-1].sequence] if earlier else EMPTY
     fills = {p: SeekEntry(offset=o, source=SeekSource.COMMITTED) for p, o in committed.items()}

@@ -103,9 +103,13 @@ class RangesUndone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchesProven:
-    """Ledger: batches of this lineage that lie wholly at or below a sink's progress were done after all."""
+    """Ledger: unaccepted batches of this epoch that lie wholly at or below a sink's progress were done after all.
 
-    lineage: Lineage
+    Only of the epoch that ran before: an older one has had its own reset, which found less, and its ranges were since
+    processed by others.
+    """
+
+    epoch: Epoch
     progress: OffsetMap
 
 
@@ -336,6 +340,11 @@ def base_offsets(region: Region) -> OffsetMap:
     if region.base_epoch is not None:
         return region.seek_maps[region.base_epoch].offsets
     return region.offsets[region.base]
+
+
+def contributions_to(region: Region, sequence: Sequence) -> dict[MemberId, Contribution]:
+    """Return what was contributed to one cut; the other cuts' contributions are not looked at."""
+    return {m: region.contributions[s, m] for s, m in region.contributions if s == sequence}
 
 
 def universe(region: Region) -> frozenset[GroupPartition]:

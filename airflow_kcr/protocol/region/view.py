@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import acknowledgement, batches, bounds
 from airflow_kcr.protocol.region.rows import (
     BoundOffset,
@@ -24,7 +24,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import Region, live_members
+from airflow_kcr.protocol.region.state import Region, base_offsets, live_members
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     Epoch,
@@ -93,6 +93,9 @@ class MemberView:
     bound_offsets: Mapping[GroupPartition, BoundOffset] = field(default_factory=dict)
     """Where that bound falls, as far as it is known."""
 
+    base: OffsetMap = EMPTY
+    """The base's offsets of the member's partitions, where there is a bound: below them no bound falls."""
+
     skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
     records_left: int | None = None
     """How many offsets may be begun before the cut by count."""
@@ -135,6 +138,7 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
         target=None if person is None else person.target,
         limit=limit,
         bound_offsets={p: row for p, row in located.items() if row is not None},
+        base=EMPTY if limit is None else base_offsets(region).restrict(claims),
         skips={p: region.skips[p] for p in claims if p in region.skips},
         records_left=batches.records_left(region),
         initialised=region.initialised,

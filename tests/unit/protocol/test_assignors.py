@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
@@ -34,6 +34,18 @@ def run(
         None if previous is None else {name: tps(owned) for name, owned in previous.items()},
     )
     return {name: " ".join(f"{tp.topic}:{tp.partition}" for tp in owned) for name, owned in found.items()}
+
+
+def moving(wanted: Mapping[str, str]) -> Callable[[sticky_assignor._General, Iterable[TopicPartition]], bool]:
+    """Return a way of balancing that hands over what it was told to."""
+
+    def move(general: sticky_assignor._General, partitions: Iterable[TopicPartition]) -> bool:
+        found = [tp for tp in partitions if f"{tp.topic}:{tp.partition}" in wanted]
+        for tp in found:
+            general._hand_over(tp, wanted[f"{tp.topic}:{tp.partition}"])
+        return bool(found)
+
+    return move
 
 
 class TestEveryAssignor:
@@ -223,9 +235,8 @@ class TestStickyWithEqualSubscriptions:
         assert after == {"consumer2": before["consumer2"], "consumer3": before["consumer3"], "consumer4": "topic1:0"}
 
     def test_a_partition_that_two_claim_belongs_to_neither(self) -> None:
-        previous = {"a": "t:0 t:2", "b": "t:1 t:2"}
-        members = dict.fromkeys("abc", "t")
-        assert run(STICKY, members, {"t": 3}, previous) == {"a": "t:0", "b": "t:1", "c": "t:2"}
+        previous = {"a": "t:0 t:2", "b": "t:2"}
+        assert run(STICKY, {"a": "t", "b": "t"}, {"t": 4}, previous) == {"a": "t:0 t:1", "b": "t:2 t:3"}
 
     def test_what_no_longer_exists_is_not_kept(self) -> None:
         assert run(STICKY, {"a": "t"}, {"t": 1}, {"a": "t:0 t:5 gone:0", "left": "t:0"}) == {"a": "t:0"}
@@ -290,21 +301,47 @@ class TestStickyWithDifferentSubscriptions:
             "m3": "t0:0 t0:1",
         }
 
-    def test_moves_that_did_not_improve_the_balance_are_undone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def move_for_the_worse(general: sticky_assignor._General, partitions: list[TopicPartition]) -> bool:
-            for tp in partitions:
-                general._hand_over(tp, "b")
-            return bool(partitions)
+    def test_a_partition_that_came_back_counts_as_never_moved(self) -> None:
+        members = {"m0": "t0 t1 t2 t3", "m1": "t0 t1 t2 t3", "m2": "t0 t1 t2 t3", "m3": "t1"}
+        previous = {
+            "m0": "t0:0 t0:2 t0:3 t1:0 t1:1 t1:2 t1:3 t3:1",
+            "m1": "t2:0 t2:2",
+            "m2": "t3:0",
+            "m3": "t0:1 t3:2 t3:3",
+        }
+        found = run(STICKY, members, {"t0": 4, "t1": 4, "t2": 3, "t3": 4}, previous)
+        assert found["m1"].startswith("t2:0 t2:2 ")
+        assert {name: len(owned.split()) for name, owned in found.items()} == {"m0": 4, "m1": 4, "m2": 4, "m3": 3}
 
-        monkeypatch.setattr(sticky_assignor._General, "_move", move_for_the_worse)
-        previous = {"a": "t:0", "b": "t:1"}
-        assert run(STICKY, {"a": "t u", "b": "t"}, {"t": 2}, previous) == previous
+    def test_moves_that_did_not_improve_the_balance_are_undone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        members, previous = {"a": "t u", "b": "t"}, {"a": "t:0", "b": "t:1"}
+        monkeypatch.setattr(sticky_assignor._General, "_move", moving({"t:0": "b", "t:1": "b"}))
+        assert run(STICKY, members, {"t": 2}, previous) == previous
+        # Where nothing was owned there is nothing to go back to.
+        assert run(STICKY, members, {"t": 2}) == {"a": "", "b": "t:0 t:1"}
+
+    def test_members_that_share_no_topic_have_no_say_in_that(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        members = {"fixed": "own", "x": "t", "y": "t", "z": "t"}
+        previous = {"fixed": "own:0", "x": "t:0", "y": "t:1", "z": "t:2 t:3 t:4 t:5 t:6 t:7 t:8"}
+        # Among x, y and z 1, 1, 7 becomes 0, 4, 5: better. With the 1 of the fixed member it would be as bad as before.
+        monkeypatch.setattr(sticky_assignor._General, "_move", moving({"t:0": "y", "t:2": "y", "t:3": "y"}))
+        found = run(STICKY, members, {"own": 1, "t": 9}, previous)
+        assert found == {"fixed": "own:0", "x": "", "y": "t:1 t:0 t:2 t:3", "z": "t:4 t:5 t:6 t:7 t:8"}
 
     def test_new_partitions_move_before_owned_ones(self) -> None:
         members = {"a": "t u", "b": "t", "c": "t u"}
         previous = {"a": "t:0 t:1", "b": "t:2 t:3"}
         found = run(STICKY, members, {"t": 4, "u": 2}, previous)
         assert found == {"a": "t:0 t:1", "b": "t:2 t:3", "c": "u:0 u:1"}
+
+    def test_where_something_is_taken_away_new_and_owned_partitions_move_alike(self) -> None:
+        members = {"m0": "t2", "m1": "t1 t2", "m2": "t1"}
+        previous = {"m0": "t1:0 t2:1 t2:2", "m2": "t2:0 t2:3"}
+        assert run(STICKY, members, {"t1": 1, "t2": 4}, previous) == {
+            "m0": "t2:2 t2:3",
+            "m1": "t2:0 t2:1",
+            "m2": "t1:0",
+        }
 
     def test_what_is_no_longer_subscribed_to_is_given_up(self) -> None:
         members = {"a": "u", "b": "t u"}

@@ -130,8 +130,9 @@ class TestFindings:
         assert len(findings("flights,0,1\ntopic,partition,offset\n")) == 2
 
     def test_a_partition_that_is_there_twice(self) -> None:
-        assert findings("flights,0,1\nflights,1,2\nflights,0,1\n") == [
-            "line 3, column 1 (topic): etl:flights-0 is in line 1 already"
+        assert findings("flights,0,1\nflights,1,2\nflights,0,1\nflights,0,3\n") == [
+            "line 3, column 1 (topic): etl:flights-0 is in line 1 already",
+            "line 4, column 1 (topic): etl:flights-0 is in line 1 already",
         ]
 
     def test_what_the_region_does_not_have(self) -> None:

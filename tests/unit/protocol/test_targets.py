@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -145,6 +146,13 @@ class TestValues:
     def test_what_means_nothing_cannot_be_made(self, make: Callable[[], Target], why: str) -> None:
         with pytest.raises(InvalidTarget, match=why):
             make()
+
+    def test_a_local_time_that_happens_twice_names_the_one_that_was_meant(self) -> None:
+        # 02:30 in Berlin, when the clocks went back: Python finds no two zones' times equal there.
+        berlin = ZoneInfo("Europe/Berlin")
+        first, second = (datetime(2025, 10, 26, 2, 30, fold=fold, tzinfo=berlin) for fold in (0, 1))
+        assert ToDatetime(instant=first) == parse_target("to-datetime", "2025-10-26T00:30:00Z")
+        assert ToDatetime(instant=second) == parse_target("to-datetime", "2025-10-26T01:30:00Z")
 
 
 class TestText:

@@ -1,0 +1,8 @@
+"""The invariants of a region, proved or refuted from its history alone (design section 15)."""
+
+from __future__ import annotations
+
+from airflow_kcr.protocol.invariants.history import History, Violation
+from airflow_kcr.protocol.invariants.verify import report, verify
+
+__all__ = ["History", "Violation", "report", "verify"]

@@ -1,0 +1,109 @@
+"""What became of one record, and which records were delivered more than once and why: answers from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_kcr.protocol.invariants.history import Index
+from airflow_kcr.protocol.invariants.replays import begun_again
+from airflow_kcr.protocol.region.events import ResetBegun
+from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Offset,
+    Range,
+    Sequence,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One time that an offset was begun."""
+
+    batch: BatchId
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+    lineage: Lineage
+    sequence: Sequence
+    begun_after: EventNumber
+    outcome: Outcome | None
+    """Of the batch at this offset: UNDONE where a reset went back to it or before; None: it still runs."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether it counts: done and not undone."""
+        return self.outcome is Outcome.DONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redelivery:
+    """Offsets that were begun again."""
+
+    partition: GroupPartition
+    range: Range
+    batch: BatchId
+    """The batch that began them again."""
+
+    earlier: tuple[BatchId, ...]
+    """Who had begun them before, oldest first."""
+
+    epoch: Epoch | None
+    """The reset that went back; None: nothing accounts for it (a violation of R8)."""
+
+    cause: ResetCause | None
+
+
+def deliveries(index: Index, partition: GroupPartition, offset: Offset) -> tuple[Delivery, ...]:
+    """Return every time that an offset was begun, oldest first; empty: it never was (or not yet)."""
+    return tuple(
+        _delivery(handled.batch, partition, offset)
+        for handled in index.begun.get(partition, ())
+        if handled.range.from_ <= offset < handled.range.to
+    )
+
+
+def _delivery(batch: Batch, partition: GroupPartition, offset: Offset) -> Delivery:
+    mark = batch.undone_from.get(partition)
+    is_undone = batch.outcome is Outcome.DONE and mark is not None and mark <= offset
+    return Delivery(
+        batch=batch.batch,
+        member=batch.member,
+        incarnation=batch.incarnation,
+        epoch=batch.epoch,
+        lineage=batch.lineage,
+        sequence=batch.sequence,
+        begun_after=batch.begun_after,
+        outcome=Outcome.UNDONE if is_undone else batch.outcome,
+    )
+
+
+def redeliveries(index: Index) -> Iterator[Redelivery]:
+    """Yield the offsets that were begun more than once, each with the reset that made it so."""
+    for again in begun_again(index):
+        epoch = None if again.reset is None else index.epochs.at(again.reset)
+        attempt = None if epoch is None else index.attempts.get(epoch)
+        begun: ResetBegun | None = None if attempt is None else attempt.begun
+        earlier = [
+            h.batch.batch
+            for h in index.begun[again.partition]
+            if h.number <= again.batch.begun_after
+            and h.batch.batch != again.batch.batch
+            and h.range.from_ < again.range.to
+            and again.range.from_ < h.range.to
+        ]
+        yield Redelivery(
+            partition=again.partition,
+            range=again.range,
+            batch=again.batch.batch,
+            earlier=tuple(earlier),
+            epoch=epoch,
+            cause=None if begun is None else begun.cause,
+        )

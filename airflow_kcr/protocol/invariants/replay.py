@@ -1,0 +1,224 @@
+"""Building the index of a history: one pass over the events, one over the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.invariants.history import (
+    Attempt,
+    Cut,
+    Handled,
+    History,
+    Holder,
+    Index,
+    PersonRequest,
+    Place,
+    Start,
+    Timeline,
+    offsets_of,
+)
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.values import EventNumber, GroupId, GroupPartition, Incarnation, Offset
+from airflow_kcr.protocol.values import Sequence as CutSequence
+
+
+def indexed(history: History) -> Index:
+    """Return the index of a history.
+
+    It takes the events as they are: what contradicts itself is for the checks to find.
+    """
+    index = Index(history=history)
+    for event in history.events:
+        _note_numbers(index, event)
+        _note(index, event.number, event.body)
+    last = index.last
+    for batch in history.batches:
+        if batch.begun_after > last:
+            continue
+        for partition, range_ in batch.ranges.items():
+            index.begun[partition].append(Handled(batch.begun_after, range_, batch))
+    for handled in index.begun.values():
+        handled.sort(key=lambda h: (h.number, h.range))
+    return index
+
+
+def _note_numbers(index: Index, event: events.Event) -> None:
+    """Note the epoch from the events that begin one; from no other, so that one without a cause stands out."""
+    number = event.number
+    match event.body:
+        case events.ResetBegun(epoch=epoch) | events.Killed(epoch=epoch):
+            index.epochs.put(number, epoch)
+        case events.StoreRestoredSeen():
+            index.epochs.put(number, event.epoch)
+        case _:
+            pass
+    index.lineages.put(number, event.lineage)
+
+
+def _note(index: Index, number: EventNumber, body: events.Body) -> None:
+    match body:
+        case events.RegionCreated(deliveries=found) | events.SpecChanged(deliveries=found):
+            index.deliveries.put(number, {GroupId(g): Delivery(d) for g, d in found.items()})
+        case events.StateChanged(after=after):
+            index.states.put(number, after)
+        case events.InitialOffsetsStored(offsets=offsets, bounds=bounds):
+            for partition, offset in offsets.items():
+                index.starts[partition].append(Start(number, offset, bounds[partition].topic_id))
+        case events.Skipped(offsets=offsets):
+            for partition, offset in offsets.items():
+                index.skips[partition].setdefault(offset, number)
+        case events.MemberRegistered() | events.MemberLeft() | events.Claimed():
+            _note_member(index, number, body)
+        case events.PersonResetAccepted() | events.PersonResetFailed() | events.CutRequested():
+            _note_person(index, number, body)
+        case events.ResetBegun() | events.SeekWritten() | events.ResetDone():
+            _note_reset(index, number, body)
+        case _:
+            _note_cut(index, number, body)
+
+
+def _note_member(
+    index: Index, number: EventNumber, body: events.MemberRegistered | events.MemberLeft | events.Claimed
+) -> None:
+    member = body.member
+    newest = index.newest.setdefault(member, Timeline(Incarnation(0)))
+    present = index.present.setdefault(member, Timeline[Incarnation | None](None))
+    match body:
+        case events.MemberRegistered(incarnation=incarnation):
+            newest.put(number, incarnation)
+            present.put(number, incarnation)
+        case events.MemberLeft():
+            # Whether it gave up its claims too (it left) or not (it keeps its slot) can't be told from the event.
+            present.put(number, None)
+        case events.Claimed():
+            holder = Holder(member, body.incarnation, body.epoch)
+            for partition in body.dropped:
+                index.claims.setdefault(partition, Timeline(None)).put(number, None)
+            for partition in body.partitions:
+                index.claims.setdefault(partition, Timeline(None)).put(number, holder)
+
+
+def _note_person(
+    index: Index,
+    number: EventNumber,
+    body: events.PersonResetAccepted | events.PersonResetFailed | events.CutRequested,
+) -> None:
+    match body:
+        case events.PersonResetAccepted(nonce=nonce, forced=forced):
+            index.persons[nonce] = PersonRequest(number=number, forced=forced)
+        case events.PersonResetFailed(nonce=nonce):
+            if nonce in index.persons:
+                index.persons[nonce].ended = number
+        case events.CutRequested(nonce=nonce):
+            if nonce in index.persons:
+                index.persons[nonce].asked = number
+
+
+def _note_reset(
+    index: Index, number: EventNumber, body: events.ResetBegun | events.SeekWritten | events.ResetDone
+) -> None:
+    match body:
+        case events.ResetBegun():
+            opens = body.base == body.sequence
+            attempt = Attempt(number=number, begun=body, seek=dict(body.seek), opens=opens)
+            index.attempts[body.epoch] = attempt
+            index.bases.put(number, body.base)
+            index.stamps.put(number, CutSequence(body.sequence + 1))
+            if opens:
+                attempt.undone = _undo(index, number, body.seek.offsets)
+            _place(index, number, body.seek, opens=opens)
+            if body.person in index.persons:
+                index.persons[body.person].begun = body.epoch
+        case events.SeekWritten(epoch=epoch, seek=seek):
+            written = index.attempts.get(epoch)
+            if written is not None:
+                written.seek.update(seek)
+            base = index.bases.at(number)
+            if base is not None and base not in index.cuts:
+                _undo(index, number, seek.offsets)
+            _place(index, number, seek, opens=False)
+        case events.ResetDone(epoch=epoch):
+            done = index.attempts.get(epoch)
+            if done is None:
+                return
+            done.done = number
+            if done.begun.person in index.persons and index.persons[done.begun.person].ended is None:
+                index.persons[done.begun.person].ended = number
+
+
+def _place(index: Index, number: EventNumber, seek: SeekMap, *, opens: bool) -> None:
+    for partition, entry in seek.items():
+        index.seeks[partition].append(Place(number, entry.offset, opens))
+        place = None if entry.offset is None else index.past_skips(partition, entry.offset, number)
+        index.resumes[partition].append(Place(number, place, opens))
+
+
+def _undo(index: Index, number: EventNumber, opening: Mapping[GroupPartition, Offset]) -> tuple[CutSequence, ...]:
+    """Mark the cuts that a lineage opening at these offsets takes off the path (design section 3).
+
+    A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
+    """
+    gone: list[CutSequence] = []
+    place = OffsetMap(opening)
+    kept_newer = False
+    for sequence in sorted(index.cuts, reverse=True):
+        cut = index.cuts[sequence]
+        if not cut.is_on_path(number):
+            continue
+        if cut.is_usable(number):
+            stays = place.covers(offsets_of(cut))
+            kept_newer = kept_newer or stays
+        else:
+            stays = kept_newer
+        if not stays:
+            cut.undone = number
+            gone.append(sequence)
+    return tuple(reversed(gone))
+
+
+def _note_cut(index: Index, number: EventNumber, body: events.Body) -> None:
+    match body:
+        case events.CutOpened():
+            index.cuts[body.sequence] = Cut(number=number, opened=body)
+            index.stamps.put(number, body.sequence)
+        case events.CheckpointsRetired(sequences=sequences):
+            for sequence in sequences:
+                if sequence in index.cuts:
+                    index.cuts[sequence].retired = number
+        case (
+            events.DrainBegun(sequence=sequence)
+            | events.Contributed(sequence=sequence)
+            | events.CutCompleted(sequence=sequence)
+            | events.CutAborted(sequence=sequence)
+            | events.CutPublished(sequence=sequence)
+        ):
+            # A cut that nobody opened is judged by its own check; here an empty opening stands for it.
+            cut = index.cuts.get(sequence)
+            if cut is not None:
+                _note_progress(index, number, cut, body)
+        case _:
+            pass
+
+
+def _note_progress(index: Index, number: EventNumber, cut: Cut, body: events.Body) -> None:
+    match body:
+        case events.DrainBegun():
+            cut.drained = number
+        case events.Contributed():
+            cut.parts.append((number, body))
+        case events.CutPublished():
+            cut.published = number
+        case events.CutAborted():
+            cut.aborted = number
+            index.stamps.put(number, CutSequence(cut.opened.sequence + 1))
+        case events.CutCompleted(sequence=sequence, offsets=offsets):
+            cut.completed = (number, body)
+            index.stamps.put(number, CutSequence(sequence + 1))
+            index.bases.put(number, sequence)
+            for partition, offset in offsets.items():
+                index.resumes[partition].append(Place(number, offset, False))
+        case _:
+            pass

@@ -1,0 +1,60 @@
+"""The engine: how every connection to the store is set up.
+
+No connection is checked before it is used: that would be one more round trip for every batch. A pooled connection that
+has died is found by the first statement of a transaction, which takes a lock or reads, and is replaced then
+(`transactions`).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.engine import URL, make_url
+
+from airflow_kcr.protocol.timeouts import Timeouts
+
+CONNECT_TIMEOUT: Final = 10
+"""Seconds in which a server has to answer a new connection."""
+
+POOL_WAIT: Final = 5.0
+"""Seconds to wait for a connection of the pool to become free."""
+
+
+def build_engine(
+    url: str | URL, *, timeouts: Timeouts | None = None, application: str = "kcr", connections: int = 5
+) -> Engine:
+    """Return an engine whose every connection gives up in time, so that a frozen process can't freeze a region.
+
+    Args:
+        url: an SQLAlchemy URL; the driver is psycopg 3, whatever it says of Postgres.
+        timeouts: the region's times; the three of the connection follow from its lease (design section 4).
+        application: what `pg_stat_activity` shows.
+        connections: how many are kept open; as many again may be opened for a while.
+    """
+    target = make_url(url).set(drivername="postgresql+psycopg")
+    times = timeouts or Timeouts()
+    settings = {
+        "idle_in_transaction_session_timeout": _milliseconds(times.idle_in_transaction_session_timeout),
+        "lock_timeout": _milliseconds(times.lock_timeout),
+        "statement_timeout": _milliseconds(times.statement_timeout),
+        "default_transaction_isolation": r"read\ committed",
+        "timezone": "UTC",
+    }
+    given = target.query.get("options", ())
+    options = [given] if isinstance(given, str) else list(given)
+    # Ours come last, because the last one counts; the URL's query would win over connect_args.
+    options += [f"-c {name}={value}" for name, value in settings.items()]
+    return create_engine(
+        target.update_query_dict({"options": " ".join(options)}),
+        pool_size=connections,
+        max_overflow=connections,
+        pool_timeout=POOL_WAIT,
+        hide_parameters=True,
+        connect_args={"application_name": application, "connect_timeout": CONNECT_TIMEOUT},
+    )
+
+
+def _milliseconds(span: timedelta) -> str:
+    return str(max(span // timedelta(milliseconds=1), 1))

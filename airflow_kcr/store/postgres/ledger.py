@@ -1,0 +1,303 @@
+"""The ledger: batches with their ranges, what became of them, and what a reset makes of them.
+
+Set-based: a reset that undoes a day of batches is two statements. What each does is what `store.memory` says in Python;
+the contract suite holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence as Rows
+from itertools import groupby
+from typing import Any, Final, assert_never
+
+from sqlalchemy import Row, TextClause, text
+
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.region.state import (
+    BatchBegun,
+    BatchClosed,
+    BatchesProven,
+    BatchQuietAfter,
+    LedgerChange,
+    OffsetsForgotten,
+    RangesUndone,
+)
+from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
+from airflow_kcr.store.postgres.layouts import member_of, partition_of
+from airflow_kcr.store.postgres.session import Session
+
+PAGE: Final = 500
+"""Batches per page of the whole ledger: a page's ranges are in memory at once."""
+
+BATCH_COLUMNS: Final = (
+    "number",
+    "batch_id",
+    "group_id",
+    "member_index",
+    "incarnation",
+    "epoch",
+    "lineage",
+    "sequence",
+    "begun_at",
+    "begun_after",
+    "outcome",
+    "ended_at",
+    "ended_after",
+    "quiet_after",
+)
+
+_BATCH: Final = ", ".join(BATCH_COLUMNS)
+_PLACES: Final = (
+    "unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]), "
+    "CAST(:offsets AS bigint[])) AS place (group_id, topic, partition, place)"
+)
+
+# name: begin_batch — its row, and one for each range.
+_BEGIN: Final = text("""
+    WITH begun AS (
+        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
+                               begun_at, begun_after)
+        VALUES (:region, :batch, :group, :index, :incarnation, :epoch, :lineage, :sequence, :begun_at, :begun_after)
+        RETURNING number
+    )
+    INSERT INTO kcr.batch_range (batch_number, region_id, group_id, topic, partition, from_offset, to_offset)
+    SELECT begun.number, :region, r.group_id, r.topic, r.partition, r.from_offset, r.to_offset
+    FROM begun, unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
+                       CAST(:froms AS bigint[]), CAST(:tos AS bigint[]))
+        AS r (group_id, topic, partition, from_offset, to_offset)
+""")
+
+# name: close_batches — a batch has one outcome; the first one stands.
+_CLOSE: Final = text("""
+    UPDATE kcr.batch b SET outcome = c.outcome, ended_at = c.ended_at, ended_after = c.ended_after
+    FROM unnest(CAST(:batches AS text[]), CAST(:outcomes AS text[]), CAST(:ended_at AS timestamptz[]),
+                CAST(:ended_after AS bigint[])) AS c (batch_id, outcome, ended_at, ended_after)
+    WHERE b.region_id = :region AND b.batch_id = c.batch_id AND b.outcome IS NULL
+""")
+
+# name: quiet_batches — from when on a superseded incarnation can't write any more.
+_QUIET: Final = text("""
+    UPDATE kcr.batch b SET quiet_after = c.quiet_after
+    FROM unnest(CAST(:batches AS text[]), CAST(:quiet_after AS timestamptz[])) AS c (batch_id, quiet_after)
+    WHERE b.region_id = :region AND b.batch_id = c.batch_id
+""")
+
+# name: undo_ranges — what was done at or beyond a place is undone; a batch whose every range is, from its begin, is too.
+# An update's own rows aren't visible beside it in one statement, hence the join with what it returns.
+_UNDO: Final = text(f"""
+    WITH marked AS (
+        UPDATE kcr.batch_range r SET undone_from = greatest(place.place, r.from_offset)
+        FROM {_PLACES}, kcr.batch b
+        WHERE r.region_id = :region AND r.group_id = place.group_id AND r.topic = place.topic
+          AND r.partition = place.partition AND r.to_offset > place.place
+          AND place.place < coalesce(r.undone_from, r.to_offset)
+          AND b.number = r.batch_number AND b.outcome = 'done'
+        RETURNING r.batch_number, r.group_id, r.topic, r.partition, r.undone_from
+    )
+    UPDATE kcr.batch b SET outcome = 'undone'
+    FROM (SELECT DISTINCT batch_number FROM marked) touched
+    WHERE b.number = touched.batch_number AND NOT EXISTS (
+        SELECT FROM kcr.batch_range r
+        LEFT JOIN marked m ON m.batch_number = r.batch_number AND m.group_id = r.group_id AND m.topic = r.topic
+                          AND m.partition = r.partition
+        WHERE r.batch_number = b.number
+          AND coalesce(m.undone_from, r.undone_from) IS DISTINCT FROM r.from_offset
+    )
+""")  # noqa: S608 (a constant of this module)
+
+# name: prove_batches — a sink's progress says that they were done, whatever was heard of them.
+_PROVE: Final = text(f"""
+    UPDATE kcr.batch b SET outcome = 'done'
+    WHERE b.region_id = :region AND b.lineage = :lineage AND b.outcome IN ('unknown', 'discarded')
+      AND NOT EXISTS (
+        SELECT FROM kcr.batch_range r
+        LEFT JOIN {_PLACES} ON place.group_id = r.group_id AND place.topic = r.topic AND place.partition = r.partition
+        WHERE r.batch_number = b.number AND (place.place IS NULL OR r.to_offset > place.place)
+      )
+""")  # noqa: S608 (a constant of this module)
+
+# name: forget_offsets — retired checkpoints keep their row and digest.
+_FORGET: Final = (
+    text("DELETE FROM kcr.checkpoint_offset WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
+    text("DELETE FROM kcr.echo WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
+    text("DELETE FROM kcr.contribution WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
+)
+
+_RUNNING: Final = text(
+    f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL ORDER BY number"  # noqa: S608
+)
+_ONE: Final = text(f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND batch_id = :batch")  # noqa: S608
+_PAGE: Final = text(
+    f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND number > :after ORDER BY number LIMIT {PAGE}"  # noqa: S608
+)
+_CONTAINING: Final = text(f"""
+    SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND number IN (
+        SELECT batch_number FROM kcr.batch_range
+        WHERE region_id = :region AND group_id = :group AND topic = :topic AND partition = :partition
+          AND to_offset > :offset AND from_offset <= :offset
+    ) ORDER BY number
+""")  # noqa: S608 (a constant of this module)
+
+# name: ranges — of several batches, in the order of the partitions.
+_RANGES: Final = text("""
+    SELECT batch_number, group_id, topic, partition, from_offset, to_offset, undone_from
+    FROM kcr.batch_range WHERE batch_number = ANY (CAST(:numbers AS bigint[]))
+    ORDER BY group_id, topic, partition
+""")
+
+
+def apply(session: Session, changes: tuple[LedgerChange, ...]) -> None:
+    """Write a decision's ledger changes, in their order; neighbours of one kind in one statement."""
+    for kind, group in groupby(changes, key=type):
+        alike = list(group)
+        if kind is BatchClosed:
+            _close(session, [c for c in alike if isinstance(c, BatchClosed)])
+        elif kind is BatchQuietAfter:
+            _quiet(session, [c for c in alike if isinstance(c, BatchQuietAfter)])
+        else:
+            for change in alike:
+                _apply_one(session, change)
+
+
+def _apply_one(session: Session, change: LedgerChange) -> None:
+    match change:
+        case BatchBegun(batch=batch):
+            _begin(session, batch)
+        case BatchClosed():
+            _close(session, [change])
+        case BatchQuietAfter():
+            _quiet(session, [change])
+        case RangesUndone(offsets=offsets):
+            session.run(_UNDO, **_columns(offsets))
+        case BatchesProven(lineage=lineage, progress=progress):
+            session.run(_PROVE, lineage=lineage, **_columns(progress))
+        case OffsetsForgotten(sequences=sequences):
+            for statement in _FORGET:
+                session.run(statement, gone=list(sequences))
+        case _:
+            assert_never(change)
+
+
+def running(session: Session) -> list[Batch]:
+    """Return the batches that have begun and not ended, oldest first."""
+    return _with_ranges(session, session.rows(_RUNNING))
+
+
+def one(session: Session, batch: BatchId) -> Batch | None:
+    """Return one row of the ledger."""
+    return next(iter(_with_ranges(session, session.rows(_ONE, batch=batch))), None)
+
+
+def containing(session: Session, partition: GroupPartition, offset: Offset) -> list[Batch]:
+    """Return the batches whose ranges contain an offset, oldest first."""
+    found = session.rows(
+        _CONTAINING, group=partition.group, topic=partition.topic, partition=partition.partition, offset=offset
+    )
+    return _with_ranges(session, found)
+
+
+def page(session: Session, after: int) -> tuple[list[Batch], int | None]:
+    """Return the next batches of the ledger beyond a number, and the number to go on after; None: it was the last."""
+    found = session.rows(_PAGE, after=after)
+    return _with_ranges(session, found), found[-1][0] if len(found) == PAGE else None
+
+
+def batch_from(row: Rows[Any], ranges: Rows[Row[Any]]) -> Batch:
+    """Return a batch from its columns and those of its ranges."""
+    _, batch, group, index, incarnation, epoch, lineage, sequence, begun_at, begun_after, *rest = row
+    outcome, ended_at, ended_after, quiet_after = rest
+    read: dict[GroupPartition, Range] = {}
+    undone: dict[GroupPartition, Offset] = {}
+    for _, group_id, topic, number, from_, to, undone_from in ranges:
+        partition = partition_of(group_id, topic, number)
+        read[partition] = Range(from_, to)
+        if undone_from is not None:
+            undone[partition] = undone_from
+    return Batch(
+        batch=batch,
+        member=member_of(group, index),
+        incarnation=incarnation,
+        epoch=epoch,
+        lineage=lineage,
+        sequence=sequence,
+        ranges=read,
+        begun_at=begun_at,
+        begun_after=begun_after,
+        outcome=None if outcome is None else Outcome(outcome),
+        ended_at=ended_at,
+        ended_after=ended_after,
+        undone_from=undone,
+        quiet_after=quiet_after,
+    )
+
+
+def ranges_of(session: Session, numbers: list[int]) -> Rows[Row[Any]]:
+    """Return the rows of the ranges of these batches."""
+    return session.rows(_RANGES, numbers=numbers)
+
+
+def statement_for_all() -> TextClause:
+    """Return the statement that forgets a region's ledger, ranges and all."""
+    return text("DELETE FROM kcr.batch WHERE region_id = :region")
+
+
+def _with_ranges(session: Session, found: Rows[Row[Any]]) -> list[Batch]:
+    if not found:
+        return []
+    ranges: dict[int, list[Row[Any]]] = {}
+    for row in ranges_of(session, [b[0] for b in found]):
+        ranges.setdefault(row[0], []).append(row)
+    return [batch_from(b, ranges.get(b[0], [])) for b in found]
+
+
+def read_all(session: Session) -> Iterator[Batch]:
+    """Yield the whole ledger, page by page, each page read on its own."""
+    after: int | None = 0
+    while after is not None:
+        batches, after = page(session, after)
+        yield from batches
+
+
+def _begin(session: Session, batch: Batch) -> None:
+    session.run(
+        _BEGIN,
+        batch=batch.batch,
+        group=batch.member.group,
+        index=batch.member.index,
+        incarnation=batch.incarnation,
+        epoch=batch.epoch,
+        lineage=batch.lineage,
+        sequence=batch.sequence,
+        begun_at=batch.begun_at,
+        begun_after=batch.begun_after,
+        froms=[r.from_ for r in batch.ranges.values()],
+        tos=[r.to for r in batch.ranges.values()],
+        **_keys(batch.ranges),
+    )
+
+
+def _close(session: Session, closed: list[BatchClosed]) -> None:
+    session.run(
+        _CLOSE,
+        batches=[c.batch for c in closed],
+        outcomes=[str(c.outcome) for c in closed],
+        ended_at=[c.at for c in closed],
+        ended_after=[c.after for c in closed],
+    )
+
+
+def _quiet(session: Session, quiet: list[BatchQuietAfter]) -> None:
+    session.run(_QUIET, batches=[c.batch for c in quiet], quiet_after=[c.at for c in quiet])
+
+
+def _columns(offsets: OffsetMap) -> dict[str, object]:
+    return {**_keys(offsets), "offsets": list(offsets.values())}
+
+
+def _keys(partitions: Mapping[GroupPartition, object]) -> dict[str, object]:
+    return {
+        "groups": [p.group for p in partitions],
+        "topics": [p.topic for p in partitions],
+        "partitions": [p.partition for p in partitions],
+    }

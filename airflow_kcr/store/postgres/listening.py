@@ -1,0 +1,128 @@
+"""Waiting for a region: LISTEN on connections of its own, apart from the pool, outside of any transaction.
+
+A notification is a hint. Who waits reads the counter first, so one sent before it listened is not missed; one that is
+lost costs the timeout; where LISTEN is impossible (a pooler in between), waiting is plain waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic
+from typing import Final
+
+import psycopg
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from airflow_kcr.protocol.values import EventNumber, RegionName
+
+CHANNEL: Final = "kcr"
+
+# name: notify — delivered by Postgres after the commit, and only then.
+NOTIFY: Final = text(f"SELECT pg_notify('{CHANNEL}', :payload)")  # noqa: S608 (a constant)
+
+_LISTEN: Final = text(f"LISTEN {CHANNEL}")
+
+
+def payload(name: RegionName, counter: EventNumber) -> str:
+    """Return what a transition tells its waiters."""
+    return f"{name}:{counter}"
+
+
+def is_news(text_: str, name: RegionName, after: EventNumber) -> bool:
+    """Whether a notification says that the region's counter is beyond `after`."""
+    region, _, counter = text_.rpartition(":")
+    return region == name and counter.isdecimal() and int(counter) > after
+
+
+class Listeners:
+    """Connections that listen, kept between waits; each waiter uses one alone.
+
+    Args:
+        engine: makes them.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def wait(
+        self, name: RegionName, after: EventNumber, timeout: timedelta, counter: Callable[[Connection], EventNumber]
+    ) -> None:
+        """Return when the region's counter is beyond `after`, after the timeout, or when all is closed.
+
+        Args:
+            name: the region.
+            after: the counter that the caller has seen.
+            timeout: how long at most.
+            counter: reads the region's counter; raises where there is no such region.
+        """
+        deadline = monotonic() + timeout.total_seconds()
+        connection: Connection | None = None
+        try:
+            connection = self._take()
+            if counter(connection) > after:
+                self._keep(connection)
+                connection = None
+                return
+            driver = connection.connection.driver_connection
+            if isinstance(driver, psycopg.Connection):
+                self._listen(driver, name, after, deadline)
+                self._keep(connection)
+                connection = None
+        except (SQLAlchemyError, psycopg.Error):
+            pass  # the waiting below is what is left
+        finally:
+            if connection is not None:
+                _discard(connection)
+        # Over already, where the wait above has used the time up or was answered.
+        if connection is not None:
+            self._closed.wait(max(deadline - monotonic(), 0))
+
+    def close(self) -> None:
+        """Close the connections; those that wait notice within their timeout."""
+        self._closed.set()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            _discard(connection)
+
+    def _listen(
+        self, driver: psycopg.Connection[tuple[object, ...]], name: RegionName, after: EventNumber, deadline: float
+    ) -> None:
+        while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
+            for notice in driver.notifies(timeout=min(left, 1.0), stop_after=1):
+                if is_news(notice.payload, name, after):
+                    return
+
+    def _take(self) -> Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            # Out of the pool: whoever waits must not keep others from working.
+            connection.detach()
+            connection.execute(_LISTEN)
+        except BaseException:
+            _discard(connection)
+            raise
+        return connection
+
+    def _keep(self, connection: Connection) -> None:
+        with self._lock:
+            if not self._closed.is_set():
+                self._idle.append(connection)
+                return
+        _discard(connection)
+
+
+def _discard(connection: Connection) -> None:
+    try:
+        connection.close()
+    except (SQLAlchemyError, psycopg.Error):
+        connection.invalidate()

@@ -1,0 +1,132 @@
+"""The schema of the region store: which revision a database has, and the way to the newest one.
+
+Nothing here runs by itself: a program that finds another revision than its own refuses to work (`require_current`), and
+a person runs `kcr store upgrade`. Revisions are numbers in the order of their making, so older and newer can be told
+apart by a program that has never heard of the newer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.pool import NullPool
+
+from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+
+SCHEMA: Final = "kcr"
+VERSION_TABLE: Final = "alembic_version"
+HEAD: Final = "0001"
+"""The revision that this program works with."""
+
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+# Any number does, as long as every upgrade takes the same one: two at once would make every table twice.
+_UPGRADE_LOCK: Final = 4_729_370_001
+
+_LOCK: Final = text("SELECT pg_advisory_xact_lock(:key)")
+_CREATE_SCHEMA: Final = text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+_HAS_VERSION_TABLE: Final = text("SELECT to_regclass(:name) IS NOT NULL")
+_VERSION: Final = text(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")  # noqa: S608 (two constants)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaStatus:
+    """What a database has, and what this program needs."""
+
+    current: str | None
+    """None: there is no kcr schema, or nothing in it."""
+
+    head: str
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this program can work with it."""
+        return self.current == self.head
+
+
+def upgrade(url: str) -> SchemaStatus:
+    """Bring a database to the newest schema, and return what it then has; where it is there already, change nothing.
+
+    Everything happens in one transaction, under a lock: of two at once, the second finds nothing left to do.
+
+    Args:
+        url: an SQLAlchemy URL of the store; its user owns the schema, or may create it.
+
+    Raises:
+        SchemaTooNew: the database is newer than this program.
+    """
+    from alembic import command
+    from alembic.config import Config
+
+    engine = _engine(url)
+    try:
+        with engine.begin() as connection:
+            connection.execute(_LOCK, {"key": _UPGRADE_LOCK})
+            current = revision_of(connection)
+            if current is not None and int(current) > int(HEAD):
+                raise _too_new(current)
+            connection.execute(_CREATE_SCHEMA)
+            config = Config()
+            config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+            config.set_main_option("path_separator", "os")
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+        return SchemaStatus(current=HEAD, head=HEAD)
+    finally:
+        engine.dispose()
+
+
+def status(url: str) -> SchemaStatus:
+    """Return which revision a database has, and which one this program needs."""
+    engine = _engine(url)
+    try:
+        with engine.connect() as connection:
+            return SchemaStatus(current=revision_of(connection), head=HEAD)
+    finally:
+        engine.dispose()
+
+
+def require_current(engine: Engine) -> None:
+    """Refuse a database that this program can't work with.
+
+    Raises:
+        SchemaMissing: it has no kcr schema.
+        SchemaTooOld: it has an earlier one; the message says how to upgrade.
+        SchemaTooNew: it has a later one.
+    """
+    with engine.connect() as connection:
+        require_revision(revision_of(connection))
+
+
+def require_revision(current: str | None) -> None:
+    """Refuse a revision that this program can't work with; see `require_current`."""
+    if current is None:
+        raise SchemaMissing
+    if int(current) < int(HEAD):
+        raise SchemaTooOld(
+            f"the store's schema is of revision {current}, this program needs {HEAD}; run `kcr store upgrade`"
+        )
+    if int(current) > int(HEAD):
+        raise _too_new(current)
+
+
+def revision_of(connection: Connection) -> str | None:
+    """Return the revision of the database behind a connection; None: it has no kcr schema."""
+    if not connection.execute(_HAS_VERSION_TABLE, {"name": f"{SCHEMA}.{VERSION_TABLE}"}).scalar_one():
+        return None
+    found = connection.execute(_VERSION).scalar_one_or_none()
+    return None if found is None else str(found)
+
+
+def _too_new(current: str) -> SchemaTooNew:
+    return SchemaTooNew(
+        f"the store's schema is of revision {current}, this program knows {HEAD} and earlier; "
+        "upgrade airflow-kcr where this program runs"
+    )
+
+
+def _engine(url: str) -> Engine:
+    return create_engine(url, poolclass=NullPool, hide_parameters=True)

@@ -1,0 +1,348 @@
+"""Whatever members, persons and time do to a region, its history contradicts none of the invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_kcr.errors import ConfigurationError, ProtocolError, RefusedError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.region.rows import BoundOffset, CutPurpose, RegionState, ResetCause, Wanted
+from airflow_kcr.protocol.rules import CutRules, OutOfRangePolicy, RegionRules, RetentionRules
+from airflow_kcr.protocol.scopes import Scope
+from airflow_kcr.protocol.targets import (
+    EVERYTHING,
+    ShiftBy,
+    Target,
+    ToCheckpoint,
+    ToCurrent,
+    ToEarliest,
+    ToInitial,
+    ToLatest,
+    ToOffset,
+)
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, MemberId, Nonce, Offset, Sequence, TopicName
+from tests.support.driver import Driver, Process, group_rules
+
+REFUSALS = (RefusedError, ProtocolError, ConfigurationError)
+"""What a store may answer to anybody; anything else is an error of ours."""
+
+PARTITIONS = 3
+
+
+class EveryMinute:
+    """A schedule with a bound every minute."""
+
+    def after(self, instant: datetime) -> datetime:
+        return self.at_or_before(instant) + timedelta(minutes=1)
+
+    def at_or_before(self, instant: datetime) -> datetime:
+        return instant.replace(second=0, microsecond=0)
+
+
+@dataclass(slots=True)
+class Script:
+    """Runs steps: a verb and three small numbers, which it reads as it needs them."""
+
+    driver: Driver
+    zombies: list[Process] = field(default_factory=list)
+    """Processes that others have superseded, and that don't know it."""
+
+    def run(self, step: tuple[str, int, int, int]) -> None:
+        verb, a, b, c = step
+        act: Callable[[int, int, int], None] = getattr(self, f"do_{verb}")
+        with suppress(*REFUSALS):
+            act(a, b, c)
+
+    def member(self, a: int) -> MemberId:
+        members = self.driver.all_members()
+        return members[a % len(members)]
+
+    def present(self, a: int) -> MemberId:
+        """One with a process; the region's first member where there is none, which then is refused."""
+        members = sorted(self.driver.processes)
+        if not members:
+            raise RefusedError("nobody is there")
+        return members[a % len(members)]
+
+    def partition(self, member: MemberId, a: int) -> GroupPartition:
+        logs = sorted(p for p in self.driver.logs if p.group == member.group)
+        return logs[a % len(logs)]
+
+    # -- verbs ---------------------------------------------------------------------------------------------------
+
+    def do_start(self, a: int, b: int, c: int) -> None:
+        self.driver.store.start(self.driver.name)
+
+    def do_pause(self, a: int, b: int, c: int) -> None:
+        self.driver.store.pause(self.driver.name)
+
+    def do_stop(self, a: int, b: int, c: int) -> None:
+        self.driver.store.stop(self.driver.name)
+
+    def do_kill(self, a: int, b: int, c: int) -> None:
+        self.driver.store.kill(self.driver.name)
+
+    def do_up(self, a: int, b: int, c: int) -> None:
+        """Everything that a healthy application would do by itself."""
+        if self.driver.region.state in {RegionState.STOPPED, RegionState.HALTED}:
+            self.driver.store.start(self.driver.name)
+        for member in self.driver.all_members():
+            if member not in self.driver.processes:
+                with suppress(*REFUSALS):
+                    self.driver.join(member)
+        self.driver.spread()
+        self.driver.settle_reset()
+
+    def do_recover(self, a: int, b: int, c: int) -> None:
+        self.driver.recover()
+
+    def do_join(self, a: int, b: int, c: int) -> None:
+        old = self.driver.processes.get(self.member(a))
+        self.driver.join(self.member(a), takeover=b % 2 == 1, came_back=old is not None and b % 4 >= 2)
+        if old is not None:
+            self.zombies.append(old)
+
+    def do_crash(self, a: int, b: int, c: int) -> None:
+        member = self.present(a)
+        self.zombies.append(self.driver.processes[member])
+        self.driver.crash(member)
+
+    def do_leave(self, a: int, b: int, c: int) -> None:
+        self.driver.leave(self.present(a))
+
+    def do_keep_slot(self, a: int, b: int, c: int) -> None:
+        process = self.driver.processes[self.present(a)]
+        self.driver.store.keep_slot(self.driver.name, process.member, process.incarnation)
+
+    def do_zombie(self, a: int, b: int, c: int) -> None:
+        """Let a superseded process do something."""
+        if not self.zombies:
+            return
+        process = self.zombies[a % len(self.zombies)]
+        living = self.driver.processes.get(process.member)
+        self.driver.processes[process.member] = process
+        try:
+            [self.do_claim, self.do_begin, self.do_contribute, self.do_acknowledge, self.do_echo][b % 5](
+                sorted(self.driver.processes).index(process.member), c, 0
+            )
+        finally:
+            if living is None:
+                del self.driver.processes[process.member]
+            else:
+                self.driver.processes[process.member] = living
+
+    def do_claim(self, a: int, b: int, c: int) -> None:
+        """Claim a part of the group's partitions: `b` is a set of bits."""
+        member = self.present(a)
+        self.driver.claim(member, [self.partition(member, i) for i in range(PARTITIONS) if b >> i & 1])
+
+    def do_spread(self, a: int, b: int, c: int) -> None:
+        self.driver.spread()
+
+    def do_answer(self, a: int, b: int, c: int) -> None:
+        self.driver.answer(self.present(a))
+
+    def do_acknowledge(self, a: int, b: int, c: int) -> None:
+        self.driver.acknowledge(self.present(a))
+
+    def do_settle_reset(self, a: int, b: int, c: int) -> None:
+        self.driver.settle_reset()
+
+    def do_wait(self, a: int, b: int, c: int) -> None:
+        self.driver.wait(1 + 7 * (a + b))
+
+    def do_freeze(self, a: int, b: int, c: int) -> None:
+        """Time passes and nobody renews."""
+        self.driver.clock.advance(1 + 3 * a + 10 * b)
+        self.driver.store.settle(self.driver.name)
+
+    def do_begin(self, a: int, b: int, c: int) -> None:
+        member = self.present(a)
+        held = sorted(self.driver.claims(member))
+        self.driver.begin(member, 1 + c, None if b % 2 == 0 or not held else [held[b % len(held)]])
+
+    def do_process(self, a: int, b: int, c: int) -> None:
+        member = self.present(a)
+        self.driver.process(member, width=1 + b)
+
+    def do_end(self, a: int, b: int, c: int) -> None:
+        running = [batch for batch in self.driver.batches if batch.outcome is None]
+        if running:
+            batch = running[a % len(running)]
+            if batch.epoch == self.driver.region.epoch:
+                self.driver.commit_output(batch.batch)
+            self.driver.store.end_batch(self.driver.name, batch.batch, batch.member, batch.incarnation)
+
+    def do_discard(self, a: int, b: int, c: int) -> None:
+        running = [batch for batch in self.driver.batches if batch.outcome is None]
+        if running:
+            batch = running[a % len(running)]
+            if batch.epoch == self.driver.region.epoch and b % 2:
+                self.driver.commit_output(batch.batch)
+            process = self.driver.processes[self.present(a)]
+            self.driver.store.discard_batch(self.driver.name, batch.batch, batch.member, process.incarnation)
+
+    def do_request_reset(self, a: int, b: int, c: int) -> None:
+        process, region = self.driver.processes[self.present(a)], self.driver.region
+        causes = [ResetCause.BATCH_FAILED, ResetCause.BATCH_REFUSED, ResetCause.SINK_FAILED]
+        caller = Caller(
+            member=process.member, incarnation=process.incarnation, epoch=Epoch(max(region.epoch - c % 2, 0))
+        )
+        self.driver.store.request_reset(self.driver.name, caller, causes[b % 3], "as scripted")
+
+    # -- cuts ----------------------------------------------------------------------------------------------------
+
+    def do_request_cut(self, a: int, b: int, c: int) -> None:
+        purposes = [CutPurpose.REQUEST, CutPurpose.REQUEST, CutPurpose.DRAIN]
+        self.driver.store.request_cut(
+            self.driver.name,
+            Nonce(f"n{a}"),
+            purpose=purposes[a % 3],
+            then=Wanted.PAUSED if c == 7 else None,
+        )
+
+    def do_request_bound(self, a: int, b: int, c: int) -> None:
+        bound = EveryMinute().at_or_before(self.driver.clock.now) + timedelta(minutes=a % 3 - 1)
+        self.driver.store.request_cut(
+            self.driver.name, Nonce(f"b{bound.isoformat()}"), bound=bound, allow_inexact=c % 2 == 1
+        )
+
+    def do_find_bounds(self, a: int, b: int, c: int) -> None:
+        member, region = self.present(a), self.driver.region
+        cut = region.cut
+        bound = cut.bound if cut is not None and cut.bound is not None else region.next_bound
+        if bound is not None:
+            found = {
+                p: BoundOffset(offset=Offset((claim.position or 0) + b), inexact="guessed" if c == 7 else "")
+                for p, claim in self.driver.claims(member).items()
+            }
+            self.driver.store.store_bounds(self.driver.name, self.driver.caller(member), bound, found)
+
+    def do_contribute(self, a: int, b: int, c: int) -> None:
+        self.driver.contribute(self.present(a))
+
+    def do_publish(self, a: int, b: int, c: int) -> None:
+        self.driver.publish()
+
+    def do_echo(self, a: int, b: int, c: int) -> None:
+        member, region = self.present(a), self.driver.region
+        told = region.offsets.get(region.base or Sequence(0), OffsetMap()).restrict(self.driver.claims(member))
+        wrong = {p: Offset(o + 1) for p, o in told.items()} if c == 7 else {}
+        self.driver.echo(member, {**told, **wrong})
+
+    def do_repair(self, a: int, b: int, c: int) -> None:
+        base = self.driver.region.base or Sequence(0)
+        if base in self.driver.region.offsets:
+            self.driver.store.repair_echo(self.driver.name, base, self.driver.region.offsets[base])
+
+    def do_cut(self, a: int, b: int, c: int) -> None:
+        """A whole cut, as far as it goes."""
+        if self.driver.region.open_cut is None:
+            self.driver.request_cut(f"n{a}")
+        if self.driver.region.open_cut is not None:
+            self.driver.complete()
+        if b % 4:
+            self.driver.publish()
+            for member in sorted(self.driver.processes):
+                self.driver.echo(member)
+
+    def do_retire(self, a: int, b: int, c: int) -> None:
+        self.driver.store.retire(self.driver.name)
+
+    def do_pin(self, a: int, b: int, c: int) -> None:
+        complete = sorted(self.driver.region.offsets)
+        if complete:
+            self.driver.store.pin(self.driver.name, complete[a % len(complete)], "kept" if b % 2 else "", "")
+
+    # -- a person ------------------------------------------------------------------------------------------------
+
+    def do_person(self, a: int, b: int, c: int) -> None:
+        sequences = sorted(self.driver.region.checkpoints) or [Sequence(1)]
+        targets: list[Target] = [
+            ToCheckpoint(sequence=sequences[b % len(sequences)]),
+            ToInitial(),
+            ToEarliest(),
+            ToLatest(),
+            ToOffset(offset=Offset(5 * b)),
+            ToCurrent(),
+            ShiftBy(by=3 * b - 10),
+        ]
+        scope: Scope = EVERYTHING if c % 2 else Scope(topics={TopicName("t"): frozenset({b % PARTITIONS})})
+        skip = {self.driver.partition(b % PARTITIONS): Offset(5 * b)} if c >= 6 else {}
+        self.driver.reset(
+            targets[a % len(targets)],
+            scope=scope,
+            forced=c % 4 == 3,
+            skip=skip,
+            forward=c % 3 == 0,
+            allow_partial=c % 3 == 1,
+        )
+
+    def do_whole_person(self, a: int, b: int, c: int) -> None:
+        self.do_person(a, b, c)
+        if self.driver.region.open_cut is not None:
+            self.driver.complete()
+        self.driver.settle_reset()
+
+    # -- the world -----------------------------------------------------------------------------------------------
+
+    def do_retain(self, a: int, b: int, c: int) -> None:
+        """Retention, or truncation, moves a log; whoever holds it reports it."""
+        member = self.present(a)
+        partition = self.partition(member, b)
+        log = self.driver.logs[partition]
+        self.driver.logs[partition] = (
+            replace(log, start=Offset(min(log.start + 10 * c, log.end))) if a % 2 else replace(log, end=Offset(20 * c))
+        )
+        bounds = {partition: self.driver.logs[partition]}
+        self.driver.store.report_out_of_range(self.driver.name, self.driver.caller(member), bounds)
+
+
+VERBS = sorted(name.removeprefix("do_") for name in vars(Script) if name.startswith("do_"))
+USUAL = ["up", "process", "process", "begin", "end", "cut", "claim", "settle_reset", "whole_person", "recover"]
+"""What is tried more often: without it, a random script rarely gets anywhere."""
+
+small = st.integers(0, 7)
+steps = st.lists(st.tuples(st.sampled_from([*USUAL * 3, *VERBS]), small, small, small), max_size=40)
+deliveries = st.sampled_from(list(Delivery))
+policies = st.sampled_from(list(OutOfRangePolicy))
+
+
+@st.composite
+def regions(draw: st.DrawFn) -> RegionRules:
+    groups = {GroupId("g"): group_rules("g", members=2, delivery=draw(deliveries))}
+    if draw(st.booleans()):
+        groups[GroupId("h")] = group_rules("h", members=1, delivery=draw(deliveries))
+    return RegionRules(
+        groups=groups,
+        cut=CutRules(schedule=EveryMinute() if draw(st.booleans()) else None, catchup=draw(st.booleans())),
+        max_failures=draw(st.integers(0, 5)),
+        out_of_range=draw(policies),
+        beyond_end=draw(policies),
+        retention=RetentionRules(keep=draw(st.integers(1, 3))),
+    )
+
+
+def checked(rules: RegionRules, script: list[tuple[str, int, int, int]]) -> Driver:
+    runner = Script(Driver(partitions=PARTITIONS, rules=rules))
+    runner.run(("up", 0, 0, 0))
+    for step in script:
+        runner.run(step)
+    driver = runner.driver
+    assert verify(History(driver.events, driver.batches)) == ()
+    return driver
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(rules=regions(), script=steps)
+def test_no_script_violates_an_invariant(rules: RegionRules, script: list[tuple[str, int, int, int]]) -> None:
+    checked(rules, script)

@@ -1,0 +1,388 @@
+"""Scenarios C1 to C10: where a reset goes, who may end what, what is never planned, and what fences protect."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused, NotClaimed, StaleEpoch
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.region import bounds, out_of_range
+from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.rules import RegionRules, RetentionRules
+from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToEarliest, ToInitial, ToLatest, ToOffset
+from airflow_kcr.protocol.values import Epoch, Lineage, Offset, Range
+from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.judging import (
+    accepted,
+    begun_of,
+    causes,
+    judge,
+    manifest,
+    members_batches,
+    open_cut,
+    positions,
+    state,
+)
+from tests.support.scripts import cuts_of_ten, published, rewind, running, started
+from tests.support.simulation.sinks import FencedSink
+
+# -- C1 --------------------------------------------------------------------------------------------------------------
+
+
+def test_c01_after_a_rewind_and_a_crash_the_automatic_reset_goes_to_the_rewound_place_and_not_to_the_newest_cut() -> (
+    None
+):
+    driver = running()
+    cuts = cuts_of_ten(driver, 9)
+    opened = rewind(driver, ToCheckpoint(sequence=cuts[2]))
+    assert positions(driver) == [30] * 4
+    driver.process(width=5)
+    driver.crash(driver.member(0))
+    driver.recover()
+    assert positions(driver) == [30] * 4
+    assert driver.region.base == opened
+    judge(driver)
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [(ToOffset(offset=Offset(7)), 7), (ToInitial(), 0), (ToEarliest(), 0), (ToLatest(), 1_000)],
+    ids=["to-offset", "to-initial", "to-earliest", "to-latest"],
+)
+def test_c01_every_target_of_a_person_is_where_the_next_automatic_reset_goes(target: Target, place: int) -> None:
+    driver = running()
+    cuts_of_ten(driver, 9)
+    rewind(driver, target)
+    for member in driver.all_members():
+        driver.crash(member)
+    driver.recover()
+    if target != ToLatest():
+        driver.process(width=5)
+        driver.crash(driver.member(1))
+        driver.recover()
+        assert causes(driver)[-1] is ResetCause.CLAIM
+    assert positions(driver) == [place] * 4
+    judge(driver)
+
+
+def test_c01_a_second_attempt_keeps_the_target() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 9)
+    driver.reset(ToCheckpoint(sequence=cuts[2]))
+    driver.complete()
+    first = driver.region.epoch
+    driver.claim(driver.member(0))
+    driver.claim(driver.member(1))
+    driver.wait(301)
+    assert driver.region.epoch == first + 1
+    assert causes(driver)[-1] is ResetCause.ATTEMPT_EXPIRED
+    assert driver.region.seek.offsets == driver.region.seek_maps[first].offsets
+    driver.settle_reset()
+    assert positions(driver) == [30] * 4
+    assert driver.region.lineage == driver.region.resets[first].lineage
+    judge(driver)
+
+
+def test_c01_retirement_keeps_what_the_base_was_built_from() -> None:
+    rules = RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=1))
+    driver = started(Driver(rules=rules))
+    cuts = cuts_of_ten(driver, 9)
+    rewind(driver, ToCheckpoint(sequence=cuts[2]))
+    driver.store.retire(driver.name)
+    states = {s: driver.region.checkpoints[s].state for s in cuts}
+    assert states[cuts[2]] is CheckpointState.PUBLISHED
+    assert states[cuts[0]] is CheckpointState.RETIRED
+    rewind(driver, ToCheckpoint(sequence=cuts[2]))
+    judge(driver)
+
+
+# -- C2, C3 ----------------------------------------------------------------------------------------------------------
+
+
+def test_c02_a_claim_where_another_has_begun_begins_a_reset_and_the_other_end_is_refused() -> None:
+    driver = running()
+    one, other = driver.member(0), driver.member(1)
+    q = driver.partition(2)
+    batch = driver.begin(other)
+    before = driver.region.epoch
+    driver.claim(one, [driver.partition(0), driver.partition(1), q])
+    assert driver.region.epoch == before + 1
+    assert causes(driver)[-1] is ResetCause.CLAIM
+    with pytest.raises(StaleEpoch):
+        driver.end(batch)
+    driver.discard(batch)
+    driver.claim(other, [driver.partition(3)])
+    driver.settle_reset()
+    driver.process(one, other)
+    assert accepted(driver, q) == [Range(Offset(0), Offset(10))]
+    judge(driver)
+
+
+def test_c02_a_partition_that_its_owner_dropped_after_processing_it_is_not_absorbed_by_the_next_owner() -> None:
+    driver = running()
+    one, other = driver.member(0), driver.member(1)
+    driver.process(other)
+    driver.claim(other, [driver.partition(3)])
+    assert state(driver) is RegionState.RUNNING
+    driver.claim(one, [driver.partition(n) for n in (0, 1, 2)])
+    assert causes(driver)[-1] is ResetCause.CLAIM
+    driver.settle_reset()
+    assert positions(driver) == [0] * 4
+    judge(driver)
+
+
+def test_c03_a_batch_that_has_begun_counts_as_processed_when_its_partition_is_revoked() -> None:
+    driver = running()
+    one, other = driver.member(0), driver.member(1)
+    batch = driver.begin(other, partitions=[driver.partition(2)])
+    driver.claim(other, [driver.partition(3)])
+    with pytest.raises(NotClaimed):
+        driver.end(batch)
+    driver.claim(one, [driver.partition(n) for n in (0, 1, 2)])
+    assert causes(driver)[-1] is ResetCause.CLAIM
+    driver.discard(batch)
+    driver.settle_reset()
+    assert driver.row(batch).outcome is Outcome.DISCARDED
+    assert positions(driver) == [0] * 4
+    judge(driver)
+
+
+def test_c03_where_nothing_has_begun_the_rebalance_is_absorbed() -> None:
+    driver = running()
+    one, other = driver.member(0), driver.member(1)
+    driver.process(one)
+    before = driver.region.epoch
+    driver.claim(other, [driver.partition(3)])
+    driver.claim(one, [driver.partition(n) for n in (0, 1, 2)])
+    assert driver.region.epoch == before
+    assert positions(driver) == [10, 10, 0, 0]
+    judge(driver)
+
+
+# -- C4, C5 ----------------------------------------------------------------------------------------------------------
+
+BOUND = BEGINNING + timedelta(hours=1)
+GRACE = timedelta(seconds=2)
+
+
+def test_c04_a_position_at_the_last_stable_offset_is_inside_the_log_whatever_the_high_watermark_says() -> None:
+    """The planner's half, and the naming of the open transaction, need the real broker (issue of the data plane)."""
+    driver = running()
+    stable = LogBounds(start=Offset(0), end=Offset(110))
+    driver.logs = {p: replace(log, end=stable.end) for p, log in driver.logs.items()}
+    driver.process(width=1_000)
+    assert positions(driver) == [110] * 4
+    assert out_of_range.found(driver.region, driver.logs) == ()
+    driver.cut("n1")
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+def test_c04_a_bound_above_an_open_transaction_is_not_known_before_its_grace_is_over() -> None:
+    answer = TimeAnswer(offset=None)
+    log = LogBounds(start=Offset(0), end=Offset(110))
+    early = bounds.locate(bound=BOUND, end_before=log, answer=answer, base=Offset(100), now=BOUND, grace=GRACE)
+    assert early is None
+
+
+def test_c05_without_an_answer_the_bound_offset_is_the_last_stable_offset_and_never_beyond() -> None:
+    log = LogBounds(start=Offset(0), end=Offset(110))
+    found = bounds.locate(
+        bound=BOUND,
+        end_before=log,
+        answer=TimeAnswer(offset=None),
+        base=Offset(100),
+        now=BOUND + GRACE,
+        grace=GRACE,
+    )
+    assert found is not None
+    assert (found.offset, found.inexact) == (110, "")
+
+
+# -- C6, C7 (a model of the fenced sink; the real one comes with its issue, C6 and C7 run there against Postgres) ------
+
+
+def test_c06_a_zombie_that_publishes_after_the_fence_was_raised_is_refused_by_the_sink_itself() -> None:
+    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
+    sink, member, q = FencedSink(), driver.member(0), driver.partition(0)
+    sink.raise_fence(driver.region.epoch)
+    sink.roll_back(q, driver.region.lineage, Offset(0))
+    batch = driver.begin(member)
+    row = driver.row(batch)
+    driver.crash(member)
+    driver.wait(60)
+    driver.join(member)
+    driver.claim(member, [q])
+    assert driver.region.epoch == row.epoch + 1
+    driver.claim(member)
+    # The new owner raises the fence before it reads progress and before it acknowledges.
+    sink.raise_fence(driver.region.epoch)
+    assert not published(sink, row.epoch, row.lineage, row.ranges)
+    assert sink.found(q, row.lineage) == 0
+    driver.progress[q] = (row.lineage, Offset(0))
+    driver.acknowledge(member)
+    again = driver.row(driver.begin(member))
+    assert published(sink, again.epoch, again.lineage, again.ranges)
+    driver.end(again.batch)
+    assert set(sink.rows.values()) == {1}
+    judge(driver)
+
+
+def test_c06_a_publication_that_came_before_the_fence_is_found_by_whoever_raises_it() -> None:
+    sink, q = FencedSink(), Driver().partition(0)
+    sink.raise_fence(Epoch(5))
+    sink.roll_back(q, Lineage(1), Offset(0))
+    assert published(sink, Epoch(5), Lineage(1), {q: Range(Offset(0), Offset(10))})
+    sink.raise_fence(Epoch(6))
+    assert sink.found(q, Lineage(1)) == 10
+
+
+def test_c07_of_two_transactions_over_one_range_the_progress_row_lets_one_through() -> None:
+    sink, q = FencedSink(), Driver().partition(0)
+    sink.raise_fence(Epoch(5))
+    sink.roll_back(q, Lineage(1), Offset(100))
+    narrow, wide = {q: Range(Offset(100), Offset(150))}, {q: Range(Offset(100), Offset(160))}
+    through = [published(sink, Epoch(5), Lineage(1), ranges) for ranges in (narrow, wide)]
+    assert through == [True, False]
+    assert sink.found(q, Lineage(1)) == 150
+    assert set(sink.rows.values()) == {1}
+
+
+def test_c07_the_region_store_lets_only_one_of_two_overlapping_batches_begin() -> None:
+    driver = running(partitions=1, members=1)
+    member, q = driver.member(0), driver.partition(0)
+    batch = driver.begin_ranges(member, {q: Range(Offset(0), Offset(50))})
+    with pytest.raises(BatchRefused, match="has not ended"):
+        driver.begin_ranges(member, {q: Range(Offset(0), Offset(60))})
+    driver.end(batch)
+    with pytest.raises(BatchRefused, match="its position is 50"):
+        driver.begin_ranges(member, {q: Range(Offset(0), Offset(60))})
+    judge(driver)
+
+
+# -- C8, C9 ----------------------------------------------------------------------------------------------------------
+
+
+def stopped(driver: Driver) -> None:
+    """Everybody dies, and a person stops the region meanwhile."""
+    for member in driver.all_members():
+        driver.crash(member)
+    driver.wait(60)
+    driver.store.stop(driver.name)
+
+
+@pytest.mark.parametrize("between", [lambda driver: None, stopped], ids=["crash", "crash and stop"])
+def test_c08_a_cut_that_was_complete_and_not_published_is_published_before_a_reset_to_it_lets_anything_run(
+    between: Callable[[Driver], None],
+) -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n1")
+    cut = driver.complete()
+    assert driver.region.checkpoints[cut].state is CheckpointState.COMPLETE
+    files = manifest(driver, cut)
+    between(driver)
+    if state(driver) is RegionState.STOPPED:
+        driver.store.start(driver.name)
+    else:
+        driver.process(width=5)
+        driver.crash(driver.member(0))
+    driver.wait(60)
+    for member in driver.all_members():
+        if member not in driver.processes:
+            driver.join(member)
+    driver.spread()
+    for member in driver.all_members():
+        if driver.region.members[member].claimed != driver.region.epoch:
+            driver.claim(member)
+        driver.acknowledge(member)
+    assert state(driver) is RegionState.RESETTING
+    with pytest.raises(BatchRefused):
+        driver.begin(driver.member(0))
+    driver.publish()
+    assert state(driver) is RegionState.RUNNING
+    assert positions(driver) == [10] * 4
+    # The rollback touches no file of a complete cut on the path: what the manifest lists is still accepted.
+    assert manifest(driver, cut) == files == members_batches(driver, Outcome.DONE)
+    judge(driver)
+
+
+def test_c09_batches_that_are_stamped_with_an_aborted_cut_are_in_the_manifest_of_the_next_one() -> None:
+    driver = running()
+    driver.process()
+    batch = driver.begin(driver.member(1))
+    driver.request_cut("n1")
+    aborted = open_cut(driver)
+    driver.contribute(driver.member(0))
+    driver.end(batch)
+    driver.wait(181)
+    assert aborted is not None
+    assert driver.region.checkpoints[aborted].state is CheckpointState.ABORTED
+    assert state(driver) is RegionState.RUNNING
+    driver.process()
+    stamped = {b.batch: b.sequence for b in driver.batches}
+    cut = driver.cut("n1")
+    assert cut == aborted + 1
+    assert sorted(manifest(driver, cut)) == sorted(stamped)
+    assert set(stamped.values()) == {aborted, cut}
+    judge(driver)
+
+
+# -- C10 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("delivery", "repeated"),
+    [
+        (Delivery.AT_MOST_ONCE, range(0)),
+        (Delivery.ALMOST_ONCE, range(10, 20)),
+        (Delivery.AT_LEAST_ONCE, range(20)),
+    ],
+)
+def test_c10_what_a_crash_in_a_batch_repeats_is_decided_by_the_delivery_alone(
+    delivery: Delivery, repeated: range
+) -> None:
+    driver = started(Driver(partitions=2, members=1, delivery=delivery))
+    member = driver.member(0)
+    driver.process()
+    driver.begin(member)
+    driver.crash(member)
+    driver.recover()
+    assert members_batches(driver, Outcome.UNKNOWN) == [driver.batches[1].batch]
+    for _ in range(2):
+        driver.process()
+    begun = Counter(o for r in begun_of(driver, driver.partition(0)) for o in range(r.from_, r.to))
+    assert [offset for offset, count in sorted(begun.items()) if count == 2] == list(repeated)
+    assert max(begun.values()) <= 2
+    judge(driver)
+
+
+@pytest.mark.parametrize("delivery", [Delivery.AT_MOST_ONCE, Delivery.ALMOST_ONCE])
+def test_c10_a_crash_of_one_member_does_not_repeat_what_another_has_done(delivery: Delivery) -> None:
+    driver = started(Driver(delivery=delivery))
+    driver.process()
+    driver.begin(driver.member(1))
+    driver.crash(driver.member(1))
+    driver.recover()
+    assert positions(driver)[:2] == [10, 10]
+    judge(driver)
+
+
+def test_c10_progress_of_an_older_lineage_is_no_progress() -> None:
+    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
+    q = driver.partition(0)
+    driver.process()
+    cut = driver.cut("n1")
+    driver.process()
+    assert driver.progress[q] == (driver.region.lineage, 20)
+    rewind(driver, ToCheckpoint(sequence=cut))
+    driver.crash(driver.member(0))
+    driver.recover()
+    assert positions(driver) == [10]
+    judge(driver)

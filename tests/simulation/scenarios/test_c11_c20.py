@@ -1,0 +1,430 @@
+"""Scenarios C11 to C20: a store out of reach, hung and late members, retried cuts, takeovers between runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StrangeContribution, UnknownMember
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.state import State, Why
+from airflow_kcr.protocol.region import coverage
+from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.rows import (
+    CheckpointState,
+    CutPhase,
+    Outcome,
+    RegionState,
+    RequestState,
+    ResetCause,
+)
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.values import BatchId, Incarnation
+from airflow_kcr.store.regions import SpecUpdate
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import causes, happened, judge, open_cut, positions, state
+from tests.support.lone_member import LoneMember, view_of
+from tests.support.scripts import bound, hourly, located, running
+
+# -- C11, C12 --------------------------------------------------------------------------------------------------------
+
+
+def test_c11_a_member_that_cannot_reach_the_store_leaves_its_group_in_bounded_time_and_comes_back() -> None:
+    alone = LoneMember().in_batch()
+    grace = alone.member.timeouts.store_grace.total_seconds()
+    assert grace <= 30
+    alone.feed(events.StoreLost())
+    before = alone.wait(grace - 1, renewing=False)
+    assert not any(isinstance(e, effects.LeaveGroup) for e in before)
+    assert [type(e) for e in alone.wait(1, renewing=False) if isinstance(e, effects.LeaveGroup)] == [effects.LeaveGroup]
+    assert (alone.state, alone.member.why) == (State.HOLDING, Why.STORE_AWAY)
+    assert alone.member.batch is not None
+    assert alone.member.batch.doomed
+    alone.feed(events.LeftGroup(), events.BatchQuiet(batch=BatchId("b1")))
+    assert not alone.wait(60, renewing=False)
+    alone.feed(events.StoreBack(), events.Registered(incarnation=Incarnation(2), sent_at=alone.now))
+    alone.feed(events.ViewRead(view=view_of(incarnation=2)))
+    assert alone.state is State.JOINING
+    assert alone.wanted(effects.Join)
+
+
+def test_c11_the_others_go_on_after_one_reset_and_there_is_no_second_one() -> None:
+    driver = running()
+    lost, other = driver.member(0), driver.member(1)
+    driver.process()
+    driver.begin(lost)
+    driver.crash(lost)
+    driver.wait(60)
+    # Kafka has moved its partitions: they are claimed by whoever can work.
+    driver.claim(other, [driver.partition(n) for n in range(4)])
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    for _ in range(5):
+        driver.process(other)
+        driver.wait(120)
+    assert len(causes(driver)) == 2
+    judge(driver)
+
+
+def test_c12_a_pipeline_that_hangs_is_cancelled_and_then_its_process_ends() -> None:
+    alone = LoneMember().in_batch()
+    timeouts = alone.member.timeouts
+    wanted = alone.wait(timeouts.batch.total_seconds() + 1)
+    assert [e.batch for e in wanted if isinstance(e, effects.Cancel)] == ["b1"]
+    assert [e.cause for e in wanted if isinstance(e, effects.RequestReset)] == [ResetCause.BATCH_TIMEOUT]
+    assert not any(isinstance(e, effects.EndProcess) for e in wanted)
+    alone.wait(timeouts.process_end_bound.total_seconds())
+    assert alone.wanted(effects.EndProcess)
+
+
+def test_c12_the_region_recovers_from_a_member_that_hung_and_ended_its_process() -> None:
+    driver = running()
+    hung = driver.member(0)
+    batch = driver.begin(hung)
+    driver.store.request_reset(driver.name, driver.caller(hung), ResetCause.BATCH_TIMEOUT, "batch took too long")
+    driver.crash(hung)
+    driver.recover()
+    assert state(driver) is RegionState.RUNNING
+    assert driver.row(batch).outcome is Outcome.UNKNOWN
+    driver.process()
+    assert positions(driver) == [10] * 4
+    judge(driver)
+
+
+# -- C13 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c13_a_member_that_kafka_expelled_keeps_the_region_from_running_until_it_is_quiet() -> None:
+    driver = running()
+    one, expelled = driver.member(0), driver.member(1)
+    batch = driver.begin(expelled)
+    driver.claim(one, [driver.partition(n) for n in range(4)])
+    driver.claim(one)
+    driver.acknowledge(one)
+    assert state(driver) is RegionState.RESETTING
+    driver.wait(120)
+    assert state(driver) is RegionState.RESETTING
+    assert any(str(expelled) in reason for reason in coverage.busy(driver.region, driver.clock.now))
+    driver.discard(batch)
+    driver.claim(expelled, [])
+    driver.acknowledge(expelled)
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+def test_c13_or_until_its_lease_is_over_and_its_process_must_have_ended() -> None:
+    driver = running()
+    one, expelled = driver.member(0), driver.member(1)
+    driver.begin(expelled)
+    driver.claim(one, [driver.partition(n) for n in range(4)])
+    driver.claim(one)
+    driver.acknowledge(one)
+    driver.crash(expelled)
+    lease, ends = driver.region.leases[expelled].until, driver.region.members[expelled].ends_within
+    while driver.clock.now < lease + ends:
+        assert state(driver) is RegionState.RESETTING
+        driver.wait(1)
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+# -- C14 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c14_a_rolling_start_of_six_members_never_halts_the_region() -> None:
+    driver = Driver(partitions=6, members=6)
+    driver.store.start(driver.name)
+    for member in driver.all_members():
+        driver.join(member)
+        driver.spread()
+        driver.settle_reset()
+        assert state(driver) is RegionState.RUNNING
+        driver.process()
+        driver.wait(60)
+    assert set(causes(driver)[1:]) == {ResetCause.CLAIM}
+    assert driver.region.failures == 0
+    judge(driver)
+
+
+def test_c14_an_application_that_is_queued_for_long_burns_no_attempt() -> None:
+    driver = running(partitions=6, members=6)
+    assigned = {m: process.assigned for m, process in driver.processes.items()}
+    driver.process()
+    driver.store.kill(driver.name)
+    driver.processes.clear()
+    driver.wait(60)
+    driver.store.start(driver.name)
+    for member in driver.all_members():
+        assert state(driver) is RegionState.STARTING
+        driver.wait(20 * 60)
+        driver.join(member)
+        # Static members: Kafka gives each what it had.
+        driver.claim(member, assigned[member])
+        driver.acknowledge(member)
+    assert state(driver) is RegionState.RUNNING
+    assert causes(driver) == [ResetCause.START] * 2
+    assert driver.region.resets[driver.region.epoch].attempt == 1
+    assert driver.region.failures == 0
+    judge(driver)
+
+
+def test_c14_membership_events_in_a_region_that_never_cuts_never_halt_it() -> None:
+    driver = running()
+    for _ in range(driver.region.rules.max_failures + 3):
+        driver.process()
+        driver.crash(driver.member(0))
+        driver.recover()
+        assert state(driver) is RegionState.RUNNING
+    assert set(causes(driver)[1:]) == {ResetCause.CLAIM}
+    assert driver.region.failures == 0
+    judge(driver)
+
+
+# -- C15, C16 --------------------------------------------------------------------------------------------------------
+
+
+def test_c15_a_retried_task_with_the_same_nonce_gets_a_new_cut_at_the_same_bound_offsets() -> None:
+    driver = hourly()
+    located(driver, bound(1), 30)
+    driver.process(width=30)
+    first = driver.request_cut("dag/run/cut/0", bound=bound(1))
+    assert first.state is RequestState.OPEN
+    driver.contribute(driver.member(0))
+    driver.wait(181)
+    assert driver.region.requests[first.nonce].state is RequestState.ABORTED
+    assert "g[1]" in driver.region.requests[first.nonce].refusal
+    again = driver.request_cut("dag/run/cut/0", bound=bound(1))
+    assert (again.state, again.sequence) == (RequestState.OPEN, (first.sequence or 0) + 1)
+    # Another answer of the brokers changes nothing: the first writer has won.
+    located(driver, bound(1), 55)
+    cut = driver.complete()
+    assert set(driver.region.offsets[cut].values()) == {30}
+    judge(driver)
+
+
+def test_c15_a_cleared_old_run_gets_its_old_answer_after_retirement_and_no_new_cut() -> None:
+    driver = hourly(keep=1)
+    answers = []
+    for number in range(1, 5):
+        driver.process()
+        answers.append(driver.cut(f"run{number}"))
+    driver.store.retire(driver.name)
+    assert driver.region.checkpoints[answers[0]].state is CheckpointState.RETIRED
+    again = driver.request_cut("run1")
+    assert (again.state, again.sequence) == (RequestState.ANSWERED, answers[0])
+    assert open_cut(driver) is None
+    judge(driver)
+
+
+def test_c16_a_region_that_is_hours_behind_approaches_the_bound_without_a_drain_deadline() -> None:
+    driver = hourly()
+    located(driver, bound(1), 100)
+    driver.wait(3 * 3600)
+    asked = driver.request_cut("run1", bound=bound(1))
+    cut = driver.region.cut
+    assert cut is not None
+    assert (asked.state, cut.phase, cut.drain_deadline) == (RequestState.OPEN, CutPhase.APPROACHING, None)
+    driver.wait(2 * 3600)
+    assert open_cut(driver) == cut.sequence
+    for _ in range(10):
+        assert state(driver) is RegionState.RUNNING
+        driver.process()
+    driver.store.settle(driver.name)
+    draining = driver.region.cut
+    assert state(driver) is RegionState.DRAINING
+    assert draining is not None
+    assert draining.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
+    cut_made = driver.complete()
+    assert set(driver.region.offsets[cut_made].values()) == {100}
+    judge(driver)
+
+
+# -- C17, C18 --------------------------------------------------------------------------------------------------------
+
+
+def test_c17_after_a_store_that_was_away_for_longer_than_a_lease_everybody_is_back_by_one_reset() -> None:
+    driver = running(members=3, partitions=6)
+    driver.process()
+    batch = driver.begin(driver.member(1))
+    driver.clock.advance(60)
+    for member in driver.all_members():
+        driver.join(member, came_back=True)
+        for row in driver.region.running.values():
+            if row.member == member:
+                driver.discard(row.batch)
+    driver.spread()
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert driver.row(batch).outcome is Outcome.DISCARDED
+    assert positions(driver) == [0] * 6
+    judge(driver)
+
+
+def test_c17_without_anything_begun_there_is_not_even_a_reset() -> None:
+    driver = running()
+    driver.process()
+    driver.cut("n1")
+    driver.clock.advance(60)
+    for member in driver.all_members():
+        driver.join(member, came_back=True)
+    driver.spread()
+    assert causes(driver) == [ResetCause.START]
+    assert positions(driver) == [10] * 4
+    driver.process()
+    judge(driver)
+
+
+def test_c17_a_member_comes_back_by_itself_as_a_new_incarnation() -> None:
+    alone = LoneMember().in_batch()
+    alone.feed(events.StoreLost())
+    alone.wait(15, renewing=False)
+    assert (alone.state, alone.member.incarnation) == (State.JOINING, None)
+    assert any(isinstance(e, effects.Register) and e.previous == 1 for e in alone.all)
+    assert any(isinstance(e, effects.Cancel) for e in alone.all)
+    alone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    alone.feed(events.StoreBack(), events.Registered(incarnation=Incarnation(2), sent_at=alone.now))
+    # Its own old batch is discarded by the new incarnation: nobody has to wait for the lease of the old one.
+    assert [(e.batch, e.incarnation) for e in alone.wanted(effects.Discard)] == [("b1", 2)]
+
+
+def test_c18_a_joining_member_aborts_a_cut_that_another_has_contributed_to_and_it_is_tried_again_at_once() -> None:
+    driver = running(members=3, partitions=3)
+    driver.crash(driver.member(2))
+    driver.wait(60)
+    driver.claim(driver.member(1), [driver.partition(1), driver.partition(2)])
+    driver.request_cut("n1")
+    first = open_cut(driver)
+    driver.contribute(driver.member(0))
+    before = driver.clock.now
+    driver.join(driver.member(2))
+    driver.claim(driver.member(1), [driver.partition(1)])
+    driver.claim(driver.member(2), [driver.partition(2)])
+    aborted = [body.sequence for body in happened(driver, region_events.CutAborted)]
+    assert first in aborted
+    second = driver.region.cut
+    assert second is not None
+    assert set(second.roster) == set(driver.all_members())
+    assert driver.clock.now == before
+    assert driver.complete() == second.sequence
+    assert causes(driver) == [ResetCause.START]
+    judge(driver)
+
+
+def test_c18_a_partition_added_under_an_open_cut_is_in_the_next_try() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n1")
+    driver.contribute(driver.member(0))
+    added = driver.partition(4)
+    driver.grow(added, end=1_000)
+    driver.claim(driver.member(1), [*driver.processes[driver.member(1)].assigned, added])
+    cut = driver.complete()
+    assert added in driver.region.offsets[cut]
+    assert driver.region.offsets[cut][added] == 0
+    assert causes(driver) == [ResetCause.START]
+    judge(driver)
+
+
+def test_c18_where_the_newcomer_takes_what_was_begun_it_is_a_reset() -> None:
+    driver = running(members=3, partitions=3)
+    driver.crash(driver.member(2))
+    driver.wait(60)
+    driver.claim(driver.member(1), [driver.partition(1), driver.partition(2)])
+    driver.process()
+    driver.request_cut("n1")
+    driver.contribute(driver.member(0))
+    driver.join(driver.member(2))
+    driver.claim(driver.member(2), [driver.partition(2)])
+    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    assert open_cut(driver) is None
+    driver.claim(driver.member(1), [driver.partition(1)])
+    driver.settle_reset()
+    assert open_cut(driver) is not None
+    driver.complete()
+    judge(driver)
+
+
+def test_c18_a_member_that_is_not_on_the_roster_cannot_contribute() -> None:
+    driver = running(members=3, partitions=2)
+    idle = driver.member(0)
+    assert driver.claims(idle) == {}
+    driver.leave(idle)
+    driver.request_cut("n1")
+    driver.join(idle)
+    with pytest.raises(StrangeContribution):
+        driver.contribute(idle)
+
+
+# -- C19, C20 --------------------------------------------------------------------------------------------------------
+
+
+def test_c19_what_is_processed_again_after_a_reset_has_a_stamp_of_its_own() -> None:
+    driver = running()
+    driver.process()
+    base = driver.cut("n1")
+    driver.process()
+    driver.crash(driver.member(0))
+    driver.recover()
+    driver.process()
+    stamps = [int(b.sequence) - base for b in driver.batches]
+    assert stamps == [0, 0, 1, 1, 2, 2]
+    assert driver.region.resets[driver.region.epoch].sequence == base + 1
+    judge(driver)
+
+
+def test_c20_an_index_that_the_spec_has_no_more_is_refused_when_it_wakes_up() -> None:
+    driver = running(members=3, partitions=3)
+    driver.process()
+    driver.cut("n1")
+    old = driver.processes[driver.member(2)]
+    old_epoch = driver.region.epoch
+    stale = driver.caller(old.member)
+    driver.store.kill(driver.name)
+    driver.processes.clear()
+    driver.wait(60)
+    fewer = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}), revision=2)
+    driver.store.change_spec(driver.name, SpecUpdate(at_once=fewer))
+    driver.up()
+    assert state(driver) is RegionState.RUNNING
+    assert driver.region.epoch > old_epoch
+    before = driver.region
+    driver.processes[old.member] = old
+    with pytest.raises((LeaseExpired, StaleEpoch)):
+        driver.begin_ranges(old.member, {driver.partition(2): driver.batches[2].ranges[driver.partition(2)]})
+    with pytest.raises((LeaseExpired, StaleEpoch)):
+        driver.store.acknowledge(driver.name, stale)
+    with pytest.raises(LeaseExpired):
+        driver.claim(old.member, [driver.partition(2)])
+    with pytest.raises(UnknownMember, match="indexes 0 to 1"):
+        driver.join(old.member)
+    assert driver.region == before
+    judge(driver)
+
+
+def test_c20_a_refused_registration_closes_the_member() -> None:
+    alone = LoneMember()
+    alone.feed(events.Tick())
+    alone.feed(events.RegistrationRefused(why="no such index"))
+    assert alone.state is State.CLOSED
+    assert alone.member.refusal == "no such index"
+
+
+def test_c20_a_newer_incarnation_of_another_process_fences_the_member_which_writes_nothing_more() -> None:
+    alone = LoneMember().in_batch()
+    alone.feed(events.RenewalRefused(incarnation=Incarnation(2)))
+    assert alone.state is State.FENCED
+    assert [e.batch for e in alone.wanted(effects.Cancel)] == ["b1"]
+    assert alone.wanted(effects.CloseKeepingSlot)
+    after = [*alone.feed(events.BatchQuiet(batch=BatchId("b1")), events.LeftGroup())]
+    after += alone.wait(300, renewing=False)
+    assert after == []
+    assert alone.state is State.FENCED
+
+
+def test_c20_a_member_that_joined_no_region_yet_can_not_start_a_stopped_one_by_joining() -> None:
+    driver = Driver()
+    with pytest.raises(RegionInState, match="start it"):
+        driver.join(driver.member(0))
+    assert driver.region.epoch == 0

@@ -1,0 +1,458 @@
+"""A scripted region: a store, a clock and a few members that do what a test says, in as few words as it takes.
+
+The driver keeps no rules of its own. It calls the verbs of the region store as members, a person and a DAG run would,
+and remembers only what those remember: which incarnation a process is, how often it was assigned something, what a
+fenced sink holds. Refusals pass through to the test.
+
+    driver = Driver(partitions=4, members=2)
+    driver.up()
+    driver.process(driver.member(0), width=10)
+    driver.cut("n1")
+    driver.crash(driver.member(1))
+    driver.recover()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from airflow_kcr.ports import Transactions
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller, Found, open_targets
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.claims import Assigned, Proposal
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.person import Apply
+from airflow_kcr.protocol.region.rows import (
+    Batch,
+    CheckpointState,
+    Claim,
+    CutPurpose,
+    CutRequest,
+    PersonReset,
+    PersonResetState,
+    Requester,
+)
+from airflow_kcr.protocol.region.state import Region, Spec
+from airflow_kcr.protocol.rules import GroupRules, RegionRules
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.targets import Target
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Nonce,
+    Offset,
+    Range,
+    RegionName,
+    Sequence,
+    TopicId,
+    TopicName,
+)
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.regions import RegionStore
+
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+GROUP = GroupId("g")
+TOPIC = TopicName("t")
+
+
+def group_rules(
+    name: str = "g", *, members: int = 2, delivery: Delivery = Delivery.AT_LEAST_ONCE, topic: str = "t"
+) -> GroupRules:
+    """Return a group that reads one topic."""
+    return GroupRules(group_id=GroupId(name), topics=(TopicName(topic),), members=members, delivery=delivery)
+
+
+class Clock:
+    """The store's clock, moved by hand."""
+
+    def __init__(self, now: datetime = BEGINNING) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass(slots=True)
+class Process:
+    """What one running member remembers."""
+
+    member: MemberId
+    incarnation: Incarnation
+    assigned: tuple[GroupPartition, ...] = ()
+    assignments: int = 0
+
+
+@dataclass(slots=True)
+class Driver:
+    """One region and whoever works for it.
+
+    Args:
+        partitions: how many partitions each group's topic has.
+        members: how many members the group has, where `rules` is not given.
+        delivery: of that group.
+        rules: the whole rules, for anything else.
+        transactions: another store than the one in memory; its clock is then its own business.
+    """
+
+    partitions: int = 4
+    members: int = 2
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    rules: RegionRules | None = None
+    transactions: Transactions | None = None
+    name: RegionName = RegionName("flights")
+    clock: Clock = field(default_factory=Clock)
+    logs: dict[GroupPartition, LogBounds] = field(default_factory=dict)
+    processes: dict[MemberId, Process] = field(default_factory=dict)
+    progress: dict[GroupPartition, tuple[Lineage, Offset]] = field(default_factory=dict)
+    """What a fenced sink would hold, for groups that process exactly once."""
+
+    store: RegionStore = field(init=False)
+    _made: int = 0
+
+    def __post_init__(self) -> None:
+        self.rules = self.rules or RegionRules(
+            groups={GROUP: group_rules(members=self.members, delivery=self.delivery)}
+        )
+        self.store = RegionStore(self.transactions or MemoryTransactions(self.clock))
+        for group, rules in self.rules.groups.items():
+            for topic in rules.topics:
+                for number in range(self.partitions):
+                    self.grow(GroupPartition(group, topic, number), end=1_000)
+        self.store.declare(self.name, Spec(text="{}", rules=self.rules))
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def member(self, index: int, group: str = "g") -> MemberId:
+        """Return a member's id."""
+        return MemberId(GroupId(group), index)
+
+    def partition(self, number: int, group: str = "g", topic: str = "t") -> GroupPartition:
+        """Return a partition."""
+        return GroupPartition(GroupId(group), TopicName(topic), number)
+
+    def grow(self, partition: GroupPartition, *, end: int, start: int = 0, topic_id: str = "id-1") -> None:
+        """Set the bounds of a log; a new partition is thereby made."""
+        self.logs[partition] = LogBounds(start=Offset(start), end=Offset(end), topic_id=TopicId(topic_id))
+
+    def all_members(self) -> tuple[MemberId, ...]:
+        """Return every member of the spec."""
+        return tuple(
+            MemberId(g, i) for g, rules in sorted(self.region.rules.groups.items()) for i in range(rules.members)
+        )
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    @property
+    def region(self) -> Region:
+        """The region as stored."""
+        return self.store.read(self.name)[0]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All events."""
+        found: list[Event] = []
+        while page := self.store.events(self.name, EventNumber(len(found))):
+            found.extend(page)
+        return tuple(found)
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The ledger."""
+        return tuple(self.store.batches(self.name))
+
+    def claims(self, member: MemberId) -> dict[GroupPartition, Claim]:
+        """Return what a member holds now, in this epoch and by its present process."""
+        region, process = self.region, self.processes[member]
+        return {
+            p: c
+            for p, c in region.claims.items()
+            if (c.owner, c.incarnation, c.epoch) == (member, process.incarnation, region.epoch)
+        }
+
+    def caller(self, member: MemberId) -> Caller:
+        """Return a member's way to say who it is, in the present epoch."""
+        return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=self.region.epoch)
+
+    # -- members -------------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """Start the region with every member, partitions spread evenly, and let it run."""
+        self.store.start(self.name)
+        for member in self.all_members():
+            self.join(member)
+        self.spread()
+        self.settle_reset()
+
+    def join(self, member: MemberId, *, takeover: bool = False, came_back: bool = False) -> Incarnation:
+        """Register a new process for a member; `came_back`: the same process after a lost lease."""
+        previous = self.processes[member].incarnation if came_back else None
+        arrival = Arrival(member=member, token=self._fresh("token"), takeover=takeover, previous=previous)
+        incarnation = self.store.register(self.name, arrival)
+        self.processes[member] = Process(member=member, incarnation=incarnation)
+        return incarnation
+
+    def spread(self) -> None:
+        """Claim as Kafka's range assignor would propose, over the members that have a process."""
+        for group in self.region.rules.groups:
+            members = sorted(m for m in self.processes if m.group == group)
+            logs = sorted(p for p in self.logs if p.group == group)
+            for place, member in enumerate(members):
+                self.claim(member, logs[place * len(logs) // len(members) : (place + 1) * len(logs) // len(members)])
+
+    def claim(self, member: MemberId, partitions: Iterable[GroupPartition] | None = None) -> None:
+        """Claim a set of partitions, which Kafka has just assigned; without one, the last assignment again."""
+        process, initial = self.processes[member], self.region.initial
+        if partitions is not None:
+            process.assigned = tuple(partitions)
+        process.assignments += 1
+        start = {p: SeekEntry(offset=self.logs[p].start, source=SeekSource.START_POSITION) for p in process.assigned}
+        assigned = {
+            p: Assigned(bounds=self.logs[p], initial=None if (p, self.logs[p].topic_id) in initial else start[p])
+            for p in process.assigned
+        }
+        proposal = Proposal(
+            member=member,
+            incarnation=process.incarnation,
+            assignment=AssignmentId(process.assignments),
+            partitions=assigned,
+        )
+        self.store.claim(self.name, proposal)
+
+    def answer(self, member: MemberId) -> None:
+        """Answer a member's open seek entries: from the sink's progress, otherwise with the log's start."""
+        region = self.region
+        found: dict[GroupPartition, Found] = {}
+        for partition, target in open_targets(region, member).items():
+            if target.source is not SeekSource.SINK_PROGRESS:
+                found[partition] = Found(offset=self.logs[partition].start)
+                continue
+            lineage, offset = self.progress.get(partition, (Lineage(-1), Offset(0)))
+            found[partition] = Found(offset=offset if lineage == region.lineage else None)
+        if found:
+            self.store.answer(self.name, self.caller(member), found)
+
+    def acknowledge(self, member: MemberId) -> None:
+        """Acknowledge the running reset, its open entries answered first."""
+        self.answer(member)
+        self.store.acknowledge(self.name, self.caller(member))
+
+    def settle_reset(self) -> None:
+        """Let every process do its part of a running reset, and publish what has to be."""
+        self.publish()
+        for member in sorted(self.processes):
+            if self.region.reset is None:
+                return
+            if self.region.members[member].claimed != self.region.epoch:
+                self.claim(member)
+        for member in sorted(self.processes):
+            if self.region.reset is not None:
+                self.acknowledge(member)
+
+    def crash(self, member: MemberId) -> None:
+        """Let a process vanish; its lease and its batch stay until their time is over."""
+        del self.processes[member]
+
+    def leave(self, member: MemberId) -> None:
+        """Let a member leave its group by itself."""
+        self.store.leave(self.name, member, self.processes.pop(member).incarnation)
+
+    def beat(self) -> None:
+        """Renew the lease of every process."""
+        lease = self.region.rules.timeouts.lease
+        for member, process in self.processes.items():
+            self.store.renew(self.name, member, process.incarnation, lease)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass while every process renews its lease, and do what is due."""
+        step = self.region.rules.timeouts.lease.total_seconds() / 2
+        while seconds > 0:
+            self.clock.advance(min(step, seconds))
+            self.beat()
+            seconds -= step
+        self.store.settle(self.name)
+
+    def recover(self) -> None:
+        """Bring every member back that has no process, after leases and their batches are over, and let all run."""
+        self.wait(60)
+        for member in self.all_members():
+            if member not in self.processes:
+                self.join(member)
+        self.spread()
+        self.settle_reset()
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def begin(self, member: MemberId, width: int = 10, partitions: Iterable[GroupPartition] | None = None) -> BatchId:
+        """Begin a batch of `width` offsets on each of the partitions, by default all that the member holds."""
+        held = self.claims(member)
+        ranges: dict[GroupPartition, Range] = {}
+        for partition in held if partitions is None else partitions:
+            place = held[partition].position
+            if place is not None and place < self.logs[partition].end:
+                ranges[partition] = Range(place, Offset(min(place + width, self.logs[partition].end)))
+        return self.begin_ranges(member, ranges)
+
+    def begin_ranges(self, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> BatchId:
+        """Begin a batch of exactly these ranges."""
+        batch, caller = BatchId(self._fresh("batch")), self.caller(member)
+        request = BatchRequest(
+            batch=batch, member=member, incarnation=caller.incarnation, epoch=caller.epoch, ranges=ranges
+        )
+        self.store.begin_batch(self.name, request)
+        return batch
+
+    def commit_output(self, batch: BatchId) -> None:
+        """Let a fenced sink commit a batch's output, whatever becomes of the batch."""
+        row = self.row(batch)
+        for partition, range_ in row.ranges.items():
+            if self.region.rules.groups[partition.group].delivery is Delivery.EXACTLY_ONCE:
+                self.progress[partition] = (row.lineage, range_.to)
+
+    def row(self, batch: BatchId) -> Batch:
+        """Return a batch's row in the ledger."""
+        return next(b for b in self.batches if b.batch == batch)
+
+    def end(self, batch: BatchId) -> None:
+        """End a batch, its output committed first."""
+        row = self.row(batch)
+        self.commit_output(batch)
+        self.store.end_batch(self.name, batch, row.member, row.incarnation)
+
+    def discard(self, batch: BatchId) -> None:
+        """Discard a batch, said by its member's present process."""
+        member = self.row(batch).member
+        self.store.discard_batch(self.name, batch, member, self.processes[member].incarnation)
+
+    def process(self, *members: MemberId, width: int = 10) -> None:
+        """Begin and end one batch of each member; of all, where none is named."""
+        for member in members or sorted(self.processes):
+            self.end(self.begin(member, width))
+
+    # -- cuts ----------------------------------------------------------------------------------------------------
+
+    def request_cut(
+        self,
+        nonce: str,
+        *,
+        bound: datetime | None = None,
+        purpose: CutPurpose = CutPurpose.REQUEST,
+        allow_inexact: bool = False,
+        requester: Requester | None = None,
+    ) -> CutRequest:
+        """Ask for a cut."""
+        return self.store.request_cut(
+            self.name,
+            Nonce(nonce),
+            bound=bound,
+            purpose=purpose,
+            allow_inexact=allow_inexact,
+            requester=requester or Requester(),
+        )
+
+    def contribute(self, member: MemberId) -> None:
+        """Contribute a member's positions to the open cut."""
+        region, caller = self.region, self.caller(member)
+        offsets = {p: c.position for p, c in self.claims(member).items() if c.position is not None}
+        part = Part(
+            sequence=region.open_cut or Sequence(0),
+            member=member,
+            incarnation=caller.incarnation,
+            epoch=caller.epoch,
+            offsets=OffsetMap(offsets),
+            bounds={p: self.logs[p] for p in offsets},
+        )
+        self.store.contribute(self.name, part)
+
+    def complete(self) -> Sequence:
+        """Let every process contribute to the open cut, and return its sequence."""
+        sequence = self.region.open_cut
+        if sequence is None:
+            raise AssertionError("no cut is open")
+        for member in sorted(self.processes):
+            if self.region.open_cut == sequence:
+                self.contribute(member)
+        return sequence
+
+    def publish(self) -> None:
+        """Publish every complete cut, in order."""
+        for sequence, cut in sorted(self.region.checkpoints.items()):
+            if cut.state is CheckpointState.COMPLETE:
+                self.store.publish(self.name, sequence)
+
+    def echo(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
+        """Store what Kafka answered to a member's commit of the base; by default, what it was told."""
+        region = self.region
+        base = region.base or Sequence(0)
+        held = self.claims(member)
+        told = region.offsets.get(base, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
+        self.store.echo(self.name, base, member, self.processes[member].incarnation, told)
+
+    def cut(self, nonce: str, *, purpose: CutPurpose = CutPurpose.REQUEST) -> Sequence:
+        """Make a cut from its request to its last echo, and return its sequence."""
+        self.request_cut(nonce, purpose=purpose)
+        sequence = self.complete()
+        self.publish()
+        for member in sorted(self.processes):
+            if self.region.base == sequence:
+                self.echo(member)
+        return sequence
+
+    # -- resets --------------------------------------------------------------------------------------------------
+
+    def reset(
+        self,
+        target: Target,
+        *,
+        nonce: str = "",
+        scope: Scope = EVERYTHING,
+        forced: bool = False,
+        skip: Mapping[GroupPartition, Offset] | None = None,
+        forward: bool = False,
+        allow_partial: bool = False,
+        resolved: SeekMap | None = None,
+        epoch: Epoch | None = None,
+    ) -> PersonReset:
+        """Apply a person's reset; the cut that it drains to is the caller's to complete.
+
+        `epoch`: the one that the plan was made in, by default the present one.
+        """
+        region = self.region
+        wanted = PersonReset(
+            nonce=Nonce(nonce or self._fresh("reset")),
+            target=target,
+            scope=scope,
+            state=PersonResetState.WAITING,
+            requester=Requester(who="somebody"),
+            requested_at=self.store.read(self.name)[1],
+            order=0,
+            forced=forced,
+            skip=OffsetMap(skip or {}),
+            forward=forward,
+            allow_partial=allow_partial,
+        )
+        return self.store.apply_reset(
+            self.name, Apply(reset=wanted, epoch=region.epoch if epoch is None else epoch, resolved=resolved)
+        )
+
+    def _fresh(self, what: str) -> str:
+        self._made += 1
+        return f"{what}-{self._made}"

@@ -1,0 +1,157 @@
+"""One member's state machine without anything around it: a test feeds events and looks at what is wanted done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from airflow_kcr.protocol.member import events
+from airflow_kcr.protocol.member.effects import Effect
+from airflow_kcr.protocol.member.state import Member, State
+from airflow_kcr.protocol.member.step import step
+from airflow_kcr.protocol.region.rows import Claim, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.view import CutView, MemberView
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Offset,
+    Range,
+    Sequence,
+    TopicName,
+)
+
+ME = MemberId(GroupId("g"), 0)
+MINE = tuple(GroupPartition(GroupId("g"), TopicName("t"), n) for n in range(2))
+
+Kind = TypeVar("Kind")
+
+
+def claims_of(
+    partitions: Iterable[GroupPartition] = MINE,
+    *,
+    position: int = 0,
+    resume: int = 0,
+    epoch: int = 1,
+    incarnation: int = 1,
+) -> dict[GroupPartition, Claim]:
+    """Return claims of this member."""
+    claim = Claim(
+        owner=ME,
+        incarnation=Incarnation(incarnation),
+        epoch=Epoch(epoch),
+        resume=Offset(resume),
+        position=Offset(position),
+        begun_to=Offset(position),
+    )
+    return dict.fromkeys(partitions, claim)
+
+
+def view_of(claims: Mapping[GroupPartition, Claim] | None = None, *, incarnation: int = 1) -> MemberView:
+    """Return what a member of a running region sees."""
+    return MemberView(
+        counter=EventNumber(10),
+        epoch=Epoch(1),
+        lineage=Lineage(1),
+        state=RegionState.RUNNING,
+        wanted=Wanted.RUNNING,
+        next_sequence=Sequence(2),
+        spec_revision=1,
+        incarnation=Incarnation(incarnation),
+        acknowledged=True,
+        claims={} if claims is None else claims,
+    )
+
+
+def cut_view(phase: CutPhase, sequence: int = 2) -> CutView:
+    """Return an open cut that this member is on the roster of."""
+    return CutView(sequence=Sequence(sequence), phase=phase, bound=None, on_roster=True, contributed=False)
+
+
+@dataclass(slots=True)
+class LoneMember:
+    """A member, its clock, and what it wanted last."""
+
+    member: Member = field(default_factory=lambda: Member(member=ME, timeouts=Timeouts()))
+    now: float = 0.0
+    last: tuple[Effect, ...] = ()
+    all: list[Effect] = field(default_factory=list)
+
+    @property
+    def state(self) -> State:
+        """The member's state."""
+        return self.member.state
+
+    def feed(self, *happened: events.Event) -> tuple[Effect, ...]:
+        """Let these events happen now, and return what is wanted after them."""
+        wanted: list[Effect] = []
+        for event in happened:
+            self.member, effects = step(self.member, event, self.now)
+            wanted.extend(effects)
+        self.last = tuple(wanted)
+        self.all.extend(wanted)
+        return self.last
+
+    def wait(self, seconds: float, *, renewing: bool = True) -> tuple[Effect, ...]:
+        """Let time pass in steps of a second, the lease being renewed; return all that was wanted meanwhile."""
+        wanted: list[Effect] = []
+        while seconds > 0:
+            self.now += min(1.0, seconds)
+            seconds -= 1.0
+            if renewing and self.member.incarnation is not None:
+                counter = EventNumber(0) if self.member.view is None else self.member.view.counter
+                wanted.extend(self.feed(events.Renewed(sent_at=self.now, counter=counter)))
+            wanted.extend(self.feed(events.Tick()))
+        self.last = tuple(wanted)
+        return self.last
+
+    def wanted(self, kind: type[Kind]) -> list[Kind]:
+        """Return the effects of one kind that were wanted last."""
+        return [e for e in self.last if isinstance(e, kind)]
+
+    def join(self, incarnation: int = 1) -> LoneMember:
+        """Register, and see a running region in which nothing is held yet."""
+        self.feed(events.Tick())
+        self.feed(events.Registered(incarnation=Incarnation(incarnation), sent_at=self.now))
+        self.feed(events.ViewRead(view=view_of(incarnation=incarnation)))
+        return self
+
+    def assign(self, partitions: Iterable[GroupPartition] = MINE, assignment: int = 1) -> LoneMember:
+        """Be assigned partitions by Kafka."""
+        self.feed(events.Assigned(assignment=AssignmentId(assignment), partitions=frozenset(partitions)))
+        return self
+
+    def grant(self, view: MemberView | None = None, assignment: int = 1) -> LoneMember:
+        """Have the claim of an assignment granted."""
+        seen = view or view_of(claims_of())
+        self.feed(events.ClaimGranted(assignment=AssignmentId(assignment), view=seen))
+        return self
+
+    def processing(self) -> LoneMember:
+        """Join a running region and hold two partitions."""
+        return self.join().assign().grant()
+
+    def plan(self, batch: str = "b1", width: int = 10) -> LoneMember:
+        """Have the planner answer with ranges from where the member is."""
+        ranges = {p: Range(o, Offset(o + width)) for p, o in self.member.positions.items()}
+        self.feed(events.Planned(batch=BatchId(batch), ranges=ranges))
+        return self
+
+    def in_batch(self) -> LoneMember:
+        """Be in the middle of a batch."""
+        self.processing().plan()
+        self.feed(events.Begun(batch=BatchId("b1")))
+        return self
+
+    def see(self, view: MemberView) -> LoneMember:
+        """Read the region."""
+        self.feed(events.ViewRead(view=view))
+        return self

@@ -1,0 +1,214 @@
+"""A fake Kafka: logs with open transactions, retention and timestamps; one eager group with generations and sessions.
+
+It has just what the protocol can notice: who is assigned what and when they hear of it, which commits are accepted, and
+what a log look-up answers. Revoke and assign reach a consumer in separate polls, possibly far apart; a frozen consumer
+hears nothing and is thrown out when its session is over, while its static id keeps its place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+
+from airflow_kcr.protocol.assignors import assign
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.rules import Assignor
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicId, TopicName
+from tests.support.simulation.world import EPOCH, World
+
+HEARTBEAT = 0.5
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition: when each record was stamped, from where on it is kept, and where an open transaction begins."""
+
+    stamps: list[datetime] = field(default_factory=list)
+    start: int = 0
+    open_from: int | None = None
+    topic_id: str = "topic-1"
+
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset: an open transaction hides what comes after its begin."""
+        return len(self.stamps) if self.open_from is None else min(self.open_from, len(self.stamps))
+
+    def bounds(self) -> LogBounds:
+        """The log as an admin client reads it."""
+        return LogBounds(start=Offset(self.start), end=Offset(self.stable_end), topic_id=TopicId(self.topic_id))
+
+    def first_at_or_after(self, instant: datetime) -> TimeAnswer:
+        """First offset in log order stamped at or after `instant`, below the last stable offset."""
+        for offset in range(self.start, self.stable_end):
+            if self.stamps[offset] >= instant:
+                return TimeAnswer(offset=Offset(offset), found=self.stamps[offset])
+        return TimeAnswer(offset=None)
+
+    def retained_from(self, instant: datetime) -> int:
+        """Where a retention by time would put the log start."""
+        return bisect_left(self.stamps, instant)
+
+
+class NotInGroup(Exception):
+    """A commit was refused: unknown member, or an older generation."""
+
+
+class Unavailable(Exception):
+    """The coordinator moved, or the answer was lost."""
+
+
+@dataclass(slots=True)
+class Consumer:
+    """One consumer instance, as its coordinator and its process see it."""
+
+    number: int
+    static_id: str | None
+    hear: Callable[[str, frozenset[GroupPartition]], None]
+    """Called with 'revoked', 'lost', 'assigned' or 'fenced'."""
+
+    last_poll: float = 0.0
+    generation: int = 0
+    polls: Callable[[], bool] = lambda: True
+
+
+class Broker:
+    """One group of one topic.
+
+    Args:
+        world: time and chance.
+        group: the group.
+        partitions: how many the topic has at first.
+        session: seconds after which a silent consumer is thrown out.
+    """
+
+    topic = TopicName("t")
+
+    def __init__(self, world: World, group: GroupId, partitions: int, session: float) -> None:
+        self.world, self.group, self.session = world, group, session
+        self.logs = [Log() for _ in range(partitions)]
+        self.committed: dict[GroupPartition, Offset] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.generation = 0
+        self.lost_answers = 0.0
+        self.rebalances = 0
+        self._numbers = count(1)
+        self._pending = False
+        world.after(HEARTBEAT, self._expire)
+
+    # -- logs ----------------------------------------------------------------------------------------------------
+
+    def partition(self, number: int) -> GroupPartition:
+        """The key of one partition."""
+        return GroupPartition(self.group, self.topic, number)
+
+    def log(self, partition: GroupPartition) -> Log:
+        """One partition's log."""
+        return self.logs[partition.partition]
+
+    def produce(self, number: int, records: int, *, ahead: timedelta = timedelta(0)) -> None:
+        """Append records, stamped now (plus `ahead`: a producer's wrong clock)."""
+        stamp = EPOCH + timedelta(seconds=self.world.now) + ahead
+        self.logs[number].stamps.extend([stamp] * records)
+
+    def add_partition(self) -> None:
+        """Add a partition; consumers hear of it by a rebalance."""
+        self.logs.append(Log())
+        self._rebalance_soon()
+
+    # -- membership ----------------------------------------------------------------------------------------------
+
+    def join(self, consumer: Consumer) -> None:
+        """Let a consumer join. The same static id takes its place without a rebalance, and fences whoever had it."""
+        holder = next(
+            (c for c in self.consumers.values() if c.static_id is not None and c.static_id == consumer.static_id), None
+        )
+        consumer.last_poll = self.world.now
+        self.consumers[consumer.number] = consumer
+        if holder is None:
+            self._rebalance_soon()
+            return
+        del self.consumers[holder.number]
+        holder.hear("fenced", frozenset())
+        consumer.generation = self.generation
+        held = self._assignment().get(consumer.number, frozenset())
+        self.world.soon(lambda: self._tell(consumer, "assigned", held))
+
+    def new_number(self) -> int:
+        """Name a consumer instance."""
+        return next(self._numbers)
+
+    def leave(self, number: int) -> None:
+        """Let a consumer leave at once."""
+        if self.consumers.pop(number, None) is not None:
+            self._rebalance_soon()
+
+    def poll(self, number: int) -> None:
+        """Count as alive; one that was thrown out hears that it lost everything, and joins again."""
+        consumer = self.consumers.get(number)
+        if consumer is not None:
+            consumer.last_poll = self.world.now
+
+    def _expire(self) -> None:
+        gone = [c for c in self.consumers.values() if self.world.now - c.last_poll > self.session]
+        for consumer in gone:
+            del self.consumers[consumer.number]
+        if gone:
+            self._rebalance_soon()
+        self.world.after(HEARTBEAT, self._expire)
+
+    def _rebalance_soon(self) -> None:
+        if not self._pending:
+            self._pending = True
+            self.world.after(self.world.random.uniform(0.05, 0.5), self._rebalance)
+
+    def _rebalance(self) -> None:
+        self._pending = False
+        self.generation += 1
+        self.rebalances += 1
+        for number, held in self._assignment().items():
+            consumer = self.consumers[number]
+            consumer.generation = self.generation
+            first = self.world.random.uniform(0.001, 0.3)
+            self.world.after(first, lambda c=consumer: self._tell(c, "revoked", frozenset()))  # type: ignore[misc]
+            second = first + self.world.random.uniform(0.001, 0.5)
+            self.world.after(second, lambda c=consumer, h=held: self._tell(c, "assigned", h))  # type: ignore[misc]
+
+    def _tell(self, consumer: Consumer, what: str, held: frozenset[GroupPartition]) -> None:
+        """Deliver a callback, which happens inside a poll: a frozen process hears it on waking, if it is still true."""
+        if consumer.number not in self.consumers:
+            return
+        if not consumer.polls():
+            self.world.after(0.2, lambda: self._tell(consumer, what, held))
+            return
+        if what == "assigned" and held != self._assignment().get(consumer.number):
+            return
+        consumer.hear(what, held)
+
+    def _assignment(self) -> dict[int, frozenset[GroupPartition]]:
+        names = {f"{c.static_id or 'dynamic'}/{n:06}": n for n, c in self.consumers.items()}
+        if not names:
+            return {}
+        dealt = assign(Assignor.RANGE, {n: {self.topic} for n in names}, {self.topic: len(self.logs)})
+        return {names[name]: frozenset(self.partition(tp.partition) for tp in held) for name, held in dealt.items()}
+
+    # -- commits -------------------------------------------------------------------------------------------------
+
+    def commit(self, number: int, offsets: OffsetMap) -> None:
+        """Commit; the broker checks the member and its generation, not who owns what.
+
+        Raises:
+            NotInGroup: the consumer is not in the group in its present generation.
+            Unavailable: nobody knows whether it was written.
+        """
+        consumer = self.consumers.get(number)
+        if consumer is None or self._pending or consumer.generation != self.generation:
+            raise NotInGroup
+        lost = self.world.chance(self.lost_answers)
+        if not lost or self.world.chance(0.5):
+            self.committed.update(offsets)
+        if lost:
+            raise Unavailable

@@ -1,0 +1,272 @@
+"""What happens to a simulated region: each fault is one function, drawn by the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.person import Apply
+from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester
+from airflow_kcr.protocol.scopes import EVERYTHING
+from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial
+from airflow_kcr.protocol.values import Nonce, Sequence
+from tests.support.simulation.broker import Consumer
+
+if TYPE_CHECKING:
+    from tests.support.simulation.host import Host
+    from tests.support.simulation.run import Simulation
+
+
+def _host(simulation: Simulation) -> Host | None:
+    hosts = sorted(simulation.hosts.items())
+    return simulation.world.random.choice(hosts)[1] if hosts else None
+
+
+def crash(simulation: Simulation) -> None:
+    """kill -9 of one process."""
+    host = _host(simulation)
+    if host is not None:
+        host.crash()
+
+
+def crash_all(simulation: Simulation) -> None:
+    """kill -9 of a driver that hosts every member; they come back staggered."""
+    for host in list(simulation.hosts.values()):
+        host.crash()
+
+
+def freeze(simulation: Simulation) -> None:
+    """A process stops for a while and wakes up as a zombie."""
+    host = _host(simulation)
+    if host is not None:
+        host.freeze(simulation.world.random.choice((0.5, 1.5, 3.0, 6.0, 12.0)))
+
+
+def restart(simulation: Simulation) -> None:
+    """SIGTERM; the process comes back."""
+    host = _host(simulation)
+    if host is not None:
+        host.terminate()
+
+
+def replace_live(simulation: Simulation) -> None:
+    """A second process for a member that is alive: frozen first, or simply still there."""
+    host = _host(simulation)
+    if host is not None:
+        host.freeze(simulation.world.random.uniform(2.5, 9.0))
+        del simulation.hosts[host.member]
+        simulation.world.after(0.5, lambda: simulation.launch(host.member.index))
+
+
+def store_away_for_one(simulation: Simulation) -> None:
+    """One process can't reach the store."""
+    host = _host(simulation)
+    if host is not None:
+        host.store_back_at = simulation.world.now + simulation.world.random.choice((0.7, 3.0, 8.0, 14.0))
+
+
+def store_away(simulation: Simulation) -> None:
+    """Nobody can reach the store, for less or more than a lease."""
+    simulation.around.store_back_at = simulation.world.now + simulation.world.random.choice((0.5, 1.0, 4.0, 9.0))
+
+
+def frozen_transaction(simulation: Simulation) -> None:
+    """Somebody holds the region's lock until Postgres ends its transaction: half a lease."""
+    simulation.around.store_back_at = simulation.world.now + 1.0
+
+
+def lost_answers(simulation: Simulation) -> None:
+    """Answers to COMMIT get lost for a while."""
+    simulation.transactions.lost = 0.2
+    simulation.world.after(6.0, lambda: setattr(simulation.transactions, "lost", 0.0))
+
+
+def coordinator_moves(simulation: Simulation) -> None:
+    """Commits are answered by nobody for a while, written or not."""
+    simulation.broker.lost_answers = 0.7
+    simulation.world.after(5.0, lambda: setattr(simulation.broker, "lost_answers", 0.0))
+
+
+def partition_added(simulation: Simulation) -> None:
+    """The topic grows."""
+    if len(simulation.broker.logs) < 8:
+        simulation.broker.add_partition()
+
+
+def retention(simulation: Simulation) -> None:
+    """Retention takes the older half of a log, perhaps beyond somebody's position."""
+    log = simulation.world.random.choice(simulation.broker.logs)
+    log.start = max(log.start, len(log.stamps) // 2)
+
+
+def open_transaction(simulation: Simulation) -> None:
+    """A producer's transaction stays open for a while; what follows it can't be read."""
+    log = simulation.world.random.choice(simulation.broker.logs)
+    if log.open_from is None:
+        log.open_from = len(log.stamps)
+        simulation.world.after(simulation.world.random.uniform(1, 9), lambda: setattr(log, "open_from", None))
+
+
+def record_from_the_future(simulation: Simulation) -> None:
+    """A producer's clock is wrong by years."""
+    number = simulation.world.random.randrange(len(simulation.broker.logs))
+    simulation.broker.produce(number, 1, ahead=timedelta(days=20_000))
+
+
+def outsider(simulation: Simulation) -> None:
+    """A foreign consumer joins the group, takes partitions, and leaves again."""
+    broker = simulation.broker
+    foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
+    broker.join(foreign)
+    until = simulation.world.now + simulation.world.random.uniform(1, 8)
+
+    def poll() -> None:
+        if simulation.world.now >= until:
+            broker.leave(foreign.number)
+            return
+        broker.poll(foreign.number)
+        simulation.world.after(0.5, poll)
+
+    poll()
+
+
+def poison(simulation: Simulation) -> None:
+    """A record that no batch survives, until the pipeline is mended."""
+    number = simulation.world.random.randrange(len(simulation.broker.logs))
+    log = simulation.broker.logs[number]
+    simulation.around.poison = simulation.broker.partition(number)
+    simulation.around.poison_offset = len(log.stamps) + 1
+    simulation.world.after(simulation.world.random.uniform(2, 12), lambda: setattr(simulation.around, "poison", None))
+
+
+def slow_batches(simulation: Simulation) -> None:
+    """Batches hang, some beyond their timeout."""
+    simulation.around.slow = 0.5
+    simulation.world.after(6.0, lambda: setattr(simulation.around, "slow", 0.03))
+
+
+def pause(simulation: Simulation) -> None:
+    """A person pauses, and resumes later."""
+    simulation.person(lambda: simulation.store.pause(simulation.around.name))
+    simulation.world.after(
+        simulation.world.random.uniform(1, 8),
+        lambda: simulation.person(lambda: simulation.store.start(simulation.around.name)),
+    )
+
+
+def stop(simulation: Simulation) -> None:
+    """A person stops the region, and starts it later."""
+    simulation.person(lambda: simulation.store.stop(simulation.around.name))
+    simulation.world.after(
+        simulation.world.random.uniform(2, 12),
+        lambda: simulation.person(lambda: simulation.store.start(simulation.around.name)),
+    )
+
+
+def kill(simulation: Simulation) -> None:
+    """A person kills the region, and starts it later."""
+    simulation.person(lambda: simulation.store.kill(simulation.around.name))
+    simulation.world.after(
+        simulation.world.random.uniform(0.5, 8),
+        lambda: simulation.person(lambda: simulation.store.start(simulation.around.name)),
+    )
+
+
+def _target(simulation: Simulation) -> Target:
+    region, random = simulation.region, simulation.world.random
+    checkpoints = [s for s, c in region.checkpoints.items() if c.is_complete]
+    choices: list[Target] = [
+        ToInitial(),
+        ToCurrent(),
+        ToEarliest(),
+        ShiftBy(by=-random.randint(1, 20)),
+        ToDatetime(instant=simulation.world.clock() - timedelta(seconds=random.randint(1, 20))),
+    ]
+    choices += [ToCheckpoint(sequence=Sequence(s)) for s in checkpoints] * 2
+    return random.choice(choices)
+
+
+def _wanted(simulation: Simulation, target: Target) -> PersonReset:
+    return PersonReset(
+        nonce=Nonce(f"person-{simulation.world.random.getrandbits(30):x}"),
+        target=target,
+        scope=EVERYTHING,
+        state=PersonResetState.WAITING,
+        requester=Requester(who="a person"),
+        requested_at=simulation.world.clock(),
+        order=0,
+    )
+
+
+def _apply(simulation: Simulation, wanted: PersonReset) -> None:
+    apply = Apply(reset=wanted, epoch=simulation.region.epoch)
+    simulation.person(lambda: simulation.store.apply_reset(simulation.around.name, apply))
+    if simulation.world.chance(0.3):
+        simulation.person(lambda: simulation.store.apply_reset(simulation.around.name, apply))
+
+
+def reset(simulation: Simulation) -> None:
+    """A person resets online; sometimes asks twice with one nonce."""
+    _apply(simulation, _wanted(simulation, _target(simulation)))
+
+
+def forced_reset(simulation: Simulation) -> None:
+    """A person resets by force."""
+    _apply(simulation, replace(_wanted(simulation, _target(simulation)), forced=True))
+
+
+def two_resets(simulation: Simulation) -> None:
+    """Two persons reset at once."""
+    _apply(simulation, _wanted(simulation, _target(simulation)))
+    _apply(simulation, _wanted(simulation, _target(simulation)))
+
+
+def skip_record(simulation: Simulation) -> None:
+    """A person steps over one record, by force, where a partition is."""
+    region = simulation.region
+    places = {p: c.position for p, c in sorted(region.claims.items()) if c.position is not None}
+    if places:
+        skip = OffsetMap([next(iter(places.items()))])
+        wanted = replace(_wanted(simulation, ToCurrent()), forced=True, skip=skip)
+        _apply(simulation, wanted)
+
+
+def retire(simulation: Simulation) -> None:
+    """Retirement runs, twice."""
+    simulation.person(lambda: simulation.store.retire(simulation.around.name))
+    simulation.person(lambda: simulation.store.retire(simulation.around.name))
+
+
+FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (
+    crash,
+    crash,
+    crash_all,
+    freeze,
+    freeze,
+    restart,
+    replace_live,
+    store_away_for_one,
+    store_away,
+    frozen_transaction,
+    lost_answers,
+    coordinator_moves,
+    partition_added,
+    retention,
+    open_transaction,
+    record_from_the_future,
+    outsider,
+    poison,
+    slow_batches,
+    pause,
+    stop,
+    kill,
+    reset,
+    reset,
+    forced_reset,
+    two_resets,
+    skip_record,
+    retire,
+)

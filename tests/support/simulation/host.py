@@ -1,0 +1,559 @@
+"""A process with one member: it executes the effects of the real state machine, late, out of order and under faults."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from airflow_kcr.errors import KcrError, MemberInUse, RefusedError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.state import Member, State
+from airflow_kcr.protocol.member.step import step
+from airflow_kcr.protocol.observations import LogBounds, LogView
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.claims import Assigned, Proposal
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import OpenTarget
+from airflow_kcr.protocol.scopes import EVERYTHING
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
+from airflow_kcr.protocol.target_resolution import Situation, resolve
+from airflow_kcr.protocol.targets import Target
+from airflow_kcr.protocol.values import AssignmentId, BatchId, GroupPartition, MemberId, Range, RegionName
+from airflow_kcr.store.regions import RegionStore
+from tests.support.simulation.broker import HEARTBEAT, Broker, Consumer, NotInGroup, Unavailable
+from tests.support.simulation.planner import plan
+from tests.support.simulation.sinks import FencedSink, OpenSink
+from tests.support.simulation.world import World
+
+TICK = 0.25
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What every host of a run shares."""
+
+    world: World
+    broker: Broker
+    store: RegionStore
+    name: RegionName
+    delivery: Delivery
+    open_sink: OpenSink = field(default_factory=OpenSink)
+    fenced_sink: FencedSink = field(default_factory=FencedSink)
+    store_back_at: float = 0.0
+    """Until then nobody reaches the store."""
+
+    poison: GroupPartition | None = None
+    poison_offset: int = -1
+    """A batch that contains this record fails."""
+
+    slow: float = 0.03
+    """Chance of a batch that takes very long."""
+
+
+class _Times:
+    """The broker's time index, asked when it is needed."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def first_at_or_after(self, partition: GroupPartition, instant: object) -> object:
+        return self._broker.log(partition).first_at_or_after(instant)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Running:
+    """The pipeline's call."""
+
+    batch: BatchId
+    ranges: Mapping[GroupPartition, Range]
+    progress: OffsetMap
+    began: float
+    takes: float
+    cancelled: bool = False
+
+    def share(self, now: float) -> float:
+        """How much of the work is written by now."""
+        return min(1.0, (now - self.began) / self.takes)
+
+
+class Host:
+    """One process, one member.
+
+    Args:
+        around: what it shares with the others.
+        member: who it is.
+        machine: the member's first state.
+        on_end: called when the process has ended, with whether it ended by itself.
+    """
+
+    def __init__(
+        self, around: Surroundings, member: MemberId, machine: Member, on_end: Callable[[Host, str], None]
+    ) -> None:
+        self.around, self.member, self.machine, self.on_end = around, member, machine, on_end
+        self.world = around.world
+        self.alive = True
+        self.frozen_until = 0.0
+        self.store_back_at = 0.0
+        self.running: Running | None = None
+        self.token = f"{member}/{self.world.random.getrandbits(40):x}"
+        self.consumer: Consumer | None = None
+        self.consumer_open = False
+        self.assignments = 0
+        self.batches = 0
+        self.in_use_since: float | None = None
+        self.told_lost = False
+        self._calls: deque[Callable[[], None]] = deque()
+        self._calling = False
+        self._tick()
+        self._poll()
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the process is stopped (SIGSTOP, a suspended machine)."""
+        return self.world.now < self.frozen_until
+
+    def later(self, delay: float, action: Callable[[], None]) -> None:
+        """Do something in this process: not once it is dead, and not before it thaws."""
+
+        def due() -> None:
+            if not self.alive:
+                return
+            if self.frozen:
+                self.world.after(self.frozen_until - self.world.now + 0.001, due)
+                return
+            action()
+
+        self.world.after(delay, due)
+
+    def soon(self, action: Callable[[], None], most: float = 0.05) -> None:
+        """Do something in this process within `most` seconds."""
+        self.later(self.world.random.uniform(0.001, most), action)
+
+    def crash(self) -> None:
+        """kill -9: whatever the running batch has written so far stays written."""
+        if not self.alive:
+            return
+        self._write_partial()
+        self.alive = False
+        self.running = None
+        self.on_end(self, "crashed")
+
+    def freeze(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after `seconds`."""
+        self.frozen_until = max(self.frozen_until, self.world.now + seconds)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.soon(lambda: self.deliver(events.Terminated()))
+
+    def _tick(self) -> None:
+        self.deliver(events.Tick())
+        self.later(TICK, self._tick)
+
+    def _poll(self) -> None:
+        if self.consumer is not None and self.consumer_open:
+            self.around.broker.poll(self.consumer.number)
+            if self.consumer.number not in self.around.broker.consumers:
+                self._lost()
+        self.later(HEARTBEAT, self._poll)
+
+    # -- the machine ---------------------------------------------------------------------------------------------
+
+    def deliver(self, event: events.Event) -> None:
+        """Let the member step, and execute what it wants."""
+        if not self.alive:
+            return
+        self.machine, wanted = step(self.machine, event, self.world.now)
+        for effect in wanted:
+            self.execute(effect)
+        done = self.machine.state is State.CLOSED or (
+            self.machine.state is State.FENCED and self.machine.batch is None and not self.machine.in_group
+        )
+        if done and not self._calls and not self._calling:
+            self.alive = False
+            self.on_end(self, str(self.machine.state))
+
+    def execute(self, effect: effects.Effect) -> None:  # noqa: C901 - one row an effect
+        """Start what an effect asks for; the answer comes later as an event."""
+        store, name = self.around.store, self.around.name
+        match effect:
+            case effects.Register():
+                self._register(effect)
+            case effects.Renew():
+                self._renew(effect)
+            case effects.Read():
+                self._call(lambda: events.ViewRead(view=store.view(name, self.member)))
+            case effects.Settle():
+                self._tell(lambda: store.settle(name))
+            case effects.Join():
+                self.soon(self._join)
+            case effects.LeaveGroup():
+                self.soon(self._leave, 0.3)
+            case effects.CloseKeepingSlot():
+                self.soon(self._close, 0.3)
+            case effects.Claim():
+                self._claim(effect)
+            case effects.Plan():
+                self.soon(lambda: self._plan(effect), 0.1)
+            case effects.StoreBounds(caller=caller, bound=bound, found=found):
+                self._tell(lambda: store.store_bounds(name, caller, bound, found))
+            case effects.ReportOutOfRange(caller=caller, observed=observed):
+                self._tell(lambda: store.report_out_of_range(name, caller, observed))
+            case effects.Begin(request=request):
+                self._call(
+                    lambda: events.Begun(batch=store.begin_batch(name, request).batch),
+                    lambda why: events.BeginRefused(batch=request.batch, why=why),
+                )
+            case effects.Run():
+                self._run(effect)
+            case effects.Cancel(batch=batch):
+                self._cancel(batch)
+            case effects.End(batch=batch, incarnation=incarnation):
+                self._end(batch, effect)
+            case effects.Discard(batch=batch, incarnation=incarnation):
+                self._tell(lambda: store.discard_batch(name, batch, self.member, incarnation))
+                self._call(lambda: events.Discarded(batch=batch))
+            case effects.RequestReset(caller=caller, cause=cause, detail=detail):
+                self._tell(lambda: store.request_reset(name, caller, cause, detail))
+            case effects.ResetSinks():
+                self.soon(lambda: self._reset_sinks(effect), 0.3)
+            case effects.Acknowledge():
+                self._acknowledge(effect)
+            case effects.PrepareSinks():
+                self.soon(lambda: self._prepared(effect), 0.2)
+            case effects.Contribute(part=part):
+                self._call(
+                    lambda: (store.contribute(name, part), events.Contributed(sequence=part.sequence))[1],
+                    lambda why: events.ContributionRefused(sequence=part.sequence, why=why),
+                )
+            case effects.Publish(sequence=sequence):
+                self._tell(lambda: store.publish(name, sequence, self.member))
+                self._call(lambda: events.Published(sequence=sequence))
+            case effects.Commit():
+                self.soon(lambda: self._commit(effect, self.world.now + 5), 0.2)
+            case effects.Echo(sequence=sequence, incarnation=incarnation, offsets=offsets):
+                self._tell(lambda: store.echo(name, sequence, self.member, incarnation, offsets))
+            case effects.CommitSeek(caller=caller, offsets=offsets):
+                self._commit_seek(effect)
+            case effects.LeaveStore(incarnation=incarnation):
+                self._tell(lambda: store.leave(name, self.member, incarnation))
+            case effects.KeepSlot(incarnation=incarnation):
+                self._tell(lambda: store.keep_slot(name, self.member, incarnation))
+            case effects.ReportLater(memory=memory):
+                self._tell(lambda: store.report_later(name, memory))
+            case effects.EndProcess():
+                self.crash()
+            case _:
+                assert_never(effect)
+
+    # -- the store thread ----------------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        ask: Callable[[], events.Event],
+        refused: Callable[[str], events.Event] | None = None,
+    ) -> None:
+        """Ask the store, one request after the other; a refusal is an answer, the store being away is not."""
+
+        def attempt() -> None:
+            if self.world.now < max(self.store_back_at, self.around.store_back_at):
+                if not self.told_lost:
+                    self.told_lost = True
+                    self.deliver(events.StoreLost())
+                self.later(0.3, attempt)
+                return
+            if self.told_lost:
+                self.told_lost = False
+                self.deliver(events.StoreBack())
+            try:
+                answer = ask()
+            except KcrError as error:
+                if refused is None:
+                    raise
+                answer = refused(error.message)
+            self.soon(lambda: self.deliver(answer))
+            self._calls.popleft()
+            self._next_call()
+
+        self._calls.append(attempt)
+        if not self._calling:
+            self._next_call()
+
+    def _next_call(self) -> None:
+        self._calling = bool(self._calls)
+        if self._calls:
+            self.soon(self._calls[0], 0.02)
+
+    def _tell(self, ask: Callable[[], object]) -> None:
+        """Tell the store something; whether it was of use is for the store to say."""
+
+        def told() -> events.Event:
+            with suppress(RefusedError):
+                ask()
+            return events.Tick()
+
+        self._call(told)
+
+    def _register(self, effect: effects.Register) -> None:
+        sent_at = self.world.now
+        arrival = Arrival(
+            member=self.member,
+            token=f"{self.token}/{effect.previous}",
+            previous=effect.previous,
+            sinks_fenced=self.around.delivery is Delivery.EXACTLY_ONCE,
+            ends_within=self.machine.timeouts.process_end_bound,
+        )
+
+        def ask() -> events.Event:
+            nonlocal sent_at
+            sent_at = self.world.now
+            try:
+                incarnation = self.around.store.register(self.around.name, arrival)
+            except MemberInUse as used:
+                return self._in_use(effect, used)
+            self.in_use_since = None
+            return events.Registered(incarnation=incarnation, sent_at=sent_at)
+
+        self._call(ask, lambda why: events.RegistrationRefused(why=why))
+
+    def _in_use(self, effect: effects.Register, used: MemberInUse) -> events.Event:
+        """A newcomer waits two leases for a holder that may be dead, then is refused."""
+        since = self.in_use_since = self.in_use_since if self.in_use_since is not None else self.world.now
+        if self.world.now - since > 2 * self.machine.timeouts.lease.total_seconds() + 1:
+            return events.RegistrationRefused(why=used.message)
+        self.later(0.5, lambda: self._register(effect))
+        return events.Tick()
+
+    def _renew(self, effect: effects.Renew) -> None:
+        def ask() -> events.Event:
+            sent_at = self.world.now
+            lease = self.machine.timeouts.lease
+            beat = self.around.store.renew(self.around.name, self.member, effect.incarnation, lease)
+            if not beat.renewed:
+                return events.RenewalRefused(incarnation=beat.incarnation)
+            due = beat.due_at is not None and beat.due_at <= beat.now
+            return events.Renewed(sent_at=sent_at, counter=beat.counter, due=due)
+
+        self._call(ask)
+
+    def _claim(self, effect: effects.Claim) -> None:
+        def ask() -> events.Event:
+            assigned: dict[GroupPartition, Assigned] = {}
+            for partition in effect.partitions:
+                bounds = self.around.broker.log(partition).bounds()
+                start = SeekEntry(offset=bounds.start, source=SeekSource.START_POSITION)
+                assigned[partition] = Assigned(bounds=bounds, initial=start)
+            proposal = Proposal(
+                member=self.member,
+                incarnation=effect.incarnation,
+                assignment=effect.assignment,
+                partitions=assigned,
+            )
+            view = self.around.store.claim(self.around.name, proposal)
+            return events.ClaimGranted(assignment=effect.assignment, view=view)
+
+        self._call(ask, lambda why: events.ClaimRefused(assignment=effect.assignment, why=why))
+
+    def _end(self, batch: BatchId, effect: effects.End) -> None:
+        def ask() -> events.Event:
+            self.around.store.end_batch(self.around.name, batch, self.member, effect.incarnation)
+            return events.Ended(batch=batch)
+
+        self._call(ask, lambda why: events.EndRefused(batch=batch, why=why))
+
+    def _acknowledge(self, effect: effects.Acknowledge) -> None:
+        def ask() -> events.Event:
+            if effect.found:
+                self.around.store.answer(self.around.name, effect.caller, effect.found)
+            self.around.store.acknowledge(self.around.name, effect.caller)
+            return events.Acknowledged(epoch=effect.caller.epoch)
+
+        self._call(ask, lambda why: events.AcknowledgementRefused(epoch=effect.caller.epoch, why=why))
+
+    # -- the event thread ----------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        static = f"{self.member.group}-{self.member.index:04}" if self.machine.static else None
+        number = self.around.broker.new_number()
+        self.consumer = Consumer(number=number, static_id=static, hear=self._hear, polls=self._polls)
+        self.consumer_open = True
+        self.around.broker.join(self.consumer)
+
+    def _polls(self) -> bool:
+        return self.alive and not self.frozen and self.consumer_open
+
+    def _hear(self, what: str, held: frozenset[GroupPartition]) -> None:
+        if what == "assigned":
+            self.assignments += 1
+            number = AssignmentId(self.assignments)
+            self.deliver(events.Assigned(assignment=number, partitions=held))
+        elif what == "revoked":
+            self.deliver(events.Revoked())
+        elif self.alive and self.consumer_open:
+            self.consumer_open = False
+            self.soon(lambda: self.deliver(events.InstanceFenced()), 0.5)
+
+    def _lost(self) -> None:
+        """The session is over: the client says so at the next poll, and joins again by itself."""
+        self.deliver(events.Revoked())
+        if self.alive and self.consumer_open:
+            self._join()
+
+    def _leave(self) -> None:
+        if self.consumer is not None:
+            self.around.broker.leave(self.consumer.number)
+        self._closed()
+
+    def _close(self) -> None:
+        if self.consumer is not None and self.consumer.static_id is None:
+            self.around.broker.leave(self.consumer.number)
+        self._closed()
+
+    def _closed(self) -> None:
+        self.consumer, self.consumer_open = None, False
+        self.deliver(events.LeftGroup())
+
+    def _commit(self, effect: effects.Commit, deadline: float) -> None:
+        """Commit under a deadline; whatever came back, what Kafka holds is read."""
+        try:
+            if self.consumer is None:
+                raise NotInGroup
+            self.around.broker.commit(self.consumer.number, effect.offsets)
+        except Unavailable:
+            if self.world.now < deadline:
+                self.later(0.5, lambda: self._commit(effect, deadline))
+                return
+        except NotInGroup:
+            self.deliver(events.Committed(sequence=effect.sequence, offsets=EMPTY))
+            return
+        held = {p: self.around.broker.committed[p] for p in effect.offsets if p in self.around.broker.committed}
+        self.deliver(events.Committed(sequence=effect.sequence, offsets=OffsetMap(held)))
+
+    def _commit_seek(self, effect: effects.CommitSeek) -> None:
+        failure = ""
+        try:
+            if self.consumer is not None:
+                self.around.broker.commit(self.consumer.number, effect.offsets)
+        except (NotInGroup, Unavailable) as error:
+            failure = type(error).__name__
+        self._tell(lambda: self.around.store.note_seek_commit(self.around.name, effect.caller, failure))
+
+    # -- Spark and the sinks -------------------------------------------------------------------------------------
+
+    def _plan(self, effect: effects.Plan) -> None:
+        self.batches += 1
+        batch = BatchId(f"{self.token}/{self.batches}")
+        planned = plan(
+            batch,
+            effect.positions,
+            effect.view,
+            {p: self.around.broker.log(p) for p in effect.positions},
+            now=self.world.clock(),
+            size=self.world.random.randint(1, 12),
+        )
+        self.deliver(planned)
+
+    def _run(self, effect: effects.Run) -> None:
+        takes = self.world.random.uniform(0.05, 0.8)
+        if self.world.chance(self.around.slow):
+            takes = self.world.random.uniform(2.0, 14.0)
+        run = Running(
+            batch=effect.batch, ranges=effect.ranges, progress=effect.progress, began=self.world.now, takes=takes
+        )
+        self.running = run
+        self.later(takes, lambda: self._finish(run))
+
+    def _finish(self, run: Running) -> None:
+        if self.running is not run or run.cancelled:
+            return
+        self.running = None
+        poison, offset = self.around.poison, self.around.poison_offset
+        hit = None if poison is None else run.ranges.get(poison)
+        if hit is not None and hit.from_ <= offset < hit.to:
+            self._write(run, self.world.random.random() / 2)
+            self.deliver(events.BatchFailed(batch=run.batch, why=f"the record {poison}@{offset} can't be processed"))
+        elif self._write(run, 1.0):
+            self.deliver(events.BatchFinished(batch=run.batch))
+        else:
+            self.deliver(events.BatchFailed(batch=run.batch, why="the sink refused the batch"))
+
+    def _write(self, run: Running, share: float) -> bool:
+        """Write output; a fenced sink takes all of it in one transaction or nothing."""
+        if self.around.delivery is not Delivery.EXACTLY_ONCE:
+            self.around.open_sink.write(run.batch, run.ranges, share)
+            return True
+        row = next(b for b in self.around.store.batches(self.around.name) if b.batch == run.batch)
+        return share == 1.0 and self.around.fenced_sink.publish(row.epoch, row.lineage, run.ranges, run.progress)
+
+    def _write_partial(self) -> None:
+        if self.running is not None and not self.running.cancelled:
+            share = self.running.share(self.world.now)
+            if self.around.delivery is not Delivery.EXACTLY_ONCE:
+                self._write(self.running, share)
+            elif self.world.chance(share / 2):
+                # The transaction was committed, and the process died before it heard of that.
+                self._write(self.running, 1.0)
+
+    def _cancel(self, batch: BatchId) -> None:
+        """Cancel: the exception comes first, the tasks end later, and write until then."""
+        run = self.running
+        if run is None or run.batch != batch:
+            return
+
+        def quiet() -> None:
+            if self.running is not run or run.cancelled:
+                return
+            self._write_partial()
+            run.cancelled = True
+            self.running = None
+            self.deliver(events.BatchQuiet(batch=batch))
+
+        self.soon(quiet, 1.0)
+
+    def _reset_sinks(self, effect: effects.ResetSinks) -> None:
+        region, _ = self.around.store.read(self.around.name)
+        found = {p: self._found(p, t, effect.target) for p, t in effect.open.items()}
+        if self.around.delivery is Delivery.EXACTLY_ONCE:
+            sink = self.around.fenced_sink
+            sink.raise_fence(effect.epoch)
+            for partition, offset in effect.resume.items():
+                sink.roll_back(partition, region.lineage, offset)
+            sink.step_over(effect.skips)
+            for partition, target in effect.open.items():
+                if target.source is SeekSource.SINK_PROGRESS:
+                    progress = sink.found(partition, region.lineage)
+                    found[partition] = Found(offset=progress)
+                    if progress is None and target.fallback is not None:
+                        sink.roll_back(partition, region.lineage, target.fallback)
+                elif (place := found[partition].offset) is not None:
+                    sink.roll_back(partition, region.lineage, place)
+        self.deliver(events.SinksReset(epoch=effect.epoch, found=found))
+
+    def _found(self, partition: GroupPartition, open_target: OpenTarget, target: Target | None) -> Found:
+        """Answer an open entry: a person's target against this partition's log, a start position otherwise."""
+        log = self.around.broker.log(partition)
+        bounds = log.bounds()
+        if open_target.source is not SeekSource.EXPLICIT or target is None:
+            return Found(offset=bounds.start)
+        current = EMPTY if open_target.fallback is None else OffsetMap({partition: open_target.fallback})
+        view = LogView(
+            bounds={partition: bounds},
+            committed={},
+            times=_Times(self.around.broker),  # type: ignore[arg-type]
+            read_at=self.world.clock(),
+        )
+        situation = Situation(partitions=[partition], current=current, initial=EMPTY, log=view)
+        entry = resolve(target, EVERYTHING, situation).seek[partition]
+        return Found(offset=entry.offset, clamped_from=entry.clamped_from)
+
+    def _prepared(self, effect: effects.PrepareSinks) -> None:
+        logs: dict[GroupPartition, LogBounds] = {p: self.around.broker.log(p).bounds() for p in effect.partitions}
+        committed = {p: o for p, o in self.around.broker.committed.items() if p in effect.partitions}
+        self.deliver(events.SinksPrepared(sequence=effect.sequence, bounds=logs, committed=OffsetMap(committed)))

@@ -1,0 +1,103 @@
+"""The judgement of a simulated run: the invariants, and what the sinks hold (R1b, per delivery)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import Outcome
+from airflow_kcr.protocol.values import GroupPartition
+
+if TYPE_CHECKING:
+    from airflow_kcr.protocol.region.rows import Batch
+    from tests.support.simulation.run import Simulation
+
+Places = set[tuple[GroupPartition, int]]
+
+
+def judge(simulation: Simulation) -> tuple[str, ...]:
+    """Return everything that is wrong with a run."""
+    batches = tuple(simulation.store.batches(simulation.around.name))
+    history = History(events=simulation.events(), batches=batches)
+    violations = [f"{v.invariant}: {v.detail} {v.events}" for v in verify(history)]
+    if simulation.restored:
+        return tuple(violations)
+    return (*violations, *_output(simulation, batches))
+
+
+def _output(simulation: Simulation, batches: tuple[Batch, ...]) -> list[str]:
+    delivery = simulation.shape.delivery
+    region = simulation.region
+    passed = _passed_over(simulation)
+    wanted: Places = {
+        (p, o)
+        for (p, _), start in region.initial.items()
+        for o in range(start.offset, region.claims[p].position or start.offset)
+    } - passed
+    begun: Counter[tuple[GroupPartition, int]] = Counter()
+    unsure: Places = set()
+    for batch in batches:
+        for partition, range_ in batch.ranges.items():
+            for offset in range(range_.from_, range_.to):
+                begun[partition, offset] += 1
+                if batch.outcome is not Outcome.DONE:
+                    unsure.add((partition, offset))
+    if delivery is Delivery.EXACTLY_ONCE:
+        rows = simulation.around.fenced_sink.rows
+        missing = sorted(k for k in wanted if rows[k] < 1)
+        double = sorted(k for k, n in rows.items() if n > 1)
+        return _said("missing", missing) + _said("doubled", double)
+    written = simulation.around.open_sink.count()
+    missing = sorted(k for k in wanted if written[k] < 1)
+    if delivery is Delivery.AT_MOST_ONCE:
+        rewound = _rewound(simulation)
+        double = sorted(k for k, n in written.items() if n > 1 + rewound[k])
+        return _said("missing and not explained", [k for k in missing if k not in unsure]) + _said("doubled", double)
+    unexplained = sorted(k for k, n in written.items() if n > begun[k])
+    return _said("missing", missing) + _said("written more often than begun", unexplained)
+
+
+def _said(what: str, places: list[tuple[GroupPartition, int]]) -> list[str]:
+    if not places:
+        return []
+    return [f"R1b: {len(places)} record(s) {what}: {', '.join(f'{p}@{o}' for p, o in places[:8])}"]
+
+
+def _passed_over(simulation: Simulation) -> Places:
+    """Records that a reset jumped over, or that a person chose to skip."""
+    passed: Places = set()
+    for event in simulation.events():
+        match event.body:
+            case events.ResetBegun(seek=seek) | events.SeekWritten(seek=seek):
+                for partition, entry in seek.items():
+                    if entry.offset is not None and entry.current is not None:
+                        passed.update((partition, o) for o in range(entry.current, entry.offset))
+            case events.Skipped(offsets=offsets):
+                passed.update(offsets.items())
+            case _:
+                pass
+    return passed
+
+
+def _rewound(simulation: Simulation) -> Counter[tuple[GroupPartition, int]]:
+    """How often a new lineage went back before a record that may have been processed."""
+    furthest: dict[GroupPartition, int] = defaultdict(int)
+    rewound: Counter[tuple[GroupPartition, int]] = Counter()
+    begun = sorted(simulation.store.batches(simulation.around.name), key=lambda b: b.begun_after)
+    openings = [e for e in simulation.events() if isinstance(e.body, events.ResetBegun | events.SeekWritten)]
+    lineages: set[int] = set()
+    for event in openings:
+        if isinstance(event.body, events.ResetBegun):
+            lineages.add(event.lineage)
+        for batch in begun:
+            if batch.begun_after < event.number:
+                for partition, range_ in batch.ranges.items():
+                    furthest[partition] = max(furthest[partition], range_.to)
+        seek = event.body.seek  # type: ignore[union-attr]
+        for partition, entry in seek.items():
+            if entry.offset is not None:
+                rewound.update((partition, o) for o in range(entry.offset, furthest[partition]))
+    return rewound

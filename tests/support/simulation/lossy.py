@@ -1,0 +1,108 @@
+"""A store whose answers get lost: before it did anything, or after it did everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+
+from airflow_kcr.errors import OutcomeUnknown
+from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import (
+    BatchId,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    RegionName,
+)
+from airflow_kcr.store.memory import MemoryTransactions
+from tests.support.simulation.world import World
+
+
+class LossyTransactions:
+    """`MemoryTransactions` behind a connection that is lost during some COMMITs; implements `ports.Transactions`.
+
+    Args:
+        inner: the store.
+        world: where chance comes from.
+    """
+
+    def __init__(self, inner: MemoryTransactions, world: World) -> None:
+        self._inner, self._world = inner, world
+        self.lost = 0.0
+        """Probability that the answer to a COMMIT is lost; half of them were committed."""
+
+        self._again = False
+
+    def _commit(self, run: Callable[[], Region]) -> Region:
+        """Run a transaction; a lost answer is not lost twice in a row, or the caller could never find out."""
+        if self._again or not self._world.chance(self.lost):
+            self._again = False
+            return run()
+        self._again = True
+        if self._world.chance(0.5):
+            run()
+        raise OutcomeUnknown
+
+    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
+        """See `ports.Transactions`."""
+        return self._inner.create(name, rule)
+
+    def decide(self, name: RegionName, rule: Rule) -> Region:
+        """See `ports.Transactions`."""
+        return self._commit(lambda: self._inner.decide(name, rule))
+
+    def permit(
+        self,
+        name: RegionName,
+        member: MemberId,
+        batch: BatchId,
+        partitions: frozenset[GroupPartition] | None,
+        rule: Rule,
+    ) -> Region:
+        """See `ports.Transactions`."""
+        return self._commit(lambda: self._inner.permit(name, member, batch, partitions, rule))
+
+    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+        """See `ports.Transactions`."""
+        return self._inner.renew(name, member, incarnation, lease)
+
+    def read(self, name: RegionName) -> tuple[Region, datetime]:
+        """See `ports.Transactions`."""
+        return self._inner.read(name)
+
+    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
+        """See `ports.Transactions`."""
+        return self._inner.read_for(name, member)
+
+    def names(self) -> tuple[RegionName, ...]:
+        """See `ports.Transactions`."""
+        return self._inner.names()
+
+    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
+        """See `ports.Transactions`."""
+        self._inner.delete(name, check)
+
+    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
+        """See `ports.Transactions`."""
+        return self._inner.events(name, after, limit)
+
+    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
+        """See `ports.Transactions`."""
+        return self._inner.batch(name, batch)
+
+    def batches(self, name: RegionName) -> Iterator[Batch]:
+        """See `ports.Transactions`."""
+        return self._inner.batches(name)
+
+    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+        """See `ports.Transactions`."""
+        return self._inner.batches_with(name, partition, offset)
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
+        """See `ports.Transactions`."""
+        self._inner.wait(name, after, timeout)

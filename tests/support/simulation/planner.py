@@ -1,0 +1,68 @@
+"""The plan of a simulated batch, in the order that design 7.2 asks for: the end first, then the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from airflow_kcr.protocol.member.events import Planned
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import bounds
+from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
+from tests.support.simulation.broker import Log
+
+GRACE = timedelta(seconds=1)
+
+
+def plan(
+    batch: BatchId,
+    positions: OffsetMap,
+    view: MemberView,
+    logs: Mapping[GroupPartition, Log],
+    *,
+    now: datetime,
+    size: int,
+) -> Planned:
+    """Return the next ranges from these positions, and where the bound falls in partitions that lacked it."""
+    ranges: dict[GroupPartition, Range] = {}
+    found: dict[GroupPartition, BoundOffset] = {}
+    outside: dict[GroupPartition, LogBounds] = {}
+    left = view.records_left
+    for partition, position in positions.items():
+        end = logs[partition].bounds()
+        if position not in end and position - 1 not in view.skips.get(partition, ()):
+            outside[partition] = end
+            continue
+        to = min(end.end, position + size)
+        if view.limit is not None and partition in view.claims:
+            row = view.bound_offsets.get(partition) or _located(partition, view, logs, view.limit, end, now)
+            if row is not None:
+                if partition not in view.bound_offsets:
+                    found[partition] = row
+                to = min(to, max(row.offset, position))
+        for skipped in view.skips.get(partition, ()):
+            if position <= skipped < to:
+                to = skipped
+        if left is not None:
+            to = min(to, position + left)
+        if to > position:
+            ranges[partition] = Range(position, Offset(to))
+            left = None if left is None else left - (to - position)
+    return Planned(batch=batch, ranges=ranges, bound=view.limit, bounds=found, outside=outside)
+
+
+def _located(
+    partition: GroupPartition,
+    view: MemberView,
+    logs: Mapping[GroupPartition, Log],
+    bound: datetime,
+    end: LogBounds,
+    now: datetime,
+) -> BoundOffset | None:
+    answer = logs[partition].first_at_or_after(bound)
+    return bounds.locate(
+        bound=bound, end_before=end, answer=answer, base=view.base.get(partition, Offset(0)), now=now, grace=GRACE
+    )

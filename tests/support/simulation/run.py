@@ -1,0 +1,296 @@
+"""One simulated run: a region drawn from the seed, faults drawn from the seed, quiet at the end, and the judgement.
+
+    python -m tests.support.simulation.run 4711
+
+replays a seed and prints its history.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.member.state import Member
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import (
+    CheckpointState,
+    Committed,
+    CutPurpose,
+    RegionState,
+    RequestState,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import Region, Spec
+from airflow_kcr.protocol.rules import CutMode, CutRules, GroupRules, OutOfRangePolicy, RegionRules, RetentionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, RegionName
+from airflow_kcr.schedules import Every
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.regions import RegionStore
+from tests.support.simulation.broker import Broker
+from tests.support.simulation.faults import FAULTS
+from tests.support.simulation.host import Host, Surroundings
+from tests.support.simulation.judge import judge
+from tests.support.simulation.lossy import LossyTransactions
+from tests.support.simulation.world import World
+
+GROUP = GroupId("g")
+NAME = RegionName("flights")
+FAULTS_END = 45.0
+LIVENESS = 75.0
+"""Seconds within which a region is where it is wanted once faults have stopped: a static session, a lease with its
+bound, an attempt or two, and the backlog (R14)."""
+
+TIMEOUTS = Timeouts(
+    lease=timedelta(seconds=2),
+    renew=timedelta(seconds=0.5),
+    reset=timedelta(seconds=20),
+    drain=timedelta(seconds=8),
+    publish=timedelta(seconds=10),
+    commit=timedelta(seconds=4),
+    close=timedelta(seconds=2),
+    batch=timedelta(seconds=5),
+    max_poll=timedelta(seconds=60),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What kind of region a seed draws."""
+
+    members: int
+    partitions: int
+    delivery: Delivery
+    static: bool
+    period: int | None
+    mode: CutMode
+    catchup: bool
+    faults: int
+
+
+def drawn(world: World) -> Shape:
+    """Draw a region."""
+    random = world.random
+    return Shape(
+        members=random.choice((1, 2, 2, 3, 3, 4)),
+        partitions=random.choice((1, 2, 3, 4, 5)),
+        delivery=random.choice(list(Delivery)),
+        static=random.random() < 0.6,
+        period=random.choice((None, 7, 15)),
+        mode=random.choice((CutMode.AUTO, CutMode.AUTO, CutMode.DAG_RUN)),
+        catchup=random.random() < 0.3,
+        faults=random.randint(0, 7),
+    )
+
+
+class Simulation:
+    """One run.
+
+    Args:
+        seed: draws everything.
+        shape: the region; None: drawn from the seed.
+    """
+
+    def __init__(self, seed: int, shape: Shape | None = None) -> None:
+        self.world = World(seed)
+        self.shape = shape or drawn(self.world)
+        session = 8.0 if self.shape.static else 4.0
+        self.broker = Broker(self.world, GROUP, self.shape.partitions, session)
+        self.inner = MemoryTransactions(self.world.clock)
+        self.transactions = LossyTransactions(self.inner, self.world)
+        self.store = RegionStore(self.transactions)
+        self.around = Surroundings(
+            world=self.world, broker=self.broker, store=self.store, name=NAME, delivery=self.shape.delivery
+        )
+        self.hosts: dict[MemberId, Host] = {}
+        self.relaunch = True
+        self.producing = True
+        self.notes: list[str] = []
+        self.restored = False
+        """Whether the store was put back to an older state: its history no longer has all that happened."""
+
+    # -- the region ----------------------------------------------------------------------------------------------
+
+    def rules(self) -> RegionRules:
+        """The rules of the drawn region."""
+        shape = self.shape
+        schedule = None if shape.period is None else Every(timedelta(seconds=shape.period))
+        group = GroupRules(
+            group_id=GROUP,
+            topics=(self.broker.topic,),
+            members=shape.members,
+            delivery=shape.delivery,
+            static_membership=shape.static,
+        )
+        return RegionRules(
+            groups={GROUP: group},
+            cut=CutRules(schedule=schedule, mode=shape.mode, catchup=shape.catchup, grace=timedelta(seconds=1)),
+            timeouts=TIMEOUTS,
+            out_of_range=OutOfRangePolicy.EARLIEST,
+            beyond_end=OutOfRangePolicy.LATEST,
+            retention=RetentionRules(keep=3),
+        )
+
+    @property
+    def region(self) -> Region:
+        """The region as stored."""
+        return self.store.read(NAME)[0]
+
+    def events(self) -> tuple[Event, ...]:
+        """The whole history."""
+        found: list[Event] = []
+        while page := self.store.events(NAME, EventNumber(len(found)), 10_000):
+            found.extend(page)
+        return tuple(found)
+
+    def person(self, act: Callable[[], object]) -> None:
+        """Let a person do something; being refused is nothing special."""
+        try:
+            act()
+        except KcrError as error:
+            self.notes.append(f"{self.world.now:.2f} refused: {type(error).__name__}: {error.message}")
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def launch(self, index: int) -> None:
+        """Start a process for a member, as Airflow's retry would."""
+        member = MemberId(GROUP, index)
+        if member in self.hosts:
+            return
+        machine = Member(member=member, timeouts=TIMEOUTS, static=self.shape.static)
+        self.hosts[member] = Host(self.around, member, machine, self._ended)
+
+    def _ended(self, host: Host, how: str) -> None:
+        if self.hosts.get(host.member) is host:
+            del self.hosts[host.member]
+        self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(host.member.index))
+
+    def _relaunched(self, index: int) -> None:
+        if not self.relaunch or MemberId(GROUP, index) in self.hosts:
+            return
+        if self.region.state is RegionState.STOPPED:
+            self.world.after(2.0, lambda: self._relaunched(index))
+            return
+        self.launch(index)
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> tuple[str, ...]:
+        """Run to the end, and return what is wrong with it; nothing: all is well."""
+        self.store.declare(NAME, Spec(text="{}", rules=self.rules()))
+        self.store.start(NAME)
+        for index in range(self.shape.members):
+            self.world.after(self.world.random.uniform(0, 6), lambda i=index: self.launch(i))  # type: ignore[misc]
+        self._produce()
+        self._ask()
+        for _ in range(self.shape.faults):
+            fault = self.world.random.choice(FAULTS)
+            self.world.after(self.world.random.uniform(2, FAULTS_END - 5), lambda f=fault: self._fault(f))  # type: ignore[misc]
+        self.world.run_until(FAULTS_END)
+        self._heal()
+        end = FAULTS_END + LIVENESS
+        while self.world.now < end and not self._is_done():
+            self.world.run_until(self.world.now + 1.0)
+        wrong = [] if self._is_done() else [f"R14: not done after {LIVENESS} s: {self._standing()}"]
+        return (*wrong, *judge(self))
+
+    def _fault(self, fault: Callable[[Simulation], None]) -> None:
+        self.notes.append(f"{self.world.now:.2f} fault: {fault.__name__}")
+        fault(self)
+
+    def _produce(self) -> None:
+        if not self.producing:
+            return
+        for number in range(len(self.broker.logs)):
+            self.broker.produce(number, self.world.random.randint(0, 4))
+        self.world.after(self.world.random.uniform(0.2, 1.5), self._produce)
+
+    def _ask(self) -> None:
+        """DAG runs ask for their cuts: of the bounds that have passed, or, without a schedule, from time to time."""
+        self.world.after(self.world.random.uniform(1.0, 6.0), self._ask)
+        region = self.region
+        if not self.producing and self.world.now > FAULTS_END:
+            return
+        schedule = region.rules.cut.schedule
+        if schedule is None:
+            nonce = Nonce(f"run-{int(self.world.now) // 5}")
+            self.person(lambda: self.store.request_cut(NAME, nonce))
+        elif region.rules.cut.mode is CutMode.DAG_RUN:
+            bound = schedule.at_or_before(self.world.clock())
+            self.person(lambda: self.store.request_cut(NAME, Nonce(f"run-{bound}"), bound=bound))
+
+    def _heal(self) -> None:
+        """Stop all faults; a person lets the region run, and asks for one last cut when all is processed."""
+        self.producing = False
+        self.transactions.lost = self.broker.lost_answers = 0.0
+        self.around.poison = None
+        self.around.slow = 0.0
+        self.around.store_back_at = 0.0
+        for log in self.broker.logs:
+            log.open_from = None
+        self.person(lambda: self.store.start(NAME))
+        for index in range(self.shape.members):
+            self._relaunched(index)
+        self.world.after(4.0, self._unstick)
+
+    def _unstick(self) -> None:
+        """A halted or stopped region is resumed by a person; a run that holds at a bound asks for its cut."""
+        region = self.region
+        if region.state in {RegionState.HALTED, RegionState.STOPPED} or region.wanted is not Wanted.RUNNING:
+            self.person(lambda: self.store.start(NAME))
+            for index in range(self.shape.members):
+                self._relaunched(index)
+        schedule = region.rules.cut.schedule
+        if schedule is not None and region.rules.cut.mode is CutMode.DAG_RUN:
+            bound = schedule.at_or_before(self.world.clock())
+            nonce = Nonce(f"run-{bound}")
+            self.person(lambda: self.store.request_cut(NAME, nonce, bound=bound, allow_inexact=True))
+        if self._is_caught_up():
+            self.person(lambda: self.store.request_cut(NAME, Nonce("last"), purpose=CutPurpose.DRAIN))
+        self.world.after(4.0, self._unstick)
+
+    def _is_caught_up(self) -> bool:
+        region = self.region
+        if region.state is not RegionState.RUNNING:
+            return False
+        places = {p: c.position for p, c in region.claims.items()}
+        logs = {self.broker.partition(n): log for n, log in enumerate(self.broker.logs)}
+        return all(places.get(p) is not None and (places[p] or 0) >= log.stable_end for p, log in logs.items())
+
+    def _is_done(self) -> bool:
+        region = self.region
+        last = region.requests.get(Nonce("last"))
+        if last is None or last.state is not RequestState.ANSWERED or last.sequence is None:
+            return False
+        cut = region.checkpoints[last.sequence]
+        settled = cut.state is not CheckpointState.COMPLETE and cut.committed is not Committed.PENDING
+        return settled and region.state is RegionState.RUNNING
+
+    def _standing(self) -> str:
+        region = self.region
+        hosts = {str(m): f"{h.machine.state}/{h.machine.why}" for m, h in self.hosts.items()}
+        places = {str(p): (c.position, str(c.owner)) for p, c in region.claims.items()}
+        ends = [log.stable_end for log in self.broker.logs]
+        return f"{region.state}/{region.wanted} cut {region.cut} hosts {hosts} claims {places} ends {ends}"
+
+
+def replay(seed: int) -> None:
+    """Run one seed and print its history."""
+    simulation = Simulation(seed)
+    print(simulation.shape)  # noqa: T201 - this is what the command is for
+    wrong = simulation.run()
+    for note in simulation.notes:
+        print("note", note)  # noqa: T201
+    for event in simulation.events():
+        at: datetime = event.at
+        print(f"{event.number:5} {at:%M:%S.%f} e{event.epoch} l{event.lineage} {event.body}"[:400])  # noqa: T201
+    for line in wrong:
+        print("WRONG", line)  # noqa: T201
+
+
+if __name__ == "__main__":
+    replay(int(sys.argv[1]))

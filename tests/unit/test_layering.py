@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import airflow_kcr
+
+PROTOCOL = Path(airflow_kcr.__file__).parent / "protocol"
+OURS = ("airflow_kcr.protocol", "airflow_kcr.errors")
+# Standard library all the same, but each of them is a way to the world outside, which belongs behind a port.
+IMPURE = {"asyncio", "logging", "multiprocessing", "os", "random", "socket", "subprocess", "threading", "time"}
+
+
+def imported_modules(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "airflow_kcr":
+            names.update(f"airflow_kcr.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module)
+    return names
+
+
+def is_allowed(module: str) -> bool:
+    top = module.partition(".")[0]
+    ours = any(module == name or module.startswith(f"{name}.") for name in OURS)
+    return ours or (top in sys.stdlib_module_names and top not in IMPURE)
+
+
+def test_the_protocol_imports_only_itself_the_errors_and_the_pure_standard_library() -> None:
+    modules = sorted(PROTOCOL.rglob("*.py"))
+    assert modules
+    offences = {
+        f"{path.relative_to(PROTOCOL)}: {module}"
+        for path in modules
+        for module in imported_modules(path)
+        if not is_allowed(module)
+    }
+    assert offences == set()
