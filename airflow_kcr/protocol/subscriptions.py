@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupId, TopicName
-
-
-class UnknownTopics(ConfigurationError):
-    """Topics are listed in the spec that do not exist; the message names each with its group."""
 
 
 def check_topics(rules: RegionRules, topics: Mapping[GroupId, Collection[TopicName]]) -> dict[GroupId, str]:

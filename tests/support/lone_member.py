@@ -90,6 +90,12 @@ class LoneMember:
         """The member's state."""
         return self.member.state
 
+    @property
+    def view(self) -> MemberView:
+        """What it has read last."""
+        assert self.member.view is not None
+        return self.member.view
+
     def feed(self, *happened: events.Event) -> tuple[Effect, ...]:
         """Let these events happen now, and return what is wanted after them."""
         wanted: list[Effect] = []

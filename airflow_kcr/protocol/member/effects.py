@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -26,6 +26,9 @@ from airflow_kcr.protocol.values import (
     Range,
     Sequence,
 )
+
+if TYPE_CHECKING:
+    from airflow_kcr.protocol.member.state import Member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,3 +282,6 @@ Effect: TypeAlias = (
     | ReportLater
     | EndProcess
 )
+
+Driven: TypeAlias = "tuple[Member, tuple[Effect, ...]]"
+"""What a rule of the member returns: the member, and what it wants done."""

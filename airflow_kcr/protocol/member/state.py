@@ -139,6 +139,9 @@ class Member:
     previous: Incarnation | None = None
     """The newest incarnation that this process was."""
 
+    newest_incarnation: Incarnation = Incarnation(0)
+    """The highest incarnation it has ever been: a store that gives a lower one was restored."""
+
     lease_sent_at: float = 0.0
     newest_epoch: Epoch = Epoch(0)
     """The highest epoch it has seen: a store that shows a lower one was restored."""
@@ -147,6 +150,9 @@ class Member:
     view: MemberView | None = None
     view_is_stale: bool = True
     """Whether something happened since that only a new view tells."""
+
+    view_read_at: float = 0.0
+    """When the region was last asked about."""
 
     in_group: bool = False
     assignment: Assignment | None = None

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol.member import drive, events
+from airflow_kcr.protocol.member import drive, events, facts
+from airflow_kcr.protocol.member.batching import PLAN_PAUSE
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
@@ -37,6 +38,9 @@ CLAIM_BACKOFF: Final = (0.2, 5.0)
 """First and longest wait, in seconds, before a refused claim is made again."""
 
 _ANY: Final = frozenset(State)
+_UNREGISTERED: Final = frozenset({State.JOINING, State.HOLDING, State.FENCED, State.CLOSED})
+"""Where a member can be without a lease: joining, holding while the store is away, or at its end."""
+
 _ENDED: Final = ACTIVE | {State.FENCED}
 """A fenced member still waits for its batch to become quiet."""
 
@@ -64,12 +68,15 @@ def step(member: Member, event: events.Event, now: float) -> tuple[Member, tuple
 
 
 def _registered(member: Member, event: events.Registered, now: float) -> Member:
+    if member.state is State.FENCED:
+        return answered(member, "register")
     if member.incarnation is not None:
         raise IllegalEvent(f"{member.member} is registered already, as incarnation {member.incarnation}")
     fresh = replace(
         answered(member, "register"),
         incarnation=event.incarnation,
         previous=event.incarnation,
+        newest_incarnation=max(member.newest_incarnation, event.incarnation),
         lease_sent_at=event.sent_at,
         claimed=None,
         claimed_epoch=None,
@@ -97,7 +104,7 @@ def _renewal_refused(member: Member, event: events.RenewalRefused, now: float) -
     member = _store_seen(answered(member, "renew"))
     if member.incarnation is not None and event.incarnation > member.incarnation:
         return fenced(member)
-    return drive.without_lease(member)
+    return facts.without_lease(member)
 
 
 def fenced(member: Member) -> Member:
@@ -114,9 +121,13 @@ def _seen(member: Member, view: MemberView) -> Member:
     mine = member.incarnation
     if mine is None:
         return member
-    if view.incarnation > mine:
+    if view.incarnation > member.newest_incarnation:
         return fenced(member)
-    if member.view is not None and view.counter < member.view.counter and view.epoch >= member.newest_epoch:
+    if view.incarnation > mine:
+        # It has been that one itself: a restored store was told so, and its number is raised.
+        return drive.without_lease(member)
+    is_old = member.view is not None and view.counter < member.view.counter
+    if is_old and view.epoch >= member.newest_epoch and view.incarnation == mine:
         return member
     return replace(
         member,
@@ -226,7 +237,7 @@ def _begun(member: Member, event: events.Begun, now: float) -> Member:
 
 def _begin_refused(member: Member, event: events.BeginRefused, now: float) -> Member:
     _in_phase(member, event.batch, frozenset({Phase.BEGINNING}))
-    return _stale(replace(member, batch=None, plan_after=now + drive.PLAN_PAUSE))
+    return _stale(replace(member, batch=None, plan_after=now + PLAN_PAUSE))
 
 
 def _batch_finished(member: Member, event: events.BatchFinished, now: float) -> Member:
@@ -249,7 +260,7 @@ def _batch_quiet(member: Member, event: events.BatchQuiet, now: float) -> Member
 def _ended(member: Member, event: events.Ended, now: float) -> Member:
     batch = _in_phase(member, event.batch, frozenset({Phase.ENDING}))
     view = member.view
-    places = {p: drive.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
+    places = {p: facts.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
     same_epoch = view is not None and view.epoch == batch.epoch
     positions = member.positions.replace(places) if same_epoch else member.positions
     return replace(member, batch=None, positions=positions, plan_after=0.0)
@@ -331,8 +342,8 @@ def _row(states: frozenset[State], handler: Handler[E]) -> tuple[frozenset[State
 
 
 TABLE: Final[Mapping[type[events.Event], tuple[frozenset[State], Callable[..., Member]]]] = {
-    events.Registered: _row(frozenset({State.JOINING}), _registered),
-    events.RegistrationRefused: _row(frozenset({State.JOINING}), _registration_refused),
+    events.Registered: _row(_UNREGISTERED, _registered),
+    events.RegistrationRefused: _row(_UNREGISTERED, _registration_refused),
     events.Renewed: _row(_ANY, _renewed),
     events.RenewalRefused: _row(_ANY, _renewal_refused),
     events.ViewRead: _row(_ANY, _view_read),
@@ -366,4 +377,4 @@ TABLE: Final[Mapping[type[events.Event], tuple[frozenset[State], Callable[..., M
     events.Terminated: _row(_ANY, _terminated),
 }
 """One row an event: the states in which it is legal, and what it records. Answers may come late, hence in any state; a
-batch has ended before its member is closed, and only a joining member registers."""
+batch has ended before its member is closed, and only one without a lease registers."""

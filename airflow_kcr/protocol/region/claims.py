@@ -28,7 +28,7 @@ from airflow_kcr.protocol.region.state import (
     require_state,
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.values import AssignmentId, Epoch, GroupPartition, Incarnation, MemberId, checked
+from airflow_kcr.protocol.values import AssignmentId, Epoch, GroupPartition, Incarnation, MemberId, TopicId, checked
 
 CLAIM_STATES = frozenset({RegionState.STARTING, RegionState.RESETTING, RegionState.RUNNING, RegionState.DRAINING})
 
@@ -123,13 +123,20 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: Proposal) -> 
     """Store what is new about the partitions: rows, topic ids, initial offsets; the first writer wins, for ever."""
     rows: dict[GroupPartition, Claim] = {}
     fresh: dict[InitialKey, InitialOffset] = {}
+    named: dict[InitialKey, InitialOffset] = {}
     for partition, assigned in proposal.partitions.items():
         row = region.claims.get(partition)
         if row is None or not row.topic_id:
             rows[partition] = replace(row or Claim(), topic_id=assigned.bounds.topic_id)
         topic_id = (rows.get(partition) or row or Claim()).topic_id
-        start = assigned.initial
-        if (partition, topic_id) in region.initial or start is None or start.offset is None:
+        start, nameless = assigned.initial, region.initial.get((partition, TopicId("")))
+        if (partition, topic_id) in region.initial:
+            continue
+        if nameless is not None:
+            # The broker tells the id of a topic that was known without one: its start position stays resolved.
+            named[partition, topic_id] = nameless
+            continue
+        if start is None or start.offset is None:
             continue
         if start.offset not in assigned.bounds:
             raise OffsetOutsideLog(
@@ -139,7 +146,7 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: Proposal) -> 
         fresh[partition, topic_id] = InitialOffset(
             offset=start.offset, source=str(start.source), bounds=assigned.bounds
         )
-    region = replace(region, claims=put(region.claims, rows), initial=put(region.initial, fresh))
+    region = replace(region, claims=put(region.claims, rows), initial=put(region.initial, {**fresh, **named}))
     if fresh:
         body = events.InitialOffsetsStored(
             offsets=OffsetMap({p: row.offset for (p, _), row in fresh.items()}),

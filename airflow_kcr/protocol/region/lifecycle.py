@@ -48,6 +48,9 @@ def start(region: Region, now: datetime, requester: Requester = NOBODY) -> Regio
     In any other state nothing but `wanted` changes: joining never raises the epoch.
     """
     region = _want(region, now, Wanted.RUNNING, requester)
+    if region.stopping is not None:
+        # Its last cut is complete and the others still wait for its echoes: nobody has left, so nobody need start.
+        region = moved_to(replace(region, stopping=None), now, RegionState.RUNNING, "resumed before it had stopped")
     if region.state not in {RegionState.STOPPED, RegionState.HALTED}:
         return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CutPurpose.STOP}))
     region = specs.take_pending(replace(region, failures=0), now)

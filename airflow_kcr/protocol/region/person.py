@@ -94,7 +94,11 @@ def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
     )
     region = record(region, now, body)
     row = replace(reset, state=PersonResetState.WAITING, requested_at=now, order=region.counter)
-    region = _with(region, row)
+    return _with(region, row)
+
+
+def _with_skips(region: Region, now: datetime, reset: PersonReset) -> Region:
+    """Step over the reset's records from its begin on; a request that fails must leave nothing behind."""
     if not reset.skip:
         return region
     skips = {p: tuple(sorted({*region.skips.get(p, ()), o})) for p, o in reset.skip.items()}
@@ -151,6 +155,7 @@ def _begin(
     # Members read their logs at different moments; the instant that a duration means is fixed here, once.
     reset = replace(reset, target=resolution.anchored(reset.target, now))
     seek = resolution.seek_map(region, now, reset, OffsetMap(current), seen)
+    region = _with_skips(region, now, reset)
     region = _with(region, replace(reset, state=PersonResetState.BEGUN, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(
         seek=seek,
@@ -198,6 +203,7 @@ def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: 
         raise RegionInState(
             f"region {region.name} is stopped: the caller has to resolve every partition itself (missing: {missing})"
         )
+    region = _with_skips(region, now, reset)
     region = _with(region, replace(reset, state=PersonResetState.BEGUN, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(seek=resolved, checkpoint=resolution.target_checkpoint(region, reset), person=reset.nonce)
     return resets.begin_stopped(region, now, opening, describe(reset.target))

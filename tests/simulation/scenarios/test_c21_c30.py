@@ -17,6 +17,7 @@ from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.rows import (
+    BoundOffset,
     Committed,
     Outcome,
     RegionState,

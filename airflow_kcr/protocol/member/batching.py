@@ -1,0 +1,134 @@
+"""The member's one batch, from the plan to its end, its cancellation or the reset that it makes necessary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from airflow_kcr.protocol.member import effects, facts
+from airflow_kcr.protocol.member.effects import Driven, Effect
+from airflow_kcr.protocol.member.state import ACTIVE, Member, MyBatch, Phase, State, awaiting
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause
+
+PLAN_PAUSE: Final = 0.1
+"""Seconds before the planner is asked again where nothing was there to process."""
+
+
+def doom(member: Member, now: float) -> Driven:
+    """Decide whether the batch may still count: not in another epoch, not without its partitions, not for ever."""
+    batch, view = member.batch, member.view
+    if batch is None or batch.doomed:
+        return member, ()
+    if view is not None and (view.epoch != batch.epoch or view.state is RegionState.HALTED):
+        return facts.doomed(member), ()
+    assignment = member.assignment
+    if assignment is not None and not batch.ranges.keys() <= assignment.partitions:
+        detail = f"batch {batch.batch} lost a partition to a rebalance"
+        return replace(facts.doomed(member), batch_cause=ResetCause.BATCH_REFUSED, batch_detail=detail), ()
+    if batch.phase is Phase.RUNNING and now - batch.since >= facts.seconds(member.timeouts.batch):
+        detail = f"batch {batch.batch} took longer than {member.timeouts.batch}"
+        return replace(facts.doomed(member), batch_cause=ResetCause.BATCH_TIMEOUT, batch_detail=detail), ()
+    return member, ()
+
+
+def pursue(member: Member, now: float) -> Driven:
+    """Take the batch to its next phase."""
+    batch = member.batch
+    if batch is None:
+        return member, ()
+    match batch.phase:
+        case Phase.RUNNING if "run" in member.awaited and not batch.doomed:
+            member = replace(member, awaited=member.awaited - {"run"})
+            progress = OffsetMap({p: facts.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
+            return member, (effects.Run(batch=batch.batch, ranges=batch.ranges, progress=progress),)
+        case Phase.RUNNING if "run" in member.awaited:
+            member = replace(member, awaited=member.awaited - {"run"})
+            return pursue(_in(member, batch, Phase.QUIET, now), now)
+        case Phase.RUNNING if batch.doomed:
+            return _in(member, batch, Phase.CANCELLING, now), (effects.Cancel(batch=batch.batch),)
+        case Phase.CANCELLING if now - batch.since >= facts.seconds(member.timeouts.process_end_bound):
+            return member, (effects.EndProcess(why=f"batch {batch.batch} did not become quiet after its cancellation"),)
+        case Phase.QUIET:
+            return _close(member, batch, now)
+        case _:
+            return member, ()
+
+
+def _in(member: Member, batch: MyBatch, phase: Phase, now: float) -> Member:
+    return replace(member, batch=replace(batch, phase=phase, since=now))
+
+
+def _close(member: Member, batch: MyBatch, now: float) -> Driven:
+    """End a quiet batch, or have it discarded; a fenced member writes nothing, one without lease waits for one."""
+    if member.state is State.FENCED:
+        return replace(member, batch=None), ()
+    if member.incarnation is None:
+        gone = member.terminating or member.refusal
+        return (replace(member, batch=None) if gone else member), ()
+    if not batch.doomed and batch.incarnation == member.incarnation:
+        end = effects.End(batch=batch.batch, incarnation=batch.incarnation)
+        return _in(member, batch, Phase.ENDING, now), (end,)
+    discard = effects.Discard(batch=batch.batch, incarnation=member.incarnation)
+    return _in(member, replace(batch, doomed=True), Phase.DISCARDING, now), (discard,)
+
+
+def ask_reset(member: Member, now: float) -> Driven:
+    """Ask for the reset that a batch, or a sink, made necessary, in the epoch that it was begun in."""
+    if member.batch_cause is None or member.incarnation is None or member.state not in ACTIVE:
+        return member, ()
+    cause, detail = member.batch_cause, member.batch_detail
+    epoch = member.batch.epoch if member.batch is not None else member.newest_epoch
+    member = replace(member, batch_cause=None, batch_detail="", view_is_stale=True)
+    caller = Caller(member=member.member, incarnation=facts.own(member), epoch=epoch)
+    return member, (effects.RequestReset(caller=caller, cause=cause, detail=detail),)
+
+
+def plan(member: Member, now: float) -> Driven:
+    """Ask for the next ranges while the last ones are done, begin what was planned."""
+    if member.plan is not None:
+        return _planned(member, now)
+    view = member.view
+    if member.state is not State.PROCESSING or view is None or member.batch is not None or member.terminating:
+        return member, ()
+    if "plan" in member.awaited or now < member.plan_after or not member.positions or member.view_is_stale:
+        return member, ()
+    return awaiting(member, "plan"), (effects.Plan(positions=member.positions, view=view),)
+
+
+def _planned(member: Member, now: float) -> Driven:
+    """Use a plan if the member may still begin; what it found about logs and bounds is told in any case."""
+    plan, view = member.plan, member.view
+    member = replace(member, plan=None)
+    if plan is None or view is None or member.incarnation is None or not facts.has_claimed(member, view):
+        return member, ()
+    caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
+    told: list[Effect] = []
+    if plan.outside:
+        told.append(effects.ReportOutOfRange(caller=caller, observed=plan.outside))
+    if plan.bounds and plan.bound is not None:
+        told.append(effects.StoreBounds(caller=caller, bound=plan.bound, found=plan.bounds))
+    if told:
+        member = replace(member, view_is_stale=True)
+    fits = all(member.positions.get(p) == r.from_ for p, r in plan.ranges.items())
+    usable = plan.ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
+    if not usable or member.terminating:
+        return replace(member, plan_after=now if told else now + PLAN_PAUSE), tuple(told)
+    batch = MyBatch(
+        batch=plan.batch,
+        ranges=plan.ranges,
+        epoch=view.epoch,
+        incarnation=facts.own(member),
+        phase=Phase.BEGINNING,
+        since=now,
+    )
+    request = BatchRequest(
+        batch=plan.batch,
+        member=member.member,
+        incarnation=facts.own(member),
+        epoch=view.epoch,
+        ranges=plan.ranges,
+    )
+    return replace(member, batch=batch), (*told, effects.Begin(request=request))

@@ -1,0 +1,123 @@
+"""What a member owes its region: the claim, its part of a reset, of a cut, of a publication and of Kafka's echo."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_kcr.protocol.member import effects, facts
+from airflow_kcr.protocol.member.effects import Driven
+from airflow_kcr.protocol.member.state import Member, awaiting
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.region.claims import CLAIM_STATES
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.rows import CutPhase, RegionState
+from airflow_kcr.protocol.region.state import RESET_STATES
+
+
+def claim(member: Member, now: float) -> Driven:
+    """Claim the assignment, when nothing of an older epoch runs and Kafka still says that it is assigned."""
+    view, assignment = member.view, member.assignment
+    if view is None or assignment is None or not facts.is_well(member) or "claim" in member.awaited:
+        return member, ()
+    if view.state not in CLAIM_STATES or facts.has_claimed(member, view) or now < member.claim_after:
+        return member, ()
+    if member.batch is not None and (member.batch.doomed or member.batch.epoch != view.epoch):
+        return member, ()
+    claim = effects.Claim(
+        incarnation=facts.own(member), assignment=assignment.assignment, partitions=assignment.partitions
+    )
+    return awaiting(member, "claim"), (claim,)
+
+
+def reset(member: Member, now: float) -> Driven:
+    """Carry out the reset: the sinks first, with their fences before anything is read, then the acknowledgement."""
+    view = member.view
+    if view is None or view.state not in RESET_STATES or not facts.is_well(member) or member.batch is not None:
+        return member, ()
+    if not facts.has_claimed(member, view) or (view.acknowledged and not view.open) or member.view_is_stale:
+        return member, ()
+    if member.reset_epoch != view.epoch:
+        if "reset_sinks" in member.awaited:
+            return member, ()
+        member = awaiting(replace(member, reset_epoch=view.epoch, found=None), "reset_sinks")
+        resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
+        reset = effects.ResetSinks(
+            epoch=view.epoch, resume=resume, open=view.open, target=view.target, skips=view.skips
+        )
+        return member, (reset,)
+    if member.found is None or "acknowledge" in member.awaited:
+        return member, ()
+    caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
+    return awaiting(member, "acknowledge"), (effects.Acknowledge(caller=caller, found=member.found),)
+
+
+def contribute(member: Member, now: float) -> Driven:
+    """Prepare the sinks, then contribute, once nothing of this member runs."""
+    view = member.view
+    cut = None if view is None else view.cut
+    if view is None or cut is None or cut.phase is not CutPhase.DRAINING or not cut.on_roster or cut.contributed:
+        return member, ()
+    if member.batch is not None or not facts.is_well(member) or not facts.has_claimed(member, view):
+        return member, ()
+    if member.contributed == cut.sequence or member.awaited & {"prepare", "contribute", "plan"}:
+        return member, ()
+    if member.part is None or member.prepared != cut.sequence:
+        partitions = frozenset(member.positions)
+        prepare = effects.PrepareSinks(sequence=cut.sequence, partitions=partitions)
+        return awaiting(replace(member, prepared=cut.sequence, part=None), "prepare"), (prepare,)
+    part = Part(
+        sequence=cut.sequence,
+        member=member.member,
+        incarnation=facts.own(member),
+        epoch=view.epoch,
+        offsets=member.positions,
+        committed=member.part.committed,
+        bounds=member.part.bounds,
+    )
+    return awaiting(member, "contribute"), (effects.Contribute(part=part),)
+
+
+def commit(member: Member, now: float) -> Driven:
+    """Commit the base's offsets, only while assigned; read back they are the echo."""
+    view = member.view
+    if view is None or view.commit is None or view.commit == member.commit_done or not facts.is_well(member):
+        return member, ()
+    if not facts.has_claimed(member, view) or member.assignment is None or "commit" in member.awaited:
+        return member, ()
+    offsets = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
+    member = awaiting(replace(member, commit_since=now), "commit")
+    return member, (effects.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
+
+
+def echo(member: Member, now: float) -> Driven:
+    """Tell the store what Kafka answered to the commit."""
+    committed = member.committed
+    if committed is None:
+        return member, ()
+    member = replace(member, committed=None, commit_done=committed.sequence)
+    if not committed.offsets or member.incarnation is None:
+        return member, ()
+    echo = effects.Echo(sequence=committed.sequence, incarnation=member.incarnation, offsets=committed.offsets)
+    return member, (echo,)
+
+
+def publish(member: Member, now: float) -> Driven:
+    """Publish the next complete cut, where it is this member's turn."""
+    view = member.view
+    if view is None or not view.publish or not facts.is_well(member) or "publish" in member.awaited:
+        return member, ()
+    return awaiting(member, "publish"), (effects.Publish(sequence=view.publish[0]),)
+
+
+def commit_seek(member: Member, now: float) -> Driven:
+    """After a reset, tell Kafka where the partitions resumed; a cut's own commit comes first."""
+    view = member.view
+    if view is None or view.state is not RegionState.RUNNING or not facts.is_well(member) or view.commit is not None:
+        return member, ()
+    if member.seek_committed == view.epoch or not facts.has_claimed(member, view) or not view.acknowledged:
+        return member, ()
+    member = replace(member, seek_committed=view.epoch)
+    resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
+    caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
+    return member, (effects.CommitSeek(caller=caller, offsets=resume),) if resume else ()

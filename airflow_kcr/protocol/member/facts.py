@@ -1,0 +1,90 @@
+"""Questions about a member's facts that several rules ask, and the two changes that several rules make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, moved
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, Offset
+
+
+def seconds(duration: timedelta) -> float:
+    """Return a duration in seconds, as the member's clock counts."""
+    return duration.total_seconds()
+
+
+def doomed(member: Member) -> Member:
+    """Return the member whose batch, if it has one, is not to be ended any more."""
+    if member.batch is None or member.batch.doomed:
+        return member
+    return replace(member, batch=replace(member.batch, doomed=True))
+
+
+def without_lease(member: Member) -> Member:
+    """Return the member whose lease is lost: its batch is void, and it comes back as a new incarnation."""
+    batch = None if member.batch is None else replace(member.batch, doomed=True)
+    lost = replace(
+        member,
+        incarnation=None,
+        batch=batch,
+        batch_cause=None,
+        claimed=None,
+        claimed_epoch=None,
+        positions=EMPTY,
+        reset_epoch=None,
+        found=None,
+        prepared=None,
+        view=None,
+        view_is_stale=True,
+        plan=None,
+    )
+    return moved(lost, State.JOINING) if member.state in ACTIVE else lost
+
+
+def has_claimed(member: Member, view: MemberView) -> bool:
+    """Whether the member's present assignment is claimed in the region's present epoch."""
+    assignment = member.assignment
+    return (
+        assignment is not None
+        and member.claimed == assignment.assignment
+        and member.claimed_epoch == view.epoch
+        and view.claims.keys() == assignment.partitions
+    )
+
+
+def is_well(member: Member) -> bool:
+    """Whether the member holds a lease and means to stay."""
+    return (
+        member.incarnation is not None
+        and member.state in ACTIVE
+        and not member.terminating
+        and member.why is not Why.STORE_AWAY
+    )
+
+
+def is_at_limit(member: Member, view: MemberView) -> bool:
+    """Whether every partition of the member is at the bound, or beyond."""
+    if view.limit is None or not view.claims:
+        return view.limit is not None and view.cut is not None
+    return all(
+        p in view.bound_offsets and member.positions.get(p, -1) >= view.bound_offsets[p].offset for p in view.claims
+    )
+
+
+def past_skips(view: MemberView | None, partition: GroupPartition, offset: Offset) -> Offset:
+    """Return the next offset at or after `offset` that is not skipped, as far as the view tells."""
+    for skipped in () if view is None else view.skips.get(partition, ()):
+        if skipped == offset:
+            offset = Offset(skipped + 1)
+    return offset
+
+
+def own(member: Member) -> Incarnation:
+    """Return the incarnation of a member that holds a lease."""
+    if member.incarnation is None:
+        raise IllegalEvent(f"{member.member} has no lease; nothing can be asked in its name")
+    return member.incarnation

@@ -1,0 +1,45 @@
+"""Which state a member's facts mean."""
+
+from __future__ import annotations
+
+from airflow_kcr.protocol.member import facts
+from airflow_kcr.protocol.member.effects import Driven
+from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, moved
+from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.state import RESET_STATES
+from airflow_kcr.protocol.region.view import MemberView
+
+
+def place(member: Member, now: float) -> Driven:
+    """Put the member into the state that its facts mean."""
+    if member.state not in ACTIVE or (member.state is State.HOLDING and member.why is Why.STORE_AWAY):
+        return member, ()
+    view = member.view
+    if member.incarnation is None or view is None:
+        return moved(member, State.JOINING), ()
+    if view.state is RegionState.HALTED or (member.batch is not None and member.batch.epoch != view.epoch):
+        return moved(member, State.HOLDING, Why.RESET), ()
+    if not facts.has_claimed(member, view):
+        return moved(member, State.JOINING), ()
+    if view.state in RESET_STATES or not view.acknowledged:
+        return moved(member, State.READY), ()
+    return _processing(member, view, now), ()
+
+
+def _processing(member: Member, view: MemberView, now: float) -> Member:
+    approaching = view.cut is not None and view.cut.phase is CutPhase.APPROACHING
+    if view.state is RegionState.DRAINING or _is_committing(member, view, now):
+        return moved(member, State.HOLDING, Why.DRAINED)
+    if view.wanted is not Wanted.RUNNING and not approaching:
+        return moved(member, State.HOLDING, Why.PAUSED)
+    if member.batch is None and facts.is_at_limit(member, view):
+        return moved(member, State.HOLDING, Why.BOUND)
+    return moved(member, State.PROCESSING)
+
+
+def _is_committing(member: Member, view: MemberView, now: float) -> bool:
+    """Whether the member still waits for its own commit; it goes on after the commit timeout without."""
+    if view.commit is None or view.commit == member.commit_done:
+        return False
+    waited = now - member.commit_since if "commit" in member.awaited else 0.0
+    return waited < facts.seconds(member.timeouts.commit)

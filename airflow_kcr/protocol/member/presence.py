@@ -1,0 +1,141 @@
+"""Being there: the lease, registration, what is read, the group, and every way to leave (design section 5, *Lease*)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from airflow_kcr.protocol.member import effects, facts
+from airflow_kcr.protocol.member.effects import Driven, Effect
+from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, awaiting, moved
+from airflow_kcr.protocol.region.claims import CLAIM_STATES
+from airflow_kcr.protocol.region.lifecycle import Memory
+from airflow_kcr.protocol.region.rows import CutPhase, RegionState
+
+_OUT: Final = frozenset({RegionState.STOPPED})
+
+
+def lease(member: Member, now: float) -> Driven:
+    """A lease is judged by the age of its last renewal, from before that was sent."""
+    if member.incarnation is None or member.state not in ACTIVE:
+        return member, ()
+    age = now - member.lease_sent_at
+    if age >= facts.seconds(member.timeouts.lease):
+        return facts.without_lease(member), ()
+    if age >= facts.seconds(member.timeouts.renew) and "renew" not in member.awaited:
+        return awaiting(member, "renew"), (effects.Renew(incarnation=member.incarnation),)
+    return member, ()
+
+
+def register(member: Member, now: float) -> Driven:
+    """Ask for a new incarnation, at the start and after a lost lease."""
+    if member.incarnation is not None or member.state not in ACTIVE or "register" in member.awaited:
+        return member, ()
+    if member.terminating or member.refusal:
+        return member, ()
+    return awaiting(member, "register"), (effects.Register(previous=member.previous),)
+
+
+def read(member: Member, now: float) -> Driven:
+    """Read the region when something says that it changed; without any hint, once a lease (a hint may get lost)."""
+    if member.incarnation is None or member.state not in ACTIVE or "read" in member.awaited:
+        return member, ()
+    if not member.view_is_stale and now - member.view_read_at < facts.seconds(member.timeouts.lease):
+        return member, ()
+    return awaiting(replace(member, view_read_at=now), "read"), (effects.Read(),)
+
+
+def settle(member: Member, now: float) -> Driven:
+    """Have the region look again: something is due, or this member has just reached the bound of an approaching cut."""
+    view = member.view
+    if view is None or member.state not in ACTIVE:
+        return member, ()
+    cut = view.cut
+    arrived = cut is not None and cut.phase is CutPhase.APPROACHING and facts.is_at_limit(member, view)
+    if arrived and cut is not None and member.settled_for != cut.sequence and member.batch is None:
+        return replace(member, settled_for=cut.sequence, due=False), (effects.Settle(),)
+    if member.due:
+        return replace(member, due=False), (effects.Settle(),)
+    return member, ()
+
+
+def report_later(member: Member, now: float) -> Driven:
+    """A store that shows lower numbers than the member has seen was restored: the region must not go on by itself."""
+    view, mine = member.view, member.incarnation
+    if view is None or mine is None or member.state not in ACTIVE or member.view_is_stale:
+        return member, ()
+    if view.epoch >= member.newest_epoch and view.incarnation >= mine:
+        return member, ()
+    memory = Memory(member=member.member, epoch=member.newest_epoch, incarnation=mine, sequence=member.newest_sequence)
+    return replace(member, view_is_stale=True), (effects.ReportLater(memory=memory),)
+
+
+def join(member: Member, now: float) -> Driven:
+    """Join the group, once registered and while the region takes claims."""
+    view = member.view
+    if member.in_group or view is None or not facts.is_well(member) or "leave" in member.awaited:
+        return member, ()
+    if view.state not in CLAIM_STATES:
+        return member, ()
+    return replace(member, in_group=True), (effects.Join(),)
+
+
+def store_away(member: Member, now: float) -> Driven:
+    """Leave the group when the store has been away too long, so that the partitions move to those who can work."""
+    if member.state not in ACTIVE or member.terminating:
+        return member, ()
+    if member.store_lost_at is None:
+        back = member.state is State.HOLDING and member.why is Why.STORE_AWAY
+        return (moved(member, State.JOINING), ()) if back else (member, ())
+    if now - member.store_lost_at < facts.seconds(member.timeouts.store_grace):
+        return member, ()
+    member = moved(facts.doomed(member), State.HOLDING, Why.STORE_AWAY)
+    return _leave_group(member, effects.LeaveGroup())
+
+
+def _leave_group(member: Member, how: effects.LeaveGroup | effects.CloseKeepingSlot) -> Driven:
+    if not member.in_group or "leave" in member.awaited:
+        return member, ()
+    return awaiting(member, "leave"), (how,)
+
+
+def fenced(member: Member, now: float) -> Driven:
+    """Write nothing; stop the batch, and close without touching the slot, which is somebody else's now."""
+    if member.state is not State.FENCED:
+        return member, ()
+    return _leave_group(facts.doomed(member), effects.CloseKeepingSlot())
+
+
+def terminate(member: Member, now: float) -> Driven:
+    """End within the close time: half of it for the batch to finish, the rest for its cancellation."""
+    if not member.terminating or member.state not in ACTIVE:
+        return member, ()
+    if member.batch is not None:
+        spent = now - member.terminated_at
+        if spent >= facts.seconds(member.timeouts.close):
+            return member, (effects.EndProcess(why="the batch did not end within the close time"),)
+        return (facts.doomed(member) if spent >= facts.seconds(member.timeouts.close) / 2 else member), ()
+    if member.in_group:
+        return _leave_group(member, effects.CloseKeepingSlot() if member.static else effects.LeaveGroup())
+    told: tuple[Effect, ...] = ()
+    if member.incarnation is not None:
+        keep = effects.KeepSlot(incarnation=member.incarnation)
+        told = (keep if member.static else effects.LeaveStore(incarnation=member.incarnation),)
+    return moved(member, State.CLOSED), told
+
+
+def leave(member: Member, now: float) -> Driven:
+    """Leave for good: the region stopped, the spec has no place for this member, or the store refused it."""
+    view = member.view
+    if member.state not in ACTIVE or member.terminating:
+        return member, ()
+    out = view is not None and (view.state in _OUT or view.left)
+    if not out and not (member.refusal and member.incarnation is None):
+        return member, ()
+    member = facts.doomed(member)
+    if member.batch is not None and member.incarnation is not None:
+        return member, ()
+    if member.in_group:
+        return _leave_group(member, effects.LeaveGroup())
+    told = () if member.incarnation is None else (effects.LeaveStore(incarnation=member.incarnation),)
+    return moved(member, State.CLOSED), told

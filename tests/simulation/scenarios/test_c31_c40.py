@@ -1,0 +1,385 @@
+"""Scenarios C31 to C40: metadata that differs, echoes, a restored store, rewinds, deaths, retention, missing topics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import CutRefused, UnknownTopics
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.region import coverage
+from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.lifecycle import Memory
+from airflow_kcr.protocol.region.rows import Committed, HaltReason, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import CutMode, CutRules, GroupRules, OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.subscriptions import check_topics
+from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
+from airflow_kcr.protocol.values import Epoch, Incarnation, Offset, Sequence, TopicName
+from airflow_kcr.schedules import Every
+from airflow_kcr.store.regions import SpecUpdate
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import causes, happened, judge, positions, state
+from tests.support.lone_member import LoneMember, claims_of, view_of
+from tests.support.scripts import all_crash, bound, located, rewind, running, started
+
+# -- C31, C32 --------------------------------------------------------------------------------------------------------
+
+
+def test_c31_while_a_partition_is_being_added_the_frozen_set_is_what_is_claimed() -> None:
+    driver = running()
+    driver.process()
+    added = driver.partition(4)
+    driver.grow(added, end=1_000)
+    # One member's metadata has the partition already; Kafka has assigned it to nobody yet.
+    before = driver.cut("n1")
+    assert added not in driver.region.offsets[before]
+    driver.claim(driver.member(1), [*driver.processes[driver.member(1)].assigned, added])
+    driver.process()
+    after = driver.cut("n2")
+    assert driver.region.offsets[after].keys() - driver.region.offsets[before].keys() == {added}
+    assert driver.region.frozen[after] == driver.region.offsets[after].keys()
+    judge(driver)
+
+
+def test_c32_a_failed_echo_of_an_older_cut_is_never_repaired_over_a_newer_one() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n1")
+    first = driver.complete()
+    driver.publish()
+    driver.wait(31)
+    assert driver.region.checkpoints[first].committed is Committed.NO
+    driver.process()
+    second = driver.cut("n2")
+    assert driver.region.checkpoints[second].committed is Committed.YES
+    before = driver.region
+    with pytest.raises(CutRefused, match="not the base"):
+        driver.store.repair_echo(driver.name, first, driver.region.offsets[first])
+    member = driver.member(0)
+    with pytest.raises(CutRefused, match="not the base"):
+        driver.store.echo(driver.name, first, member, driver.processes[member].incarnation, before.offsets[first])
+    assert driver.region == before
+    judge(driver)
+
+
+def test_c32_the_base_can_be_repaired_and_that_settles_it() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n1")
+    cut = driver.complete()
+    driver.publish()
+    driver.echo(driver.member(0))
+    driver.echo(driver.member(1), {driver.partition(2): Offset(3), driver.partition(3): Offset(10)})
+    assert driver.region.checkpoints[cut].committed is Committed.NO
+    all_crash(driver)
+    driver.store.repair_echo(driver.name, cut, driver.region.offsets[cut])
+    assert driver.region.checkpoints[cut].committed is Committed.YES
+    judge(driver)
+
+
+# -- C33 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [((9, 1, 1), "epoch 9"), ((1, 7, 1), "incarnation 7"), ((1, 1, 41), "sequence 41")],
+    ids=["epoch", "incarnation", "commit metadata"],
+)
+def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_with_the_reason(
+    memory: tuple[int, int, int], says: str
+) -> None:
+    driver = running()
+    driver.process()
+    epoch, incarnation, sequence = memory
+    seen = Memory(
+        member=driver.member(0),
+        epoch=Epoch(epoch),
+        incarnation=Incarnation(incarnation),
+        sequence=Sequence(sequence),
+    )
+    driver.store.report_later(driver.name, seen)
+    region = driver.region
+    assert region.state is RegionState.HALTED
+    assert region.halt is not None
+    assert region.halt.reason is HaltReason.RESTORED
+    assert says in region.halt.text
+    assert region.halt.choices
+    # Nothing that was ever seen is used twice once a person resumes.
+    driver.store.start(driver.name)
+    assert driver.region.epoch > max(epoch, region.epoch)
+    assert driver.region.next_sequence > max(sequence, region.next_sequence)
+    assert driver.region.members[driver.member(0)].incarnation >= incarnation
+
+
+def test_c33_what_a_member_has_seen_and_the_store_has_too_halts_nothing() -> None:
+    driver = running()
+    seen = Memory(member=driver.member(0), epoch=Epoch(1), incarnation=Incarnation(1), sequence=Sequence(1))
+    before = driver.region
+    driver.store.report_later(driver.name, seen)
+    assert driver.region == before
+
+
+def test_c33_a_member_that_reads_an_older_epoch_than_it_has_seen_reports_it() -> None:
+    alone = LoneMember().processing()
+    newer = replace(view_of(), epoch=Epoch(7), state=RegionState.RESETTING, counter=alone.view.counter)
+    alone.see(newer)
+    alone.see(view_of(claims_of()))
+    assert [(e.memory.epoch, e.memory.incarnation) for e in alone.wanted(effects.ReportLater)] == [(7, 1)]
+    assert not alone.wanted(effects.Begin)
+
+
+def test_c33_a_member_that_is_given_an_incarnation_it_has_been_before_reports_it() -> None:
+    alone = LoneMember().join(incarnation=5)
+    alone.feed(events.RenewalRefused(incarnation=Incarnation(3)))
+    assert alone.state is State.JOINING
+    alone.feed(events.Registered(incarnation=Incarnation(4), sent_at=alone.now))
+    alone.see(view_of(incarnation=4))
+    assert [e.memory.incarnation for e in alone.wanted(effects.ReportLater)] == [5]
+    # The report raises the store's number; nobody else is this member, so it comes back instead of being fenced.
+    alone.see(replace(view_of(incarnation=5), state=RegionState.HALTED))
+    assert alone.state is State.JOINING
+    assert alone.wanted(effects.Register)
+
+
+# -- C34 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c34_an_upsert_target_converges_when_the_replay_passes_the_old_position() -> None:
+    """The consent to a rewind is asked where the sink's kind is known: with the sink's issue, and in `kcr reset`."""
+    driver = running(partitions=1, members=1)
+    q, target = driver.partition(0), dict[int, int]()
+
+    def process_into_target(width: int = 10) -> None:
+        range_ = driver.row(driver.begin(driver.member(0), width)).ranges[q]
+        target.update({offset % 7: offset for offset in range(range_.from_, range_.to)})
+        driver.end(driver.batches[-1].batch)
+
+    process_into_target()
+    cut = driver.cut("n1")
+    process_into_target(20)
+    passed = dict(target)
+    rewind(driver, ToCheckpoint(sequence=cut))
+    process_into_target(5)
+    assert target != passed
+    process_into_target(15)
+    assert target == passed
+    judge(driver)
+
+
+# -- C35, C36, C37 ---------------------------------------------------------------------------------------------------
+
+
+def test_c35_three_members_of_one_driver_that_die_and_come_back_staggered_are_one_reset() -> None:
+    driver = running(partitions=6, members=4)
+    driver.process()
+    died = [driver.member(n) for n in (0, 1, 2)]
+    assigned = {m: driver.processes[m].assigned for m in died}
+    for member in died:
+        driver.begin(member)
+    all_crash(driver, died)
+    for member in died:
+        driver.join(member)
+        driver.claim(member, assigned[member])
+        driver.wait(45)
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    judge(driver)
+
+
+def test_c36_fifty_deaths_in_a_region_that_never_cuts_do_not_halt_it() -> None:
+    driver = running(partitions=2, members=1)
+    for _ in range(50):
+        driver.process()
+        driver.begin(driver.member(0))
+        driver.crash(driver.member(0))
+        driver.recover()
+        driver.wait(600)
+    assert state(driver) is RegionState.RUNNING
+    assert driver.region.failures == 0
+    judge(driver)
+
+
+def test_c37_attempts_are_not_burnt_while_kafka_keeps_the_partitions_of_a_dead_static_member() -> None:
+    driver = running()
+    alive, dead = driver.member(0), driver.member(1)
+    driver.process()
+    batch = driver.begin(alive)
+    all_crash(driver, [dead])
+    driver.discard(batch)
+    driver.store.request_reset(driver.name, driver.caller(alive), ResetCause.BATCH_FAILED, "it raised")
+    driver.claim(alive)
+    driver.acknowledge(alive)
+    epoch = driver.region.epoch
+    driver.wait(3600)
+    assert (state(driver), driver.region.epoch) == (RegionState.STARTING, epoch)
+    waits = list(coverage.unready(driver.region, driver.clock.now))
+    assert waits == [f"g:t-{n} is not covered (last owner: g[1])" for n in (2, 3)]
+    # Its session is over: Kafka moves what it had.
+    driver.claim(alive, [driver.partition(n) for n in range(4)])
+    driver.settle_reset()
+    assert (state(driver), driver.region.epoch) == (RegionState.RUNNING, epoch)
+    assert driver.region.failures == 1
+    judge(driver)
+
+
+# -- C38 -------------------------------------------------------------------------------------------------------------
+
+
+def overtaken(policy: OutOfRangePolicy) -> Driver:
+    """A region at 50 with its base at 10, whose logs now begin at 20; one member has died."""
+    driver = started(Driver(rules=RegionRules(groups={GROUP: group_rules()}, out_of_range=policy)))
+    driver.process()
+    driver.cut("n1")
+    driver.process(width=40)
+    for partition in tuple(driver.logs):
+        driver.grow(partition, start=20, end=1_000)
+    driver.crash(driver.member(0))
+    driver.wait(60)
+    driver.join(driver.member(0))
+    driver.spread()
+    return driver
+
+
+def test_c38_a_base_that_retention_has_overtaken_halts_at_once_with_the_choices() -> None:
+    driver = overtaken(OutOfRangePolicy.FAIL)
+    region = driver.region
+    assert region.state is RegionState.HALTED
+    assert region.halt is not None
+    assert region.halt.reason is HaltReason.OUT_OF_RANGE
+    assert "g:t-0 at 10: retention overtook it: the log now starts at 20" in region.halt.text
+    assert any("out_of_range" in choice for choice in region.halt.choices)
+    assert region.failures == 0
+    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    driver.reset(ToEarliest(), forced=True)
+    driver.settle_reset()
+    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [20] * 4)
+    judge(driver)
+
+
+def test_c38_with_a_policy_it_is_a_reset_of_that_cause_with_a_lineage_of_its_own() -> None:
+    driver = overtaken(OutOfRangePolicy.EARLIEST)
+    driver.settle_reset()
+    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [20] * 4)
+    assert ResetCause.OUT_OF_RANGE in causes(driver)
+    begun = [b for b in happened(driver, region_events.ResetBegun) if b.cause is ResetCause.OUT_OF_RANGE]
+    assert begun[0].lineage == 2
+    driver.process()
+    judge(driver)
+
+
+# -- C39 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c39_a_listed_topic_that_does_not_exist_is_an_error_that_names_it() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(topic="flihgts")})
+    with pytest.raises(UnknownTopics, match=r"flihgts \(group g\)"):
+        check_topics(rules, {GROUP: {TopicName("flights")}})
+
+
+def test_c39_a_checkpoint_with_a_topic_that_the_spec_has_no_more_is_still_usable() -> None:
+    two = GroupRules(group_id=GROUP, topics=(TopicName("t"), TopicName("u")), members=2)
+    driver = started(Driver(partitions=2, rules=RegionRules(groups={GROUP: two})))
+    driver.process()
+    first = driver.cut("n1")
+    assert {p.topic for p in driver.region.offsets[first]} == {"t", "u"}
+    driver.process()
+    one = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(topic="t")}), revision=2)
+    driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=one))
+    driver.cut("n2")
+    for partition in [p for p in driver.logs if p.topic == "u"]:
+        del driver.logs[partition]
+    for member in driver.all_members():
+        driver.join(member, takeover=True)
+    driver.spread()
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    rewind(driver, ToCheckpoint(sequence=first))
+    assert (positions(driver, topic="t"), driver.region.seek.keys()) == ([10, 10], set(driver.logs))
+    driver.process()
+    judge(driver)
+
+
+def test_c39_a_pattern_that_matches_nothing_waits_and_says_so() -> None:
+    group = GroupRules(group_id=GROUP, pattern=r"^flights\.", members=1)
+    driver = Driver(rules=RegionRules(groups={GROUP: group}))
+    assert check_topics(driver.region.rules, {GROUP: set()}).keys() == {GROUP}
+    driver.store.start(driver.name)
+    member = driver.member(0)
+    driver.join(member)
+    driver.claim(member, [])
+    driver.acknowledge(member)
+    driver.wait(3600)
+    assert state(driver) is RegionState.STARTING
+    (why,) = coverage.unready(driver.region, driver.clock.now)
+    assert "no topic matches" in why
+    # The first topic appears.
+    found = driver.partition(0, topic="flights.eu")
+    driver.grow(found, end=100)
+    driver.claim(member, [found])
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    assert causes(driver) == [ResetCause.START]
+    judge(driver)
+
+
+# -- C40 -------------------------------------------------------------------------------------------------------------
+
+MINUTES = timedelta(minutes=5)
+
+
+def after_an_outage(*, catchup: bool, days: float) -> Driver:
+    """A region that cuts itself every five minutes, back after an outage."""
+    cut = CutRules(schedule=Every(MINUTES), mode=CutMode.AUTO, catchup=catchup)
+    driver = started(Driver(rules=RegionRules(groups={GROUP: group_rules()}, cut=cut)))
+    driver.processes.clear()
+    driver.clock.advance(days * 86_400)
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    return driver
+
+
+def cut_as_they_come(driver: Driver) -> list[float]:
+    """Make every cut that the region asks for, and return their bounds in minutes since the beginning."""
+    made = []
+    while (cut := driver.region.cut) is not None:
+        assert cut.bound is not None
+        place = 10 * (len(made) + 1)
+        located(driver, cut.bound, place)
+        driver.process()
+        driver.store.settle(driver.name)
+        driver.complete()
+        driver.publish()
+        driver.store.settle(driver.name)
+        made.append((cut.bound - bound(0)) / timedelta(minutes=1))
+    return made
+
+
+def test_c40_after_thirty_days_of_backlog_there_is_one_catch_up_cut_of_the_latest_bound() -> None:
+    driver = after_an_outage(catchup=False, days=30)
+    assert cut_as_they_come(driver) == [30 * 24 * 60]
+    assert driver.region.next_bound == bound(30 * 24) + MINUTES
+    judge(driver)
+
+
+def test_c40_or_each_missed_bound_has_its_cut_where_that_is_configured() -> None:
+    driver = after_an_outage(catchup=True, days=1 / 24)
+    assert cut_as_they_come(driver) == list(range(5, 65, 5))
+    judge(driver)
+
+
+def test_c40_the_catch_up_cut_answers_the_requests_of_all_the_missed_runs() -> None:
+    driver = after_an_outage(catchup=False, days=1)
+    driver.store.settle(driver.name)
+    asked = [driver.request_cut(f"run{n}", bound=bound(n)) for n in (1, 2, 3)]
+    made = cut_as_they_come(driver)
+    answers = [driver.region.requests[r.nonce] for r in asked]
+    assert {a.state for a in answers} == {RequestState.ANSWERED}
+    assert {a.sequence for a in answers} == {driver.region.base}
+    assert len(made) == 1
+    judge(driver)
