@@ -8,8 +8,6 @@ some 30 ms instead of all the migrations.
 from __future__ import annotations
 
 import fcntl
-import importlib
-import importlib.util
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +22,8 @@ from typing import IO
 import psycopg
 from psycopg import sql
 from sqlalchemy.engine import URL, make_url
+
+from airflow_kcr.store.schema_upgrade import upgrade
 
 with warnings.catch_warnings():
     # The library looks for a runtime directory at import, and platformdirs warns where a container has none.
@@ -44,8 +44,7 @@ def prepare_template(url: str) -> None:
 
     No connection may be left open: Postgres refuses to clone a database that somebody is connected to.
     """
-    if importlib.util.find_spec("airflow_kcr.store.schema_upgrade") is not None:
-        importlib.import_module("airflow_kcr.store.schema_upgrade").upgrade(url)
+    upgrade(url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ def reset(member: Member, now: float) -> Driven:
         member = awaiting(replace(member, reset_epoch=view.epoch, found=None), "reset_sinks")
         resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
         reset = effects.ResetSinks(
-            epoch=view.epoch, resume=resume, open=view.open, target=view.target, skips=view.skips
+            epoch=view.epoch, lineage=view.lineage, resume=resume, open=view.open, target=view.target, skips=view.skips
         )
         return member, (reset,)
     if member.found is None or "acknowledge" in member.awaited:

@@ -22,6 +22,7 @@ from airflow_kcr.protocol.values import (
     Epoch,
     GroupPartition,
     Incarnation,
+    Lineage,
     Offset,
     Range,
     Sequence,
@@ -158,6 +159,9 @@ class ResetSinks:
     """Raise the sinks' fences, then read progress, roll back or skip, and answer the open entries; `SinksReset`."""
 
     epoch: Epoch
+    lineage: Lineage
+    """The lineage of that epoch; by the time the sinks are reached the region may be in another."""
+
     resume: OffsetMap
     """Where the member's partitions resume, as far as that is known."""
 

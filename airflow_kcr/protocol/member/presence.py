@@ -61,12 +61,14 @@ def settle(member: Member, now: float) -> Driven:
 
 def report_later(member: Member, now: float) -> Driven:
     """A store that shows lower numbers than the member has seen was restored: the region must not go on by itself."""
-    view, mine = member.view, member.incarnation
-    if view is None or mine is None or member.state not in ACTIVE or member.view_is_stale:
+    view, incarnation = member.view, member.newest_incarnation
+    if view is None or member.incarnation is None or member.state not in ACTIVE or member.view_is_stale:
         return member, ()
-    if view.epoch >= member.newest_epoch and view.incarnation >= mine:
+    if view.epoch >= member.newest_epoch and view.incarnation >= incarnation:
         return member, ()
-    memory = Memory(member=member.member, epoch=member.newest_epoch, incarnation=mine, sequence=member.newest_sequence)
+    memory = Memory(
+        member=member.member, epoch=member.newest_epoch, incarnation=incarnation, sequence=member.newest_sequence
+    )
     return replace(member, view_is_stale=True), (effects.ReportLater(memory=memory),)
 
 

@@ -102,7 +102,7 @@ def _renewed(member: Member, event: events.Renewed, now: float) -> Member:
 
 def _renewal_refused(member: Member, event: events.RenewalRefused, now: float) -> Member:
     member = _store_seen(answered(member, "renew"))
-    if member.incarnation is not None and event.incarnation > member.incarnation:
+    if member.incarnation is not None and event.incarnation > member.newest_incarnation:
         return fenced(member)
     return facts.without_lease(member)
 
@@ -125,7 +125,7 @@ def _seen(member: Member, view: MemberView) -> Member:
         return fenced(member)
     if view.incarnation > mine:
         # It has been that one itself: a restored store was told so, and its number is raised.
-        return drive.without_lease(member)
+        return facts.without_lease(member)
     is_old = member.view is not None and view.counter < member.view.counter
     if is_old and view.epoch >= member.newest_epoch and view.incarnation == mine:
         return member

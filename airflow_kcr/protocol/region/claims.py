@@ -132,8 +132,8 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: Proposal) -> 
         start, nameless = assigned.initial, region.initial.get((partition, TopicId("")))
         if (partition, topic_id) in region.initial:
             continue
-        if nameless is not None:
-            # The broker tells the id of a topic that was known without one: its start position stays resolved.
+        if nameless is not None and row is not None and not row.topic_id:
+            # The broker now tells the id of a topic that was known without one: its start position stays resolved.
             named[partition, topic_id] = nameless
             continue
         if start is None or start.offset is None:

@@ -166,7 +166,10 @@ def _begin(
 
 
 def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
-    """Begin from the last done positions. What waited is failed: its drain is not coming."""
+    """Begin from the last done positions. What waited is failed: its drain is not coming.
+
+    Like a resume it is a person's answer to a halt, so failures are counted anew (scenario C41).
+    """
     for other in (*waiting(region), *(r for r in region.person_resets.values() if r.state in ACTIVE)):
         if other.nonce != reset.nonce and region.person_resets[other.nonce].state in ACTIVE:
             region = _failed(region, now, other, f"a forced reset ({reset.nonce}) took its place")
@@ -174,7 +177,7 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
         raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
     current = automatic.last_done(region)
     region = _abandon_unpublished(region, now, resolution.target_checkpoint(region, reset))
-    return _begin(region, now, reset, current, {})
+    return _begin(replace(region, failures=0), now, reset, current, {})
 
 
 def _abandon_unpublished(region: Region, now: datetime, target: Sequence | None) -> Region:

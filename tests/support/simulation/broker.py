@@ -73,6 +73,7 @@ class Consumer:
     last_poll: float = 0.0
     generation: int = 0
     polls: Callable[[], bool] = lambda: True
+    waiting: list[tuple[str, frozenset[GroupPartition]]] = field(default_factory=list)
 
 
 class Broker:
@@ -178,15 +179,23 @@ class Broker:
             self.world.after(second, lambda c=consumer, h=held: self._tell(c, "assigned", h))  # type: ignore[misc]
 
     def _tell(self, consumer: Consumer, what: str, held: frozenset[GroupPartition]) -> None:
-        """Deliver a callback, which happens inside a poll: a frozen process hears it on waking, if it is still true."""
-        if consumer.number not in self.consumers:
+        """Have a callback wait for the consumer's next poll; callbacks come in order."""
+        consumer.waiting.append((what, held))
+        if len(consumer.waiting) == 1:
+            self._deliver(consumer)
+
+    def _deliver(self, consumer: Consumer) -> None:
+        """Call back inside a poll: a frozen process hears it on waking, if it is still true."""
+        if consumer.number not in self.consumers or not consumer.waiting:
+            consumer.waiting.clear()
             return
         if not consumer.polls():
-            self.world.after(0.2, lambda: self._tell(consumer, what, held))
+            self.world.after(0.2, lambda: self._deliver(consumer))
             return
-        if what == "assigned" and held != self._assignment().get(consumer.number):
-            return
-        consumer.hear(what, held)
+        what, held = consumer.waiting.pop(0)
+        if what != "assigned" or held == self._assignment().get(consumer.number):
+            consumer.hear(what, held)
+        self._deliver(consumer)
 
     def _assignment(self) -> dict[int, frozenset[GroupPartition]]:
         names = {f"{c.static_id or 'dynamic'}/{n:06}": n for n, c in self.consumers.items()}

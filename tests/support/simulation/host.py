@@ -518,22 +518,20 @@ class Host:
         self.soon(quiet, 1.0)
 
     def _reset_sinks(self, effect: effects.ResetSinks) -> None:
-        region, _ = self.around.store.read(self.around.name)
         found = {p: self._found(p, t, effect.target) for p, t in effect.open.items()}
-        if self.around.delivery is Delivery.EXACTLY_ONCE:
-            sink = self.around.fenced_sink
-            sink.raise_fence(effect.epoch)
+        sink = self.around.fenced_sink
+        if self.around.delivery is Delivery.EXACTLY_ONCE and sink.raise_fence(effect.epoch):
             for partition, offset in effect.resume.items():
-                sink.roll_back(partition, region.lineage, offset)
+                sink.roll_back(partition, effect.lineage, offset)
             sink.step_over(effect.skips)
             for partition, target in effect.open.items():
                 if target.source is SeekSource.SINK_PROGRESS:
-                    progress = sink.found(partition, region.lineage)
+                    progress = sink.found(partition, effect.lineage)
                     found[partition] = Found(offset=progress)
                     if progress is None and target.fallback is not None:
-                        sink.roll_back(partition, region.lineage, target.fallback)
+                        sink.roll_back(partition, effect.lineage, target.fallback)
                 elif (place := found[partition].offset) is not None:
-                    sink.roll_back(partition, region.lineage, place)
+                    sink.roll_back(partition, effect.lineage, place)
         self.deliver(events.SinksReset(epoch=effect.epoch, found=found))
 
     def _found(self, partition: GroupPartition, open_target: OpenTarget, target: Target | None) -> Found:

@@ -36,9 +36,10 @@ class FencedSink:
     rows: Counter[tuple[GroupPartition, int]] = field(default_factory=Counter)
     refused: int = 0
 
-    def raise_fence(self, epoch: Epoch) -> None:
-        """Raise the fence; it never goes down."""
+    def raise_fence(self, epoch: Epoch) -> bool:
+        """Raise the fence, and say whether it stands at `epoch` now; it never goes down."""
         self.fence = max(self.fence, epoch)
+        return self.fence == epoch
 
     def found(self, partition: GroupPartition, lineage: Lineage) -> Offset | None:
         """The progress of a partition in this lineage; that of a lower one is none."""

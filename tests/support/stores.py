@@ -1,0 +1,128 @@
+"""Both stores behind one face: fixtures' building blocks for the contract suite.
+
+Time is a test's to move in both. In Postgres by a `clock_timestamp` of our own, found before the real one because the
+search path says so: the statements under test stay as they are, and nobody sleeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.pool import NullPool
+
+from airflow_kcr.ports import Transactions
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.postgres import PostgresTransactions, build_engine
+from tests.support.driver import Clock
+
+MOVABLE_CLOCK = """
+    CREATE SCHEMA test_clock;
+    CREATE TABLE test_clock.shift (by_how_much interval NOT NULL);
+    INSERT INTO test_clock.shift VALUES ('0');
+    CREATE FUNCTION test_clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+        'SELECT pg_catalog.clock_timestamp() + (SELECT by_how_much FROM test_clock.shift)';
+"""
+
+
+class Specs:
+    """Specs of tests: their text is a number, and the rules are kept here instead of being read from a file."""
+
+    def __init__(self) -> None:
+        self._rules: list[RegionRules] = []
+
+    def spec(self, rules: RegionRules, revision: int = 1) -> Spec:
+        """Return a spec of these rules that `read` knows by its text."""
+        self._rules.append(rules)
+        return Spec(text=f'{{"test":{len(self._rules) - 1}}}', rules=rules, revision=revision)
+
+    def read(self, spec: str) -> RegionRules:
+        """Return the rules behind a text; the drivers' own text means the ones that were noted last."""
+        return self._rules[-1] if spec == "{}" else self._rules[int(spec.removeprefix('{"test":').removesuffix("}"))]
+
+    def note(self, rules: RegionRules) -> RegionRules:
+        """Remember rules whose spec a driver makes."""
+        self._rules.append(rules)
+        return rules
+
+
+class DatabaseClock(Clock):
+    """The clock of one test database.
+
+    Args:
+        url: the database, prepared with `MOVABLE_CLOCK`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        super().__init__(self())
+
+    def __call__(self) -> datetime:
+        moment = _execute(self._url, "SELECT test_clock.clock_timestamp()")
+        if not isinstance(moment, datetime):
+            raise TypeError(moment)
+        return moment
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        _execute(self._url, f"UPDATE test_clock.shift SET by_how_much = by_how_much + interval '{seconds} seconds'")
+        self.now = self()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A store under test, its clock, and the specs that it reads."""
+
+    kind: str
+    transactions: Transactions
+    clock: Clock
+    specs: Specs
+
+
+@contextmanager
+def memory_subject() -> Iterator[Subject]:
+    """The store in memory."""
+    clock = Clock()
+    yield Subject(kind="memory", transactions=MemoryTransactions(clock), clock=clock, specs=Specs())
+
+
+@contextmanager
+def postgres_subject(url: str) -> Iterator[Subject]:
+    """The store on Postgres, with a clock that can be moved; fails where a connection of its pool is not given back."""
+    specs = Specs()
+    with postgres_store(url, specs.read) as store:
+        yield Subject(kind="postgres", transactions=store, clock=DatabaseClock(url), specs=specs)
+
+
+@contextmanager
+def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterator[PostgresTransactions]:
+    """A store on a database whose clock can be moved."""
+    _execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {MOVABLE_CLOCK.replace(chr(39), chr(39))} END IF; END $$")
+    engine = build_engine(make_url(url).update_query_dict({"options": "-c search_path=test_clock,pg_catalog"}))
+    store = PostgresTransactions(engine, read_rules)
+    try:
+        yield store
+        leaked = engine.pool.checkedout()  # type: ignore[attr-defined]
+        if leaked:
+            raise AssertionError(f"{leaked} connection(s) were not given back to the pool")
+    finally:
+        store.close()
+        engine.dispose()
+
+
+def expire(subject: Subject) -> None:
+    """Let time pass until every lease of the subject is over."""
+    subject.clock.advance(timedelta(minutes=2).total_seconds())
+
+
+def _execute(url: str, statement: str) -> object:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        result = connection.execute(text(statement.replace(":", r"\:")))
+        return result.scalar_one() if result.returns_rows else None

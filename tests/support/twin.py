@@ -1,0 +1,176 @@
+"""Both stores at once: whatever is asked of the twin is asked of Postgres and of memory, and must end the same.
+
+Memory's clock is set to what Postgres has just read, so that the two regions can be compared as a whole after every
+call, row by row, event by event, and the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from datetime import datetime, timedelta
+
+from airflow_kcr.errors import KcrError
+from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import (
+    BatchId,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    RegionName,
+)
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.postgres import PostgresTransactions
+
+
+def plain(region: Region) -> dict[str, object]:
+    """Return a region as plain values, every table of it read."""
+    found: dict[str, object] = {}
+    for field in fields(region):
+        held = getattr(region, field.name)
+        found[field.name] = {k: held[k] for k in held} if isinstance(held, Mapping) else held
+    return found
+
+
+def differences(one: Region, other: Region) -> dict[str, object]:
+    """Return the tables in which two regions differ, with the rows that do."""
+    here, there = plain(one), plain(other)
+    found: dict[str, object] = {}
+    for name, held in here.items():
+        against = there[name]
+        if held == against:
+            continue
+        if isinstance(held, dict) and isinstance(against, dict):
+            keys = [k for k in {**held, **against} if held.get(k) != against.get(k)]
+            found[name] = {k: (held.get(k), against.get(k)) for k in keys}
+        else:
+            found[name] = (held, against)
+    return found
+
+
+class Twin:
+    """Implements `ports.Transactions` twice.
+
+    Args:
+        postgres: the store under test; the answers are its.
+    """
+
+    def __init__(self, postgres: PostgresTransactions) -> None:
+        self._postgres = postgres
+        self._now: datetime | None = None
+        self._memory = MemoryTransactions(self._clock)
+
+    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
+        def noted(now: datetime) -> Region:
+            self._now = now
+            return rule(now)
+
+        return self._both(
+            name, lambda: self._postgres.create(name, noted), lambda: self._memory.create(name, rule)
+        )
+
+    def decide(self, name: RegionName, rule: Rule) -> Region:
+        return self._both(
+            name,
+            lambda: self._postgres.decide(name, self._noted(rule)),
+            lambda: self._memory.decide(name, rule),
+        )
+
+    def permit(
+        self,
+        name: RegionName,
+        member: MemberId,
+        batch: BatchId,
+        partitions: frozenset[GroupPartition] | None,
+        rule: Rule,
+    ) -> Region:
+        return self._both(
+            name,
+            lambda: self._postgres.permit(name, member, batch, partitions, self._noted(rule)),
+            lambda: self._memory.permit(name, member, batch, partitions, rule),
+        )
+
+    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+        beat = self._postgres.renew(name, member, incarnation, lease)
+        # The statement reads the clock more than once; the lease says when it was renewed.
+        self._now = self._postgres.read(name)[0].leases[member].until - lease if beat.renewed else beat.now
+        twin = self._memory.renew(name, member, incarnation, lease)
+        same = ("counter", "epoch", "incarnation", "renewed", "due_at")
+        if any(getattr(beat, f) != getattr(twin, f) for f in same):
+            raise AssertionError(f"postgres answers {beat}, memory {twin}")
+        return beat
+
+    def read(self, name: RegionName) -> tuple[Region, datetime]:
+        return self._postgres.read(name)
+
+    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
+        return self._postgres.read_for(name, member)
+
+    def names(self) -> tuple[RegionName, ...]:
+        return self._postgres.names()
+
+    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
+        self._postgres.delete(name, check)
+        self._memory.delete(name, lambda region, now: None)
+
+    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
+        return self._postgres.events(name, after, limit)
+
+    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
+        return self._postgres.batch(name, batch)
+
+    def batches(self, name: RegionName) -> Iterator[Batch]:
+        return self._postgres.batches(name)
+
+    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+        return self._postgres.batches_with(name, partition, offset)
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
+        self._postgres.wait(name, after, timeout)
+
+    def compare(self, name: RegionName) -> None:
+        """Refuse any difference between the two stores."""
+        apart = differences(self._postgres.read(name)[0], self._memory.read(name)[0])
+        if apart:
+            raise AssertionError(f"postgres and memory differ: {apart}")
+        every = EventNumber(0), 1_000_000
+        if self._postgres.events(name, *every) != self._memory.events(name, *every):
+            raise AssertionError("the events differ")
+        if list(self._postgres.batches(name)) != list(self._memory.batches(name)):
+            raise AssertionError("the ledgers differ")
+
+    def _clock(self) -> datetime:
+        if self._now is None:
+            raise AssertionError("Postgres was not asked for the time yet")
+        return self._now
+
+    def _noted(self, rule: Rule) -> Rule:
+        def noted(region: Region, now: datetime) -> Region:
+            self._now = now
+            return rule(region, now)
+
+        return noted
+
+    def _both(self, name: RegionName, postgres: Callable[[], Region], memory: Callable[[], Region]) -> Region:
+        stored, refusal = _outcome(postgres)
+        twin, other = _outcome(memory)
+        if (type(refusal), str(refusal)) != (type(other), str(other)):
+            raise AssertionError(f"postgres ends in {refusal!r}, memory in {other!r}")
+        self.compare(name)
+        if refusal is not None:
+            raise refusal
+        if stored is None or twin is None:
+            raise AssertionError("neither an answer nor a refusal")
+        return stored
+
+
+def _outcome(call: Callable[[], Region]) -> tuple[Region | None, KcrError | None]:
+    try:
+        return call(), None
+    except KcrError as refusal:
+        return None, refusal
