@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.ports import Transactions
 from airflow_kcr.protocol.region.state import Spec
@@ -103,14 +103,13 @@ def postgres_subject(url: str) -> Iterator[Subject]:
 @contextmanager
 def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterator[PostgresTransactions]:
     """A store on a database whose clock can be moved."""
-    _execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {MOVABLE_CLOCK.replace(chr(39), chr(39))} END IF; END $$")
+    _execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {MOVABLE_CLOCK} END IF; END $$")
     engine = build_engine(make_url(url).update_query_dict({"options": "-c search_path=test_clock,pg_catalog"}))
     store = PostgresTransactions(engine, read_rules)
     try:
         yield store
-        leaked = engine.pool.checkedout()  # type: ignore[attr-defined]
-        if leaked:
-            raise AssertionError(f"{leaked} connection(s) were not given back to the pool")
+        if isinstance(engine.pool, QueuePool) and engine.pool.checkedout():
+            raise AssertionError(f"not every connection was given back: {engine.pool.status()}")
     finally:
         store.close()
         engine.dispose()
@@ -124,5 +123,5 @@ def expire(subject: Subject) -> None:
 def _execute(url: str, statement: str) -> object:
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
-        result = connection.execute(text(statement.replace(":", r"\:")))
+        result = connection.exec_driver_sql(statement)
         return result.scalar_one() if result.returns_rows else None

@@ -70,9 +70,7 @@ class Twin:
             self._now = now
             return rule(now)
 
-        return self._both(
-            name, lambda: self._postgres.create(name, noted), lambda: self._memory.create(name, rule)
-        )
+        return self._both(name, lambda: self._postgres.create(name, noted), lambda: self._memory.create(name, rule))
 
     def decide(self, name: RegionName, rule: Rule) -> Region:
         return self._both(

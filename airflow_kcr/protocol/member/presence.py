@@ -11,6 +11,8 @@ from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, awaiti
 from airflow_kcr.protocol.region.claims import CLAIM_STATES
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import Sequence
 
 _OUT: Final = frozenset({RegionState.STOPPED})
 
@@ -46,17 +48,25 @@ def read(member: Member, now: float) -> Driven:
 
 
 def settle(member: Member, now: float) -> Driven:
-    """Have the region look again: something is due, or this member has just reached the bound of an approaching cut."""
+    """Have the region look again: something is due, or this member is where the next cut will be."""
     view = member.view
     if view is None or member.state not in ACTIVE:
         return member, ()
-    cut = view.cut
-    arrived = cut is not None and cut.phase is CutPhase.APPROACHING and facts.is_at_limit(member, view)
-    if arrived and cut is not None and member.settled_for != cut.sequence and member.batch is None:
-        return replace(member, settled_for=cut.sequence, due=False), (effects.Settle(),)
+    reached = _reached(member, view)
+    if reached is not None and member.settled_for != reached and member.batch is None:
+        return replace(member, settled_for=reached, due=False), (effects.Settle(),)
     if member.due:
         return replace(member, due=False), (effects.Settle(),)
     return member, ()
+
+
+def _reached(member: Member, view: MemberView) -> Sequence | None:
+    """Return the approaching cut whose bound the member is at, or the next one where its count is reached."""
+    cut = view.cut
+    if cut is not None:
+        arrived = cut.phase is CutPhase.APPROACHING and facts.is_at_limit(member, view)
+        return cut.sequence if arrived else None
+    return Sequence(view.next_sequence) if view.records_left == 0 else None
 
 
 def report_later(member: Member, now: float) -> Driven:

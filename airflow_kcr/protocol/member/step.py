@@ -263,7 +263,9 @@ def _ended(member: Member, event: events.Ended, now: float) -> Member:
     places = {p: facts.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
     same_epoch = view is not None and view.epoch == batch.epoch
     positions = member.positions.replace(places) if same_epoch else member.positions
-    return replace(member, batch=None, positions=positions, plan_after=0.0)
+    counts = view is not None and view.records_left is not None
+    stale = member.view_is_stale or counts
+    return replace(member, batch=None, positions=positions, plan_after=0.0, view_is_stale=stale)
 
 
 def _end_refused(member: Member, event: events.EndRefused, now: float) -> Member:
@@ -313,6 +315,9 @@ def _sink_failed(member: Member, event: events.SinkFailed, now: float) -> Member
     member = answered(member, "reset_sinks")
     if event.epoch != member.reset_epoch:
         return member
+    if event.epoch != member.newest_epoch:
+        # What failed belongs to an epoch that is over; asking for a reset of the present one would count against it.
+        return replace(member, reset_epoch=None)
     return replace(member, batch_cause=ResetCause.SINK_FAILED, batch_detail=event.why, reset_epoch=None)
 
 

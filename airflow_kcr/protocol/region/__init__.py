@@ -2,6 +2,6 @@
 
 Read them in the order of a region's life. `rows`, `events` and `state` are the words; `lifecycle` and `membership` say
 how it starts and who comes; `claims` and `batches` what members may do; `requests`, `bounds`, `cuts` and `completion`
-make a cut; `automatic`, `resets`, `acknowledgement`, `person` and `resolution` a reset; `path` and `retirement` say
-what remains; `due` does what happens by itself; `view` is what a member sees.
+make a cut; `plans`, `automatic`, `resets`, `acknowledgement`, `person`, `resolution` a reset; `path` and `retirement`
+say what remains; `due` does what happens by itself; `view` is what a member sees.
 """

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.protocol.region import (
+    batches,
     bounds,
     completion,
     coverage,
@@ -58,7 +59,7 @@ def settle(region: Region, now: datetime) -> Region:
 
 
 def _serve(region: Region, now: datetime) -> Region:
-    """Serve what waits for a running region: persons' resets, the bound that has passed, the queue, the approach."""
+    """Serve what waits for a running region: persons' resets, the bound or count that is reached, the queue."""
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         why = f"the region is {region.state}"
         region = requests.cancel(region, now, why, purposes=frozenset(CutPurpose))
@@ -72,6 +73,9 @@ def _serve(region: Region, now: datetime) -> Region:
             region = bounds.with_next_bound(region, now, bound, "earlier bounds were missed; the latest one counts")
         nonce = Nonce(f"bound:{bound.isoformat()}")
         region = requests.ask(region, now, nonce=nonce, purpose=CutPurpose.SCHEDULE, bound=bound)
+    if batches.records_left(region) == 0 and region.wanted is Wanted.RUNNING:
+        nonce = Nonce(f"records:{region.lineage}.{region.base}")
+        region = requests.ask(region, now, nonce=nonce, purpose=CutPurpose.SCHEDULE)
     region = cuts.advance(region, now)
     return cuts.open_next(region, now) if region.state is RegionState.RUNNING else region
 

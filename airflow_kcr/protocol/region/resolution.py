@@ -133,7 +133,7 @@ def seek_map(
     if _needs_owners(reset.target, in_scope, seen):
         entries = {p: _still_open(p, current) if p in in_scope else _kept(region, p, current) for p in partitions}
         return SeekMap(entries)
-    offsets, fills = _checkpoint(region, sequence)
+    offsets, fills = checkpoint_offsets(region, sequence)
     situation = Situation(
         partitions=sorted(partitions),
         current=current,
@@ -180,7 +180,7 @@ def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> Seek
     return SeekEntry(offset=initial_offsets(region).get(partition), source=SeekSource.INITIAL)
 
 
-def _checkpoint(region: Region, sequence: Sequence | None) -> tuple[OffsetMap | None, SeekMap]:
+def checkpoint_offsets(region: Region, sequence: Sequence | None) -> tuple[OffsetMap | None, SeekMap]:
     """Return a checkpoint's offsets, and what fills the gaps of one that was never complete."""
     if sequence is None:
         return None, SeekMap({})

@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.person import Apply
-from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester
+from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial
-from airflow_kcr.protocol.values import Nonce, Sequence
+from airflow_kcr.protocol.values import Incarnation, Nonce, Sequence
 from tests.support.simulation.broker import Consumer
+from tests.support.simulation.snapshots import taken
 
 if TYPE_CHECKING:
     from tests.support.simulation.host import Host
@@ -148,6 +150,65 @@ def slow_batches(simulation: Simulation) -> None:
     simulation.world.after(6.0, lambda: setattr(simulation.around, "slow", 0.03))
 
 
+def outsider_stays(simulation: Simulation) -> None:
+    """A foreign consumer joins the group and keeps its partitions until somebody removes it at the end."""
+    broker = simulation.broker
+    foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
+    broker.join(foreign)
+
+    def poll() -> None:
+        if not simulation.producing:
+            broker.leave(foreign.number)
+            return
+        broker.poll(foreign.number)
+        simulation.world.after(0.5, poll)
+
+    poll()
+
+
+def never_back(simulation: Simulation) -> None:
+    """A process dies, and nobody launches it again before the end; the others take its partitions over."""
+    host = _host(simulation)
+    if host is not None and len(simulation.hosts) > 1:
+        simulation.absent.add(host.member.index)
+        host.crash()
+
+
+def lost_notification(simulation: Simulation) -> None:
+    """Nothing tells one process, for a while or for good, that there is something to read."""
+    host = _host(simulation)
+    if host is not None:
+        host.hints_back_at = simulation.world.now + simulation.world.random.choice((3.0, 10.0, 1_000.0))
+
+
+def attempts_used_up(simulation: Simulation) -> None:
+    """One process's sinks fail in a reset, or hang for longer than an attempt may take; a reset begins."""
+    host = _host(simulation)
+    if host is None:
+        return
+    world, reset = simulation.world, host.machine.timeouts.reset.total_seconds()
+    host.sinks_fail = world.chance(0.5)
+    host.sinks_back_at = world.now + world.random.choice((4.0, 12.0, reset + 3.0))
+    caller = Caller(
+        member=host.member, incarnation=host.machine.incarnation or Incarnation(0), epoch=simulation.region.epoch
+    )
+    store, name = simulation.store, simulation.around.name
+    simulation.person(lambda: store.request_reset(name, caller, ResetCause.BATCH_REFUSED, "the sinks are looked at"))
+
+
+def clock_jump(simulation: Simulation) -> None:
+    """The store's clock jumps: forward, so that leases end at once, or a little back."""
+    random = simulation.world.random
+    simulation.world.skew += random.choice((random.uniform(1.0, 30.0), -random.uniform(0.5, 3.0)))
+
+
+def store_restored(simulation: Simulation) -> None:
+    """The store is put back to what it held some seconds earlier; whoever has seen later numbers halts the region."""
+    backup = taken(simulation.inner, simulation.around.name)
+    delay = simulation.world.random.uniform(0.5, 10.0)
+    simulation.world.after(delay, lambda: simulation.restore(backup))
+
+
 def pause(simulation: Simulation) -> None:
     """A person pauses, and resumes later."""
     simulation.person(lambda: simulation.store.pause(simulation.around.name))
@@ -258,6 +319,12 @@ FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (
     open_transaction,
     record_from_the_future,
     outsider,
+    outsider_stays,
+    never_back,
+    lost_notification,
+    attempts_used_up,
+    clock_jump,
+    store_restored,
     poison,
     slow_batches,
     pause,

@@ -99,6 +99,13 @@ class Host:
         self.alive = True
         self.frozen_until = 0.0
         self.store_back_at = 0.0
+        self.hints_back_at = 0.0
+        """Until then nothing tells this process that there is something to read."""
+
+        self.sinks_back_at = 0.0
+        self.sinks_fail = False
+        """Whether, until then, the sinks fail in a reset; otherwise they hang."""
+
         self.running: Running | None = None
         self.token = f"{member}/{self.world.random.getrandbits(40):x}"
         self.consumer: Consumer | None = None
@@ -338,6 +345,8 @@ class Host:
             beat = self.around.store.renew(self.around.name, self.member, effect.incarnation, lease)
             if not beat.renewed:
                 return events.RenewalRefused(incarnation=beat.incarnation)
+            if self.world.now < self.hints_back_at and self.machine.view is not None:
+                return events.Renewed(sent_at=sent_at, counter=self.machine.view.counter)
             due = beat.due_at is not None and beat.due_at <= beat.now
             return events.Renewed(sent_at=sent_at, counter=beat.counter, due=due)
 
@@ -518,9 +527,19 @@ class Host:
         self.soon(quiet, 1.0)
 
     def _reset_sinks(self, effect: effects.ResetSinks) -> None:
+        if self.world.now < self.sinks_back_at:
+            if self.sinks_fail:
+                self.deliver(events.SinkFailed(epoch=effect.epoch, why="the sink is out of order"))
+            else:
+                self.later(self.sinks_back_at - self.world.now + 0.1, lambda: self._reset_sinks(effect))
+            return
         found = {p: self._found(p, t, effect.target) for p, t in effect.open.items()}
         sink = self.around.fenced_sink
-        if self.around.delivery is Delivery.EXACTLY_ONCE and sink.raise_fence(effect.epoch):
+        if self.around.delivery is Delivery.EXACTLY_ONCE:
+            if not sink.raise_fence(effect.epoch):
+                why = f"the fence stands at {sink.fence}, above epoch {effect.epoch}"
+                self.deliver(events.SinkFailed(epoch=effect.epoch, why=why))
+                return
             for partition, offset in effect.resume.items():
                 sink.roll_back(partition, effect.lineage, offset)
             sink.step_over(effect.skips)

@@ -36,6 +36,7 @@ from tests.support.simulation.faults import FAULTS
 from tests.support.simulation.host import Host, Surroundings
 from tests.support.simulation.judge import judge
 from tests.support.simulation.lossy import LossyTransactions
+from tests.support.simulation.snapshots import Snapshot, put_back
 from tests.support.simulation.world import World
 
 GROUP = GroupId("g")
@@ -70,17 +71,22 @@ class Shape:
     mode: CutMode
     catchup: bool
     faults: int
+    records: int | None = None
+    """A cut after so many records; one member only."""
 
 
 def drawn(world: World) -> Shape:
     """Draw a region."""
     random = world.random
+    members = random.choice((1, 2, 2, 3, 3, 4))
+    by_count = members == 1 and random.random() < 0.5
     return Shape(
-        members=random.choice((1, 2, 2, 3, 3, 4)),
+        members=members,
         partitions=random.choice((1, 2, 3, 4, 5)),
         delivery=random.choice(list(Delivery)),
         static=random.random() < 0.6,
-        period=random.choice((None, 7, 15)),
+        period=None if by_count else random.choice((None, 7, 15)),
+        records=random.randint(5, 60) if by_count else None,
         mode=random.choice((CutMode.AUTO, CutMode.AUTO, CutMode.DAG_RUN)),
         catchup=random.random() < 0.3,
         faults=random.randint(0, 7),
@@ -110,6 +116,12 @@ class Simulation:
         self.relaunch = True
         self.producing = True
         self.notes: list[str] = []
+        self.faults: list[str] = []
+        """The faults that struck, in order."""
+
+        self.absent: set[int] = set()
+        """Members that nobody launches before the end."""
+
         self.restored = False
         """Whether the store was put back to an older state: its history no longer has all that happened."""
 
@@ -128,7 +140,13 @@ class Simulation:
         )
         return RegionRules(
             groups={GROUP: group},
-            cut=CutRules(schedule=schedule, mode=shape.mode, catchup=shape.catchup, grace=timedelta(seconds=1)),
+            cut=CutRules(
+                schedule=schedule,
+                mode=shape.mode,
+                catchup=shape.catchup,
+                grace=timedelta(seconds=1),
+                records=shape.records,
+            ),
             timeouts=TIMEOUTS,
             out_of_range=OutOfRangePolicy.EARLIEST,
             beyond_end=OutOfRangePolicy.LATEST,
@@ -170,7 +188,7 @@ class Simulation:
         self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(host.member.index))
 
     def _relaunched(self, index: int) -> None:
-        if not self.relaunch or MemberId(GROUP, index) in self.hosts:
+        if not self.relaunch or index in self.absent or MemberId(GROUP, index) in self.hosts:
             return
         if self.region.state is RegionState.STOPPED:
             self.world.after(2.0, lambda: self._relaunched(index))
@@ -199,8 +217,15 @@ class Simulation:
         return (*wrong, *judge(self))
 
     def _fault(self, fault: Callable[[Simulation], None]) -> None:
+        self.faults.append(fault.__name__)
         self.notes.append(f"{self.world.now:.2f} fault: {fault.__name__}")
         fault(self)
+
+    def restore(self, backup: Snapshot) -> None:
+        """Put the store back to a backup."""
+        self.restored = True
+        self.notes.append(f"{self.world.now:.2f} the store is as it was at event {backup.region.counter}")
+        put_back(self.inner, backup)
 
     def _produce(self) -> None:
         if not self.producing:
@@ -226,6 +251,7 @@ class Simulation:
     def _heal(self) -> None:
         """Stop all faults; a person lets the region run, and asks for one last cut when all is processed."""
         self.producing = False
+        self.absent.clear()
         self.transactions.lost = self.broker.lost_answers = 0.0
         self.around.poison = None
         self.around.slow = 0.0

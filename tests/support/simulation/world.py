@@ -34,12 +34,15 @@ class World:
         self.random = Random(seed)
         self.now = 0.0
         self.steps = 0
+        self.skew = 0.0
+        """By how much the store's clock is ahead; a database that failed over has another one."""
+
         self._queue: list[_Due] = []
         self._order = count()
 
     def clock(self) -> datetime:
         """The store's clock."""
-        return EPOCH + timedelta(seconds=self.now)
+        return EPOCH + timedelta(seconds=self.now + self.skew)
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         """Let something happen `delay` seconds from now."""

@@ -1,0 +1,98 @@
+"""A plan: what a reset would do, before anybody applies it (design section 9, *Plan, look, apply*).
+
+Planning changes nothing and takes no lock. What is relative is shown as it would come out now, and is resolved again
+when the reset begins; a plan is applied under the epoch in which it was made, or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_kcr.protocol.observations import LogView
+from airflow_kcr.protocol.region import automatic, path, resolution
+from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
+from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
+from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve
+from airflow_kcr.protocol.values import Epoch, GroupPartition, RegionName, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a reset would do, partition by partition and in total."""
+
+    region: RegionName
+    epoch: Epoch
+    """The epoch in which it was made; under another it is refused."""
+
+    reset: PersonReset
+    entries: tuple[PlanEntry, ...]
+    unreachable: tuple[Unreachable, ...]
+    """Offsets in scope that the log no longer has: the reset would be refused."""
+
+    ignored: tuple[GroupPartition, ...]
+    """Partitions of the target checkpoint that the region no longer has."""
+
+    undoes: tuple[Sequence, ...]
+    """Checkpoints that it would take off the path."""
+
+    runs: tuple[Requester, ...]
+    """The DAG runs whose cuts those are: what they published is processed again."""
+
+    @property
+    def replays(self) -> int:
+        """How many offsets would be processed again."""
+        return sum(max(line.replay or 0, 0) for line in self.entries)
+
+    @property
+    def skips(self) -> int:
+        """How many offsets would be passed over."""
+        return sum(max(-(line.replay or 0), 0) for line in self.entries)
+
+
+def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Plan:
+    """Return what a reset would do if it were applied now.
+
+    Args:
+        region: the region.
+        now: the store's clock.
+        reset: what would be asked for.
+        log: bounds and time look-ups of the partitions in scope, as the target needs.
+
+    Raises:
+        InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied; see `resolution.require_usable`.
+        KeyError: the log was read without what the target needs.
+    """
+    resolution.require_usable(region, now, reset)
+    offsets, fills = resolution.checkpoint_offsets(region, resolution.target_checkpoint(region, reset))
+    situation = Situation(
+        partitions=sorted(universe(region)),
+        current=automatic.last_done(region),
+        initial=initial_offsets(region),
+        log=log,
+        checkpoint=offsets,
+        fills=fills,
+    )
+    found = resolve(reset.target, reset.scope, situation)
+    undoes = path.undone_by(region, found.seek.offsets)
+    return Plan(
+        region=region.name,
+        epoch=region.epoch,
+        reset=reset,
+        entries=found.entries,
+        unreachable=found.unreachable,
+        ignored=found.ignored,
+        undoes=undoes,
+        runs=_runs(region, frozenset(undoes)),
+    )
+
+
+def _runs(region: Region, undoes: frozenset[Sequence]) -> tuple[Requester, ...]:
+    """Return the DAG runs that were answered by these checkpoints, in the order of their cuts."""
+    answers: Mapping[str, tuple[int, Requester]] = {
+        str(nonce): (r.sequence, r.requester)
+        for nonce, r in region.requests.items()
+        if r.state is RequestState.ANSWERED and r.sequence in undoes and r.requester.dag_id
+    }
+    return tuple(requester for _, requester in sorted(answers.values(), key=lambda found: found[0]))
