@@ -8,7 +8,8 @@
     │   ├── TimeoutsClash           two settings that contradict each other
     │   ├── InvalidIdentifier       a name that Kafka or Postgres would mangle
     │   ├── InvalidTarget           a reset target or scope that means nothing here
-    │   └── InvalidOffsetsFile      a reset CSV that can't be read; nothing of it is used
+    │   ├── InvalidOffsetsFile      a reset CSV that can't be read; nothing of it is used
+    │   └── UnknownTopics           topics are listed that do not exist
     ├── RefusedError                the request is sound, the region's state forbids it (exit status 3)
     │   ├── UnknownRegion, RegionExists, RegionInState
     │   ├── GroupInOtherRegion, UnknownMember, MemberInUse
@@ -73,6 +74,10 @@ class InvalidTarget(ConfigurationError):
 
 class InvalidOffsetsFile(ConfigurationError):
     """The offsets file can't be read; nothing of it was used."""
+
+
+class UnknownTopics(ConfigurationError):
+    """Topics are listed in the spec that do not exist; the message names each with its group."""
 
 
 class RefusedError(KcrError):

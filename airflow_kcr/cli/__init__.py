@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
+from airflow_kcr.cli import store
 
 app = typer.Typer(
     name="kcr",
@@ -16,6 +17,7 @@ app = typer.Typer(
     # A traceback with local variables could print a secret.
     pretty_exceptions_show_locals=False,
 )
+app.add_typer(store.app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -43,7 +43,7 @@ class GroupSpec:
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    """A regular expression for whole topic names; begins with `^`."""
+    """A regular expression that begins a topic's name: starts with `^`, and leaves the end open as librdkafka does."""
 
     members: int = 1
     start: StartPosition = EARLIEST

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from airflow_kcr.errors import GroupInOtherRegion, RegionExists, UnknownMember, UnknownRegion
+from airflow_kcr.errors import BatchRefused, GroupInOtherRegion, RegionExists, UnknownMember, UnknownRegion
 from airflow_kcr.ports import Beat, Rule
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import Event
@@ -173,6 +173,8 @@ def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:
     """Apply one ledger change to the rows; return the region, without what was forgotten."""
     match change:
         case BatchBegun(batch=batch):
+            if batch.batch in ledger:
+                raise BatchRefused("a batch of this id exists already; make a new id for every batch")
             ledger[batch.batch] = batch
         case BatchClosed(batch=batch_id, outcome=outcome, at=at, after=after):
             ledger[batch_id] = replace(ledger[batch_id], outcome=outcome, ended_at=at, ended_after=after)

@@ -13,7 +13,7 @@ from functools import partial
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown
 from airflow_kcr.ports import Beat, Rule, Transactions
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
     acknowledgement,
@@ -27,6 +27,7 @@ from airflow_kcr.protocol.region import (
     membership,
     out_of_range,
     person,
+    plans,
     requests,
     retirement,
     specs,
@@ -196,13 +197,7 @@ class RegionStore:
         self, name: RegionName, caller: Caller, observed: Mapping[GroupPartition, LogBounds]
     ) -> Region:
         """Say what the logs of the member's partitions look like, re-read, where a position seemed to be outside."""
-
-        def rule(region: Region, now: datetime) -> Region:
-            require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
-            troubles = out_of_range.found(region, observed)
-            return out_of_range.handled(region, now, troubles) if troubles else region
-
-        return self._decide(name, rule)
+        return self._decide(name, lambda region, now: out_of_range.report(region, now, caller, observed))
 
     def report_later(self, name: RegionName, memory: lifecycle.Memory) -> Region:
         """Say that the member remembers later numbers than the store: a restored store halts its regions."""
@@ -340,6 +335,15 @@ class RegionStore:
         return self._decide(name, lambda region, now: retirement.pin(region, now, sequence, label, reason))
 
     # -- resets --------------------------------------------------------------------------------------------------
+
+    def plan_reset(self, name: RegionName, reset: PersonReset, log: LogView) -> plans.Plan:
+        """Return what a reset would do if it were applied now; changes nothing.
+
+        Raises:
+            InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: see `plans.plan`.
+        """
+        region, now = self._transactions.read(name)
+        return plans.plan(region, now, reset, log)
 
     def apply_reset(self, name: RegionName, request: person.Apply) -> PersonReset:
         """Accept a person's reset, and return where it stands.

@@ -7,18 +7,23 @@ apart by a program that has never heard of the newer one.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The revision that this program works with."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -57,36 +62,33 @@ def upgrade(url: str) -> SchemaStatus:
 
     Raises:
         SchemaTooNew: the database is newer than this program.
+        StoreUnavailable: it can't be reached; the message has its address, never the password.
     """
     from alembic import command
     from alembic.config import Config
 
-    engine = _engine(url)
-    try:
-        with engine.begin() as connection:
-            connection.execute(_LOCK, {"key": _UPGRADE_LOCK})
-            current = revision_of(connection)
-            if current is not None and int(current) > int(HEAD):
-                raise _too_new(current)
-            connection.execute(_CREATE_SCHEMA)
-            config = Config()
-            config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-            config.set_main_option("path_separator", "os")
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-        return SchemaStatus(current=HEAD, head=HEAD)
-    finally:
-        engine.dispose()
+    with _connected(url) as connection:
+        connection.execute(_LOCK, {"key": _UPGRADE_LOCK})
+        current = revision_of(connection)
+        if current is not None and int(current) > int(HEAD):
+            raise _too_new(current)
+        connection.execute(_CREATE_SCHEMA)
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    return SchemaStatus(current=HEAD, head=HEAD)
 
 
 def status(url: str) -> SchemaStatus:
-    """Return which revision a database has, and which one this program needs."""
-    engine = _engine(url)
-    try:
-        with engine.connect() as connection:
-            return SchemaStatus(current=revision_of(connection), head=HEAD)
-    finally:
-        engine.dispose()
+    """Return which revision a database has, and which one this program needs.
+
+    Raises:
+        StoreUnavailable: it can't be reached; the message has its address, never the password.
+    """
+    with _connected(url) as connection:
+        return SchemaStatus(current=revision_of(connection), head=HEAD)
 
 
 def require_current(engine: Engine) -> None:
@@ -128,5 +130,19 @@ def _too_new(current: str) -> SchemaTooNew:
     )
 
 
-def _engine(url: str) -> Engine:
-    return create_engine(url, poolclass=NullPool, hide_parameters=True)
+@contextmanager
+def _connected(url: str) -> Iterator[Connection]:
+    """Yield a connection in one transaction; the driver is psycopg 3, whatever the URL says of Postgres."""
+    # The store itself asks this module for its schema's revision, so its package can't be imported before this one.
+    from airflow_kcr.store.postgres.failures import Address, before_commit
+
+    target = make_url(url).set(drivername="postgresql+psycopg")
+    engine = create_engine(target, poolclass=NullPool, hide_parameters=True)
+    began = time.monotonic()
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except SQLAlchemyError as error:
+        raise before_commit(error, Address(target), time.monotonic() - began) from error
+    finally:
+        engine.dispose()

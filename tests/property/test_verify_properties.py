@@ -16,6 +16,7 @@ from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.rows import BoundOffset, CutPurpose, RegionState, ResetCause, Wanted
+from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CutRules, OutOfRangePolicy, RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.targets import (
@@ -29,7 +30,18 @@ from airflow_kcr.protocol.targets import (
     ToLatest,
     ToOffset,
 )
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, MemberId, Nonce, Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import (
+    Epoch,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    Nonce,
+    Offset,
+    Sequence,
+    TopicId,
+    TopicName,
+)
+from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import Driver, Process, group_rules
 
 REFUSALS = (RefusedError, ProtocolError, ConfigurationError)
@@ -306,6 +318,25 @@ class Script:
         bounds = {partition: self.driver.logs[partition]}
         self.driver.store.report_out_of_range(self.driver.name, self.driver.caller(member), bounds)
 
+    def do_recreate(self, a: int, b: int, c: int) -> None:
+        """A topic is deleted and created again."""
+        member = self.present(a)
+        topic_id = f"id-{c}"
+        bounds = {
+            p: replace(self.driver.logs[p], start=Offset(0), topic_id=TopicId(topic_id)) for p in self.driver.logs
+        }
+        self.driver.logs.update(bounds)
+        held = {p: bounds[p] for p in self.driver.claims(member)}
+        self.driver.store.report_out_of_range(self.driver.name, self.driver.caller(member), held)
+
+    def do_change_spec(self, a: int, b: int, c: int) -> None:
+        """Another delivery and another number of members, from the next cut or start on."""
+        now = self.driver.region.spec
+        group = group_rules("g", members=1 + a % 2, delivery=list(Delivery)[b % 4])
+        rules = replace(now.rules, groups={**now.rules.groups, group.group_id: group})
+        later = Spec(text=f"{a} {b}", rules=rules, revision=now.revision + 1)
+        self.driver.store.change_spec(self.driver.name, SpecUpdate(at_once=now, later=later))
+
 
 VERBS = sorted(name.removeprefix("do_") for name in vars(Script) if name.startswith("do_"))
 USUAL = ["up", "process", "process", "begin", "end", "cut", "claim", "settle_reset", "whole_person", "recover"]
@@ -332,17 +363,19 @@ def regions(draw: st.DrawFn) -> RegionRules:
     )
 
 
-def checked(rules: RegionRules, script: list[tuple[str, int, int, int]]) -> Driver:
-    runner = Script(Driver(partitions=PARTITIONS, rules=rules))
-    runner.run(("up", 0, 0, 0))
-    for step in script:
-        runner.run(step)
-    driver = runner.driver
-    assert verify(History(driver.events, driver.batches)) == ()
-    return driver
-
-
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(rules=regions(), script=steps)
 def test_no_script_violates_an_invariant(rules: RegionRules, script: list[tuple[str, int, int, int]]) -> None:
-    checked(rules, script)
+    runner = Script(Driver(partitions=PARTITIONS, rules=rules))
+    for step in [("up", 0, 0, 0), *script]:
+        runner.run(step)
+    assert verify(History(runner.driver.events, runner.driver.batches)) == ()
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(rules=regions(), script=steps.map(lambda script: script[:15]))
+def test_nor_is_one_violated_on_the_way(rules: RegionRules, script: list[tuple[str, int, int, int]]) -> None:
+    runner = Script(Driver(partitions=PARTITIONS, rules=rules))
+    for step in [("up", 0, 0, 0), *script]:
+        runner.run(step)
+        assert verify(History(runner.driver.events, runner.driver.batches)) == ()

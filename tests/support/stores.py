@@ -1,7 +1,7 @@
 """Both stores behind one face: fixtures' building blocks for the contract suite.
 
-Time is a test's to move in both. In Postgres by a `clock_timestamp` of our own, found before the real one because the
-search path says so: the statements under test stay as they are, and nobody sleeps.
+Time stands still in both until a test moves it. In Postgres by a `clock_timestamp` of our own, found before the real
+one because the search path says so: the statements under test stay as they are, and nobody sleeps.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
-from tests.support.driver import Clock
+from tests.support.driver import BEGINNING, Clock
 
-MOVABLE_CLOCK = """
+CLOCK = f"""
     CREATE SCHEMA test_clock;
-    CREATE TABLE test_clock.shift (by_how_much interval NOT NULL);
-    INSERT INTO test_clock.shift VALUES ('0');
+    CREATE TABLE test_clock.hands (instant timestamptz NOT NULL);
+    INSERT INTO test_clock.hands VALUES ('{BEGINNING.isoformat()}');
     CREATE FUNCTION test_clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-        'SELECT pg_catalog.clock_timestamp() + (SELECT by_how_much FROM test_clock.shift)';
+        'SELECT instant FROM test_clock.hands';
 """
 
 
@@ -56,7 +56,7 @@ class DatabaseClock(Clock):
     """The clock of one test database.
 
     Args:
-        url: the database, prepared with `MOVABLE_CLOCK`.
+        url: the database, prepared with `CLOCK`.
     """
 
     def __init__(self, url: str) -> None:
@@ -71,7 +71,7 @@ class DatabaseClock(Clock):
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
-        _execute(self._url, f"UPDATE test_clock.shift SET by_how_much = by_how_much + interval '{seconds} seconds'")
+        _execute(self._url, f"UPDATE test_clock.hands SET instant = instant + interval '{seconds} seconds'")
         self.now = self()
 
 
@@ -94,7 +94,7 @@ def memory_subject() -> Iterator[Subject]:
 
 @contextmanager
 def postgres_subject(url: str) -> Iterator[Subject]:
-    """The store on Postgres, with a clock that can be moved; fails where a connection of its pool is not given back."""
+    """The store on Postgres, with a clock moved by hand; fails where a connection of its pool is not given back."""
     specs = Specs()
     with postgres_store(url, specs.read) as store:
         yield Subject(kind="postgres", transactions=store, clock=DatabaseClock(url), specs=specs)
@@ -102,8 +102,8 @@ def postgres_subject(url: str) -> Iterator[Subject]:
 
 @contextmanager
 def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterator[PostgresTransactions]:
-    """A store on a database whose clock can be moved."""
-    _execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {MOVABLE_CLOCK} END IF; END $$")
+    """A store on a database whose clock is moved by hand."""
+    _execute(url, f"DO $$ BEGIN IF to_regnamespace('test_clock') IS NULL THEN {CLOCK} END IF; END $$")
     engine = build_engine(make_url(url).update_query_dict({"options": "-c search_path=test_clock,pg_catalog"}))
     store = PostgresTransactions(engine, read_rules)
     try:

@@ -38,6 +38,8 @@ def end_flaw(index: Index, batch: Batch) -> str:
     since, until = batch.begun_after, batch.ended_after
     if until is None:
         return f"is {batch.outcome} without an end"
+    if until < since:
+        return f"began after event {since} and ended after event {until}"
     if index.epochs.at(until) != batch.epoch:
         return f"of epoch {batch.epoch} was accepted in epoch {index.epochs.at(until)}"
     newest = index.newest.get(batch.member)

@@ -37,9 +37,9 @@ def fenced(index: Index) -> Iterator[Violation]:
         flaw = begin_flaw(index, batch)
         if flaw:
             yield Violation("R6", f"batch {batch.batch} {flaw}", (batch.begun_after,))
-        elif batch.outcome in WAS_DONE and proven_by(index, batch) is None:
+        elif batch.outcome in WAS_DONE:
             flaw = end_flaw(index, batch)
-            if flaw:
+            if flaw and proven_by(index, batch) is None:
                 yield Violation("R6", f"batch {batch.batch} {flaw}", _moments(batch.begun_after, batch.ended_after))
     for event in index.history.events:
         match event.body:

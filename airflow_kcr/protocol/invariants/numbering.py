@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from airflow_kcr.protocol.invariants.acceptance import WAS_DONE
 from airflow_kcr.protocol.invariants.history import Handled, Index, Violation
-from airflow_kcr.protocol.region.events import CutOpened, ResetBegun
+from airflow_kcr.protocol.region.events import CutOpened, ResetBegun, StoreRestoredSeen
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Lineage, Sequence
 
 
@@ -25,6 +25,8 @@ def increasing(index: Index) -> Iterator[Violation]:
     before: tuple[EventNumber, Lineage, Sequence] = (EventNumber(0), Lineage(0), Sequence(0))
     for event in index.history.events:
         body, number = event.body, event.number
+        if isinstance(body, StoreRestoredSeen):
+            before = number, Lineage(max(event.lineage, before[1])), before[2]
         if not isinstance(body, CutOpened | ResetBegun):
             continue
         if body.sequence <= before[2] or body.lineage < before[1]:

@@ -46,6 +46,8 @@ def resolved_once(index: Index) -> Iterator[Violation]:
 
     No partition has two initial offsets for one topic id. A broker that tells no id can't tell a recreated topic
     either: without two different ids a second one counts as a second resolution.
+
+    It can't see whether the position was resolved as the spec's start asks.
     """
     for partition, starts in sorted(index.starts.items()):
         for place, start in enumerate(starts):

@@ -90,9 +90,10 @@ def _note_member(
         case events.MemberRegistered(incarnation=incarnation):
             newest.put(number, incarnation)
             present.put(number, incarnation)
-        case events.MemberLeft():
-            # Whether it gave up its claims too (it left) or not (it keeps its slot) can't be told from the event.
+        case events.MemberLeft(dropped=dropped):
             present.put(number, None)
+            for partition in dropped:
+                index.claims.setdefault(partition, Timeline(None)).put(number, None)
         case events.Claimed():
             holder = Holder(member, body.incarnation, body.epoch)
             for partition in body.dropped:

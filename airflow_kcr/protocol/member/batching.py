@@ -131,4 +131,4 @@ def _planned(member: Member, now: float) -> Driven:
         epoch=view.epoch,
         ranges=plan.ranges,
     )
-    return replace(member, batch=batch), (*told, effects.Begin(request=request))
+    return replace(member, batch=batch, view_read_idle=False), (*told, effects.Begin(request=request))

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven
-from airflow_kcr.protocol.member.state import Member, awaiting
+from airflow_kcr.protocol.member.state import ACTIVE, Member, awaiting
+from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.claims import CLAIM_STATES
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState
 from airflow_kcr.protocol.region.state import RESET_STATES
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import GroupPartition
 
 
 def claim(member: Member, now: float) -> Driven:
@@ -60,12 +63,20 @@ def contribute(member: Member, now: float) -> Driven:
         return member, ()
     if member.batch is not None or not facts.is_well(member) or not facts.has_claimed(member, view):
         return member, ()
+    if member.positions.keys() != view.claims.keys():
+        return member, ()
     if member.contributed == cut.sequence or member.awaited & {"prepare", "contribute", "plan"}:
         return member, ()
     if member.part is None or member.prepared != cut.sequence:
         partitions = frozenset(member.positions)
         prepare = effects.PrepareSinks(sequence=cut.sequence, partitions=partitions)
         return awaiting(replace(member, prepared=cut.sequence, part=None), "prepare"), (prepare,)
+    outside = {p: log for p, log in member.part.bounds.items() if _is_outside(member, view, p, log)}
+    if outside:
+        # No plan will find it out while the region drains, and no cut can hold it.
+        caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
+        told = replace(member, prepared=None, part=None, view_is_stale=True)
+        return told, (effects.ReportOutOfRange(caller=caller, observed=outside),)
     part = Part(
         sequence=cut.sequence,
         member=member.member,
@@ -76,6 +87,11 @@ def contribute(member: Member, now: float) -> Driven:
         bounds=member.part.bounds,
     )
     return awaiting(member, "contribute"), (effects.Contribute(part=part),)
+
+
+def _is_outside(member: Member, view: MemberView, partition: GroupPartition, log: LogBounds) -> bool:
+    position = member.positions.get(partition)
+    return position is not None and not log.start <= position <= facts.past_skips(view, partition, log.end)
 
 
 def commit(member: Member, now: float) -> Driven:
@@ -96,7 +112,7 @@ def echo(member: Member, now: float) -> Driven:
     if committed is None:
         return member, ()
     member = replace(member, committed=None, commit_done=committed.sequence)
-    if not committed.offsets or member.incarnation is None:
+    if not committed.offsets or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
     echo = effects.Echo(sequence=committed.sequence, incarnation=member.incarnation, offsets=committed.offsets)
     return member, (echo,)

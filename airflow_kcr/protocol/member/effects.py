@@ -48,7 +48,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Read the region; answered by `ViewRead`."""
+    """Read the region; answered by `ViewRead` or `ReadRefused`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

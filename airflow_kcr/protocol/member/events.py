@@ -23,6 +23,7 @@ from airflow_kcr.protocol.values import (
     EventNumber,
     GroupPartition,
     Incarnation,
+    Lineage,
     Range,
     Sequence,
 )
@@ -56,13 +57,20 @@ class Renewed:
     due: bool = False
     """Whether something is due in the region that nobody has asked for."""
 
+    epoch: Epoch | None = None
+    """The region's; a lower one than was seen before comes from a store that was restored."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewalRefused:
     """The lease is over, or a newer incarnation holds it."""
 
     incarnation: Incarnation
-    """The member's newest incarnation in the store."""
+    """The member's newest incarnation in the store; 0 where the store, restored, has never heard of it."""
+
+    epoch: Epoch | None = None
+    counter: EventNumber | None = None
+    """The region's; lower ones than were seen before come from a store that was restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,13 @@ class ViewRead:
     """The region was read."""
 
     view: MemberView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRefused:
+    """The region could not be read for this member: the store, restored, has never heard of it."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +268,9 @@ class SinkFailed:
 
     epoch: Epoch
     why: str
+    fence: Epoch = Epoch(0)
+    lineage: Lineage = Lineage(0)
+    """Where it stands, if that is later than what was asked of it: a newer epoch came, or the store was restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +308,7 @@ Event: TypeAlias = (
     | Renewed
     | RenewalRefused
     | ViewRead
+    | ReadRefused
     | ClaimGranted
     | ClaimRefused
     | Begun

@@ -8,11 +8,12 @@ from typing import Final
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, awaiting, moved
+from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.claims import CLAIM_STATES
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import EventNumber, Sequence
 
 _OUT: Final = frozenset({RegionState.STOPPED})
 
@@ -44,7 +45,9 @@ def read(member: Member, now: float) -> Driven:
         return member, ()
     if not member.view_is_stale and now - member.view_read_at < facts.seconds(member.timeouts.lease):
         return member, ()
-    return awaiting(replace(member, view_read_at=now), "read"), (effects.Read(),)
+    counter = EventNumber(0) if member.view is None else member.view.counter
+    asked = replace(member, view_read_at=now, view_read_from=counter, view_read_idle=member.batch is None)
+    return awaiting(asked, "read"), (effects.Read(),)
 
 
 def settle(member: Member, now: float) -> Driven:
@@ -71,15 +74,26 @@ def _reached(member: Member, view: MemberView) -> Sequence | None:
 
 def report_later(member: Member, now: float) -> Driven:
     """A store that shows lower numbers than the member has seen was restored: the region must not go on by itself."""
-    view, incarnation = member.view, member.newest_incarnation
-    if view is None or member.incarnation is None or member.state not in ACTIVE or member.view_is_stale:
-        return member, ()
-    if view.epoch >= member.newest_epoch and view.incarnation >= incarnation:
+    if member.state not in ACTIVE or not (member.store_is_older or _shows_less(member)):
         return member, ()
     memory = Memory(
-        member=member.member, epoch=member.newest_epoch, incarnation=incarnation, sequence=member.newest_sequence
+        member=member.member,
+        epoch=member.newest_epoch,
+        incarnation=member.newest_incarnation,
+        sequence=member.newest_sequence,
+        lineage=member.newest_lineage,
+        counter=member.newest_counter,
+        positions=member.forgotten,
     )
-    return replace(member, view_is_stale=True), (effects.ReportLater(memory=memory),)
+    told = replace(member, view_is_stale=True, store_is_older=False, newest_counter=EventNumber(0), forgotten=EMPTY)
+    return told, (effects.ReportLater(memory=memory),)
+
+
+def _shows_less(member: Member) -> bool:
+    view = member.view
+    if view is None or member.incarnation is None or member.view_is_stale:
+        return False
+    return view.epoch < member.newest_epoch or view.incarnation < member.newest_incarnation
 
 
 def join(member: Member, now: float) -> Driven:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.member.events import Committed, Planned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
@@ -21,8 +22,10 @@ from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
     Epoch,
+    EventNumber,
     GroupPartition,
     Incarnation,
+    Lineage,
     MemberId,
     Range,
     Sequence,
@@ -117,14 +120,6 @@ class MyBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What Kafka assigned last."""
-
-    assignment: AssignmentId
-    partitions: frozenset[GroupPartition]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One member, between two events."""
 
@@ -147,12 +142,26 @@ class Member:
     """The highest epoch it has seen: a store that shows a lower one was restored."""
 
     newest_sequence: Sequence = Sequence(0)
+    newest_lineage: Lineage = Lineage(0)
+    newest_counter: EventNumber = EventNumber(0)
+    store_is_older: bool = False
+    """Whether the store was found to be older than what the member has seen; to be told."""
+
+    forgotten: OffsetMap = EMPTY
+    """Positions that the store had accepted and does not have any more."""
+
     view: MemberView | None = None
     view_is_stale: bool = True
     """Whether something happened since that only a new view tells."""
 
     view_read_at: float = 0.0
     """When the region was last asked about."""
+
+    view_read_from: EventNumber = EventNumber(0)
+    """The counter of the view that it had then: an answer below it comes from a store that was restored."""
+
+    view_read_idle: bool = False
+    """Whether it has had no batch since then."""
 
     in_group: bool = False
     assignment: Assignment | None = None

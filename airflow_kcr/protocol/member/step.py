@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.member import drive, events, facts
 from airflow_kcr.protocol.member.batching import PLAN_PAUSE
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.state import (
     ACTIVE,
-    Assignment,
     Member,
     MyBatch,
     Phase,
@@ -27,9 +27,9 @@ from airflow_kcr.protocol.member.state import (
     moved,
 )
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import BatchId, Sequence
+from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Sequence
 
 E = TypeVar("E")
 Handler = Callable[[Member, E, float], Member]
@@ -76,6 +76,7 @@ def _registered(member: Member, event: events.Registered, now: float) -> Member:
         answered(member, "register"),
         incarnation=event.incarnation,
         previous=event.incarnation,
+        store_is_older=member.store_is_older or event.incarnation <= member.newest_incarnation,
         newest_incarnation=max(member.newest_incarnation, event.incarnation),
         lease_sent_at=event.sent_at,
         claimed=None,
@@ -89,6 +90,10 @@ def _registered(member: Member, event: events.Registered, now: float) -> Member:
 
 
 def _registration_refused(member: Member, event: events.RegistrationRefused, now: float) -> Member:
+    if member.state is State.FENCED:
+        return answered(member, "register")
+    if member.incarnation is not None:
+        raise IllegalEvent(f"{member.member} is registered already, as incarnation {member.incarnation}")
     return replace(answered(member, "register"), refusal=event.why)
 
 
@@ -97,14 +102,25 @@ def _renewed(member: Member, event: events.Renewed, now: float) -> Member:
     sent_at = max(member.lease_sent_at, event.sent_at)
     member = replace(member, lease_sent_at=sent_at, due=member.due or event.due)
     is_old = member.view is None or event.counter != member.view.counter
-    return _stale(member) if is_old else member
+    return _stale(_compared(member, event.epoch, event.counter)) if is_old else member
 
 
 def _renewal_refused(member: Member, event: events.RenewalRefused, now: float) -> Member:
-    member = _store_seen(answered(member, "renew"))
+    member = _compared(_store_seen(answered(member, "renew")), event.epoch, event.counter)
     if member.incarnation is not None and event.incarnation > member.newest_incarnation:
         return fenced(member)
-    return facts.without_lease(member)
+    is_older = member.store_is_older or event.incarnation < member.newest_incarnation
+    return facts.without_lease(replace(member, store_is_older=is_older))
+
+
+def _compared(member: Member, epoch: Epoch | None, counter: EventNumber | None) -> Member:
+    """Return the member after it heard where the region stands.
+
+    An answer that came late looks like a restored store; told so, the store finds out, and nothing happens.
+    """
+    less = (epoch or member.newest_epoch) < member.newest_epoch
+    less = less or (counter is not None and counter < member.newest_counter)
+    return replace(member, store_is_older=True) if less else member
 
 
 def fenced(member: Member) -> Member:
@@ -114,7 +130,35 @@ def fenced(member: Member) -> Member:
 
 
 def _view_read(member: Member, event: events.ViewRead, now: float) -> Member:
-    return _seen(_store_seen(answered(member, "read")), event.view)
+    member = _store_seen(answered(member, "read"))
+    if member.view is not None and event.view.counter < member.view_read_from:
+        # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
+        member = replace(member, store_is_older=True, view=None)
+    seen = _seen(member, event.view)
+    was_idle = member.view_read_idle and member.batch is None and seen.view is event.view
+    return _against(member, seen, event.view) if was_idle else seen
+
+
+def _against(before: Member, member: Member, view: MemberView) -> Member:
+    """Return the member after a view that no batch of its own has overtaken, so that both must know the same.
+
+    A position that the store accepted and does not have any more: it was restored. A batch that the store has as begun
+    and that is not here will never end, and nothing begins behind it: only a reset gets past it.
+    """
+    if before.view is not None and before.view.epoch == view.epoch:
+        places = {p: c.position for p, c in view.claims.items() if c.position is not None}
+        forgotten = OffsetMap({p: o for p, o in before.positions.items() if places.get(p, o) < o})
+        if forgotten:
+            member = replace(member, positions=OffsetMap(places), forgotten=forgotten, store_is_older=True)
+    runs = view.state in {RegionState.RUNNING, RegionState.DRAINING}
+    if runs and any(claim.is_in_flight for claim in view.claims.values()):
+        detail = "the store has a batch as begun that this member does not have"
+        member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=detail)
+    return member
+
+
+def _read_refused(member: Member, event: events.ReadRefused, now: float) -> Member:
+    return facts.without_lease(replace(_store_seen(answered(member, "read")), store_is_older=True))
 
 
 def _seen(member: Member, view: MemberView) -> Member:
@@ -136,6 +180,8 @@ def _seen(member: Member, view: MemberView) -> Member:
         positions=_positions(member, view),
         newest_epoch=max(member.newest_epoch, view.epoch),
         newest_sequence=max(member.newest_sequence, Sequence(view.next_sequence - 1)),
+        newest_lineage=max(member.newest_lineage, view.lineage),
+        newest_counter=max(member.newest_counter, view.counter),
     )
 
 
@@ -313,6 +359,9 @@ def _sinks_reset(member: Member, event: events.SinksReset, now: float) -> Member
 
 def _sink_failed(member: Member, event: events.SinkFailed, now: float) -> Member:
     member = answered(member, "reset_sinks")
+    if event.fence > member.newest_epoch or event.lineage > member.newest_lineage:
+        fence, lineage = max(event.fence, member.newest_epoch), max(event.lineage, member.newest_lineage)
+        member = replace(member, newest_epoch=fence, newest_lineage=lineage, store_is_older=True)
     if event.epoch != member.reset_epoch:
         return member
     if event.epoch != member.newest_epoch:
@@ -352,6 +401,7 @@ TABLE: Final[Mapping[type[events.Event], tuple[frozenset[State], Callable[..., M
     events.Renewed: _row(_ANY, _renewed),
     events.RenewalRefused: _row(_ANY, _renewal_refused),
     events.ViewRead: _row(_ANY, _view_read),
+    events.ReadRefused: _row(_ANY, _read_refused),
     events.ClaimGranted: _row(_ANY, _claim_granted),
     events.ClaimRefused: _row(_ANY, _claim_refused),
     events.Acknowledged: _row(_ANY, _acknowledged),

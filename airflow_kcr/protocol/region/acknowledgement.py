@@ -14,7 +14,15 @@ from datetime import datetime
 from airflow_kcr.errors import BatchRefused, NotClaimed
 from airflow_kcr.protocol.region import automatic, batches, coverage, events, resets
 from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import RESET_STATES, Region, put, record, require_member, require_state
+from airflow_kcr.protocol.region.state import (
+    RESET_STATES,
+    Region,
+    put,
+    record,
+    require_epoch,
+    require_member,
+    require_state,
+)
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Offset
 
@@ -107,8 +115,11 @@ def request(region: Region, now: datetime, caller: Caller, cause: ResetCause, de
 
     Raises:
         StaleIncarnation, LeaseExpired, UnknownMember: the member may not act; its next incarnation's claim decides.
+        StaleEpoch: it names an epoch that the store has not reached: the store was restored, the member will say so.
     """
     require_member(region, caller.member, caller.incarnation, now)
+    if caller.epoch > region.epoch:
+        require_epoch(region, caller.epoch)
     body = events.ResetRequested(member=caller.member, epoch=caller.epoch, cause=cause, detail=detail)
     region = record(region, now, body)
     if caller.epoch < region.epoch or region.state in {RegionState.HALTED, RegionState.STOPPED}:

@@ -99,12 +99,15 @@ def is_automatic(region: Region) -> bool:
 def passed(region: Region, now: datetime) -> datetime | None:
     """Return the bound that the region should cut itself at now, or None.
 
-    With `catchup` every missed bound in its turn; without, the latest that has passed (scenario C40).
+    With `catchup` every missed bound in its turn; without, the latest that has passed (scenario C40). While an earlier
+    cut is not published, the next bound waits, and members hold there (C56).
     """
     cut = region.rules.cut
     if cut.schedule is None or cut.mode is not CutMode.AUTO or region.next_bound is None or region.next_bound > now:
         return None
-    return region.next_bound if cut.catchup else max(region.next_bound, cut.schedule.at_or_before(now))
+    if cut.catchup or path.unpublished(region):
+        return region.next_bound
+    return max(region.next_bound, cut.schedule.at_or_before(now))
 
 
 def limit(region: Region) -> datetime | None:

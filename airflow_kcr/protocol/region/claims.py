@@ -126,11 +126,18 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: Proposal) -> 
     named: dict[InitialKey, InitialOffset] = {}
     for partition, assigned in proposal.partitions.items():
         row = region.claims.get(partition)
-        if row is None or not row.topic_id:
+        if (
+            row is None
+            or not row.topic_id
+            or (row.position is None and (partition, row.topic_id) not in region.initial)
+        ):
             rows[partition] = replace(row or Claim(), topic_id=assigned.bounds.topic_id)
         topic_id = (rows.get(partition) or row or Claim()).topic_id
         start, nameless = assigned.initial, region.initial.get((partition, TopicId("")))
         if (partition, topic_id) in region.initial:
+            continue
+        if assigned.bounds.topic_id not in {TopicId(""), topic_id}:
+            # What was read is another topic's log; the out-of-range policy decides, and the next claim stores.
             continue
         if nameless is not None and row is not None and not row.topic_id:
             # The broker now tells the id of a topic that was known without one: its start position stays resolved.

@@ -110,7 +110,7 @@ def contribute(region: Region, now: datetime, part: Part) -> Region:
         offsets=part.offsets,
         bounds=dict(part.bounds),
     )
-    return _completed(record(region, now, body), now)
+    return _completed(record(region, now, body), now, cut)
 
 
 def _require_own_positions(region: Region, now: datetime, part: Part) -> None:
@@ -164,10 +164,7 @@ def lacking(region: Region, cut: Checkpoint) -> tuple[str, ...]:
     return (*waiting, *gaps, *extra)
 
 
-def _completed(region: Region, now: datetime) -> Region:
-    cut = region.cut
-    if cut is None:
-        return region
+def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
     parts = contributions_to(region, cut.sequence)
     try:
         offsets = merged(parts)
@@ -224,10 +221,6 @@ def _inexact(region: Region, cut: Checkpoint, offsets: OffsetMap) -> dict[GroupP
 
 
 def _ended_in_what_asked(region: Region, now: datetime, cut: Checkpoint) -> Region:
-    then = region.requests[cut.nonce].then
-    if then is not None and then is not region.wanted:
-        requester = region.requests[cut.nonce].requester
-        region = record(replace(region, wanted=then), now, events.WantedChanged(wanted=then, requester=requester))
     if cut.purpose is CutPurpose.RESET:
         return person.begin_at_cut(region, now, cut)
     if region.next_spec is not None and region.wanted is not Wanted.STOPPED:
@@ -280,8 +273,8 @@ def echo(
         raise CutRefused(f"cut {sequence} is not the base of region {region.name} any more; don't commit it")
     require_member(region, member, incarnation, now)
     for partition in offsets:
-        claim = region.claims[partition]
-        if claim.owner != member or not coverage.is_current(region, claim, now):
+        claim = region.claims.get(partition)
+        if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
             raise NotClaimed(f"{member} does not hold {partition} now; its echo says nothing")
     body = events.Echoed(sequence=sequence, member=member, incarnation=incarnation, epoch=region.epoch, offsets=offsets)
     return _echoed(region, now, sequence, offsets, body)

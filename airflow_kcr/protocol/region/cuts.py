@@ -19,6 +19,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonResetState,
     RegionState,
     RequestState,
+    Wanted,
 )
 from airflow_kcr.protocol.region.state import (
     Region,
@@ -56,8 +57,20 @@ def open_next(region: Region, now: datetime) -> Region:
     for request in requests.queue(region):
         if not may_open(region, now):
             break
-        region = _open(region, now, request)
+        if _may_approach(region, request):
+            region = _open(region, now, request)
     return region
+
+
+def _may_approach(region: Region, request: CutRequest) -> bool:
+    """Whether members may process up to the request's bound: not in a paused region, unless a person asks for it.
+
+    Otherwise a request that gave way to a pause would be opened again at once, and the pause mean nothing (C54).
+    """
+    if request.bound is None or request.purpose in requests.BY_PERSON or region.wanted is Wanted.RUNNING:
+        return True
+    bound = request.bound
+    return all(bounds.is_reached(region.claims[p], bounds.bound_offset(region, p, bound)) for p in universe(region))
 
 
 def _open(region: Region, now: datetime, request: CutRequest) -> Region:
@@ -175,7 +188,7 @@ def _fail_person_reset(region: Region, now: datetime, cut: Checkpoint, reason: s
     why = f"its drain was aborted: {reason}" + (f"; late: {'; '.join(names)}" if names else "")
     region = requests.ended(region, now, region.requests[cut.nonce], RequestState.SUPERSEDED, why)
     reset = region.person_resets.get(cut.nonce)
-    if reset is None:
+    if reset is None or reset.state is not PersonResetState.DRAINING:
         return region
     failed = replace(reset, state=PersonResetState.FAILED, failure=why, ended_at=now)
     region = replace(region, person_resets=put(region.person_resets, {reset.nonce: failed}))

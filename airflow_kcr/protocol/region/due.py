@@ -72,7 +72,8 @@ def _serve(region: Region, now: datetime) -> Region:
         if bound != region.next_bound:
             region = bounds.with_next_bound(region, now, bound, "earlier bounds were missed; the latest one counts")
         nonce = Nonce(f"bound:{bound.isoformat()}")
-        region = requests.ask(region, now, nonce=nonce, purpose=CutPurpose.SCHEDULE, bound=bound)
+        # Nobody is there to be asked whether it may be inexact; refused, it would be asked for again for ever.
+        region = requests.ask(region, now, nonce=nonce, purpose=CutPurpose.SCHEDULE, bound=bound, allow_inexact=True)
     if batches.records_left(region) == 0 and region.wanted is Wanted.RUNNING:
         nonce = Nonce(f"records:{region.lineage}.{region.base}")
         region = requests.ask(region, now, nonce=nonce, purpose=CutPurpose.SCHEDULE)

@@ -108,10 +108,12 @@ class MemberRegistered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLeft:
-    """A member gave up its lease by itself."""
+    """A member has no lease any more: it left by itself, or a changed spec has no place for it."""
 
     member: MemberId
     incarnation: Incarnation
+    dropped: tuple[GroupPartition, ...] = ()
+    """The claims that went with it; none where a static member keeps its slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

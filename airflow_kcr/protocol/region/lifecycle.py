@@ -12,20 +12,22 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import RegionInState
-from airflow_kcr.protocol.region import completion, cuts, events, person, requests, resets, specs
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import automatic, completion, cuts, events, membership, person, requests, resets, specs
 from airflow_kcr.protocol.region.rows import (
     Committed,
     CutPhase,
     CutPurpose,
     Halt,
     HaltReason,
+    Member,
     RegionState,
     Requester,
     ResetCause,
     Wanted,
 )
 from airflow_kcr.protocol.region.state import RESET_STATES, Region, Spec, live_members, moved_to, put, record
-from airflow_kcr.protocol.values import Epoch, Incarnation, MemberId, Nonce, RegionName, Sequence
+from airflow_kcr.protocol.values import Epoch, EventNumber, Incarnation, Lineage, MemberId, Nonce, RegionName, Sequence
 
 NOBODY: Final = Requester()
 
@@ -53,8 +55,21 @@ def start(region: Region, now: datetime, requester: Requester = NOBODY) -> Regio
         region = moved_to(replace(region, stopping=None), now, RegionState.RUNNING, "resumed before it had stopped")
     if region.state not in {RegionState.STOPPED, RegionState.HALTED}:
         return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CutPurpose.STOP}))
+    opening = _at_restored_base(region)
     region = specs.take_pending(replace(region, failures=0), now)
-    return resets.begin(region, now, ResetCause.START, detail=requester.who)
+    return resets.begin(region, now, ResetCause.START, opening=opening, detail=requester.who)
+
+
+def _at_restored_base(region: Region) -> resets.Opening | None:
+    """Return the opening of a resume after a restore: the base as the store now has it, in a lineage of its own.
+
+    Sinks may hold what the store has forgotten, of lineages that it never heard of. In a newer one they go back to the
+    base, which is what the choice of a resume says.
+    """
+    if region.halt is None or region.halt.reason is not HaltReason.RESTORED or region.base is None:
+        return None
+    checkpoint = region.base if region.base_epoch is None else None
+    return resets.Opening(seek=automatic.base_map(region), checkpoint=checkpoint)
 
 
 def pause(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
@@ -75,7 +90,11 @@ def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     cut = region.cut
     if cut is None or cut.phase is not CutPhase.APPROACHING:
         return region
-    return cuts.abort(region, now, why)
+    region = cuts.abort(region, now, why)
+    if cut.purpose not in requests.BY_PERSON:
+        return region
+    # A person's later word counts: what may approach in a paused region would be opened again at once.
+    return requests.cancel_one(region, now, region.requests[cut.nonce], why)
 
 
 def stop(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
@@ -145,6 +164,12 @@ class Memory:
     epoch: Epoch
     incarnation: Incarnation
     sequence: Sequence
+    lineage: Lineage = Lineage(0)
+    counter: EventNumber = EventNumber(0)
+    """Of the region's events; 0 where that is not known."""
+
+    positions: OffsetMap = EMPTY
+    """What the store had accepted, where it now says less of the same claim."""
 
 
 def seen_later(region: Region, now: datetime, memory: Memory) -> Region:
@@ -160,18 +185,25 @@ def seen_later(region: Region, now: datetime, memory: Memory) -> Region:
             ("epoch", memory.epoch, region.epoch),
             ("incarnation", memory.incarnation, incarnation),
             ("sequence", memory.sequence, region.next_sequence - 1),
+            ("lineage", memory.lineage, region.lineage),
+            ("event", memory.counter, region.counter),
         )
         if seen > held
     ]
+    later += [f"{partition} at {offset}, which the store has not" for partition, offset in memory.positions.items()]
     if not later:
         return region
     text = f"the store was restored from an older state: {memory.member} has seen {'; '.join(later)}"
+    region = resets.give_up(region, now, "the store was restored; a resume goes to the base")
     region = replace(
         region,
         epoch=Epoch(max(region.epoch, memory.epoch)),
+        lineage=Lineage(max(region.lineage, memory.lineage)),
         next_sequence=Sequence(max(region.next_sequence, memory.sequence + 1)),
     )
-    if row is not None and memory.incarnation > row.incarnation:
+    if memory.incarnation > incarnation:
+        row = row or Member(member=memory.member, incarnation=incarnation, left=True)
+        region = membership.with_predecessor_fenced(region, memory.member)
         raised = replace(row, incarnation=memory.incarnation)
         region = replace(region, members=put(region.members, {memory.member: raised}))
     region = record(region, now, events.StoreRestoredSeen(member=memory.member, detail="; ".join(later)))

@@ -56,7 +56,7 @@ def register(region: Region, now: datetime, arrival: Arrival) -> Region:
         raise MemberInUse(f"{member} is held by {row.label if row else '?'}; stop that process or ask for a takeover")
     if live and _is_draining(region, member):
         raise MemberInUse(f"{member} is draining for cut {region.open_cut}; the takeover waits for that")
-    region = _with_predecessor_fenced(region, member)
+    region = with_predecessor_fenced(region, member)
     incarnation = Incarnation(1 if row is None else row.incarnation + 1)
     fresh = Member(
         member=member,
@@ -95,7 +95,7 @@ def _is_draining(region: Region, member: MemberId) -> bool:
     )
 
 
-def _with_predecessor_fenced(region: Region, member: MemberId) -> Region:
+def with_predecessor_fenced(region: Region, member: MemberId) -> Region:
     """Note from when on the running batches of the earlier incarnation can't write any more.
 
     One in this very process says itself when it is quiet, by discarding its batch, and mostly earlier than this.
@@ -132,7 +132,8 @@ def leave(region: Region, now: datetime, member: MemberId, incarnation: Incarnat
         leases=put(region.leases, {member: Lease(incarnation=incarnation, until=now)}),
         claims=put(region.claims, rows),
     )
-    return record(region, now, events.MemberLeft(member=member, incarnation=incarnation))
+    body = events.MemberLeft(member=member, incarnation=incarnation, dropped=tuple(sorted(rows)))
+    return record(region, now, body)
 
 
 def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Incarnation) -> Region:

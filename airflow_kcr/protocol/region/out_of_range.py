@@ -12,8 +12,9 @@ from datetime import datetime
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import automatic, resets
-from airflow_kcr.protocol.region.rows import Halt, HaltReason, ResetCause
-from airflow_kcr.protocol.region.state import Region, past_skips, put
+from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import Region, past_skips, put, require_member
 from airflow_kcr.protocol.rules import OutOfRangePolicy
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import GroupPartition, Offset
@@ -51,6 +52,21 @@ def found(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> tuple[O
             continue
         troubles.append(OutOfRange(partition=partition, position=position, bounds=log, policy=policy, why=why))
     return tuple(troubles)
+
+
+def report(region: Region, now: datetime, caller: Caller, bounds: Mapping[GroupPartition, LogBounds]) -> Region:
+    """Return the region after a member said what its logs look like, re-read.
+
+    A halted or stopped region is left alone: whoever resumes it finds out again.
+
+    Raises:
+        StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
+    """
+    require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+    troubles = found(region, bounds)
+    if not troubles or region.state in {RegionState.HALTED, RegionState.STOPPED}:
+        return region
+    return handled(region, now, troubles)
 
 
 def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> Region:

@@ -33,6 +33,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonResetState,
     RegionState,
     ResetCause,
+    Wanted,
 )
 from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, contributions_to, moved_to, put, record
 from airflow_kcr.protocol.seek_map import SeekMap
@@ -130,9 +131,13 @@ def serve_next(region: Region, now: datetime) -> Region:
 def begin_at_cut(region: Region, now: datetime, cut: Checkpoint) -> Region:
     """Return the region in the person's reset that its cut, just completed, was drained for.
 
-    If the log no longer has what the target remembers, the request fails and the region goes on from the cut.
+    If the log no longer has what the target remembers, or the region was stopped meanwhile, the request fails and the
+    region goes on from the cut.
     """
     reset = region.person_resets[cut.nonce]
+    if region.wanted is Wanted.STOPPED:
+        region = _failed(region, now, reset, "the region was stopped")
+        return moved_to(region, now, RegionState.RUNNING, f"cut {cut.sequence} is complete; the region stops")
     seen: dict[GroupPartition, LogBounds] = {}
     for part in contributions_to(region, cut.sequence).values():
         seen.update(part.bounds)
@@ -224,10 +229,12 @@ def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Regi
 def fail_all(region: Region, now: datetime, why: str) -> Region:
     """Return the region with every request of a person failed that has not begun: what they wait for is not coming.
 
-    One that has begun ends with its reset (`resets.give_up`).
+    One whose cut is open ends with that (`begin_at_cut`, `cuts.abort`), one that has begun with its reset
+    (`resets.give_up`).
     """
+    open_nonce = None if region.cut is None else region.cut.nonce
     for reset in sorted(region.person_resets.values(), key=lambda r: r.order):
-        if reset.state in {PersonResetState.WAITING, PersonResetState.DRAINING}:
+        if reset.state in {PersonResetState.WAITING, PersonResetState.DRAINING} and reset.nonce != open_nonce:
             region = _failed(region, now, reset, why)
     return region
 

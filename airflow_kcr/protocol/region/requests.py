@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import Region, record, with_request
+from airflow_kcr.protocol.region.state import Region, live_members, record, with_request
 from airflow_kcr.protocol.values import Nonce, Sequence
 
 BY_PERSON: Final = frozenset({CutPurpose.DRAIN, CutPurpose.STOP, CutPurpose.RESET})
@@ -57,7 +57,7 @@ def ask(
 
     Raises:
         RegionInState: the region is halted or stopped; nothing can be cut.
-        CutRefused: the nonce was used for another purpose or bound.
+        CutRefused: the nonce was used for another purpose or bound, or a person drains a region without a live member.
     """
     known = region.requests.get(nonce)
     if known is not None:
@@ -68,6 +68,8 @@ def ask(
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         reason = f": {region.halt.text}" if region.halt else ""
         raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a cut")
+    if purpose is CutPurpose.DRAIN and not live_members(region, now):
+        raise CutRefused(f"region {region.name} has no live member; there is nobody to drain")
     requester = requester or Requester()
     asked = record(region, now, events.CutRequested(nonce=nonce, purpose=purpose, bound=bound, requester=requester))
     request = CutRequest(
@@ -87,9 +89,13 @@ def ask(
 
 
 def answered(region: Region, now: datetime, request: CutRequest, sequence: Sequence) -> Region:
-    """Return the region with a request answered by a complete cut."""
+    """Return the region with a request answered by a complete cut, its own or another's, and wanted as it asked."""
     row = replace(request, state=RequestState.ANSWERED, sequence=sequence, answered_at=now)
-    return record(with_request(region, row), now, events.CutAnswered(nonce=request.nonce, sequence=sequence))
+    region = record(with_request(region, row), now, events.CutAnswered(nonce=request.nonce, sequence=sequence))
+    if request.then is None or request.then is region.wanted:
+        return region
+    body = events.WantedChanged(wanted=request.then, requester=request.requester)
+    return record(replace(region, wanted=request.then), now, body)
 
 
 def ended(region: Region, now: datetime, request: CutRequest, state: RequestState, why: str) -> Region:

@@ -45,18 +45,25 @@ def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
 def _without_strangers(region: Region, now: datetime) -> Region:
     """Fence members that the new spec has no place for, and forget their claims: nobody waits for them any more."""
     groups = region.rules.groups
-    strangers = {m for m in region.members if m.group not in groups or m.index >= groups[m.group].members}
-    rows: dict[GroupPartition, Claim] = {
-        p: replace(c, owner=None, last_owner=c.owner) for p, c in region.claims.items() if c.owner in strangers
-    }
-    leases = {m: Lease(incarnation=region.leases[m].incarnation, until=now) for m in strangers if m in region.leases}
-    members = {m: replace(region.members[m], left=True) for m in strangers}
-    return replace(
-        region,
-        claims=put(region.claims, rows),
-        leases=put(region.leases, leases),
-        members=put(region.members, members),
-    )
+    strangers = [
+        row
+        for member, row in sorted(region.members.items())
+        if not row.left and (member.group not in groups or member.index >= groups[member.group].members)
+    ]
+    for row in strangers:
+        held: dict[GroupPartition, Claim] = {
+            p: replace(c, owner=None, last_owner=c.owner) for p, c in region.claims.items() if c.owner == row.member
+        }
+        lease = Lease(incarnation=row.incarnation, until=now)
+        region = replace(
+            region,
+            claims=put(region.claims, held),
+            leases=put(region.leases, {row.member: lease}),
+            members=put(region.members, {row.member: replace(row, left=True)}),
+        )
+        body = events.MemberLeft(member=row.member, incarnation=row.incarnation, dropped=tuple(sorted(held)))
+        region = record(region, now, body)
+    return region
 
 
 def take_pending(region: Region, now: datetime) -> Region:

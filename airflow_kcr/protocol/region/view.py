@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from airflow_kcr.errors import UnknownMember
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import acknowledgement, batches, bounds
 from airflow_kcr.protocol.region.rows import (
@@ -111,8 +112,13 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
         region: may hold only this member's claims, and those of its group's rows that its rules touch.
         member: a registered member.
         now: the store's clock.
+
+    Raises:
+        UnknownMember: it was never registered; a member that was has to do with a restored store.
     """
-    row = region.members[member]
+    row = region.members.get(member)
+    if row is None:
+        raise UnknownMember(f"{member} is not registered in region {region.name}; register it first")
     claims = {p: c for p, c in region.claims.items() if _holds(region, c, member, row.incarnation)}
     limit = bounds.limit(region)
     located = {p: bounds.bound_offset(region, p, limit) for p in claims} if limit is not None else {}

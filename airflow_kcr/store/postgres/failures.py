@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
-from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -32,6 +31,9 @@ from airflow_kcr.errors import (
     StoreError,
     StoreUnavailable,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 _BUSY: Final[Mapping[str, str]] = MappingProxyType(
     {

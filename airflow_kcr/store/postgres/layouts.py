@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Final, Generic, NewType, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, NewType, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sqlalchemy import BigInteger, Boolean, DateTime, Interval, Table
 from sqlalchemy.dialects.postgresql import JSONB
@@ -138,7 +138,7 @@ def _same(value: object) -> object:
 def _field(name: str, hint: object) -> _Field:
     column = _RENAMED.get(name, name)
     plain = hint
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) in {Union, UnionType}:  # a NewType makes the former
         plain = next(a for a in get_args(hint) if a is not NoneType)
     if isinstance(plain, NewType):
         plain = plain.__supertype__

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, overload
 
 from airflow_kcr.protocol.region.layered import Layered
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
 
 
 class Whole(Layered[K, V]):
@@ -54,7 +55,15 @@ class Whole(Layered[K, V]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    # The three views of the dict itself: rules walk over ten thousand claims many times in one decision.
+    # Those of the dict itself: rules walk over ten thousand claims many times in one decision.
+
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | D, /) -> V | D: ...
+    def get(self, key: K, default: object = None, /) -> object:
+        """See `Mapping.get`."""
+        return self.rows.get(key, default)
 
     def keys(self) -> KeysView[K]:
         """See `Mapping.keys`."""

@@ -6,11 +6,12 @@ the contract suite holds the two together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence as Rows
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Rows
 from itertools import groupby
 from typing import Any, Final, assert_never
 
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, Outcome
@@ -25,7 +26,7 @@ from airflow_kcr.protocol.region.state import (
 )
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
 from airflow_kcr.store.postgres.layouts import member_of, partition_of
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.session import Found, Session
 
 PAGE: Final = 500
 """Batches per page of the whole ledger: a page's ranges are in memory at once."""
@@ -83,7 +84,7 @@ _QUIET: Final = text("""
     WHERE b.region_id = :region AND b.batch_id = c.batch_id
 """)
 
-# name: undo_ranges — what was done at or beyond a place is undone; a batch whose every range is, from its begin, is too.
+# name: undo_ranges — what was done at or beyond a place is undone; a batch is, once every range is from its begin.
 # An update's own rows aren't visible beside it in one statement, hence the join with what it returns.
 _UNDO: Final = text(f"""
     WITH marked AS (
@@ -109,11 +110,11 @@ _UNDO: Final = text(f"""
 # name: prove_batches — a sink's progress says that they were done, whatever was heard of them.
 _PROVE: Final = text(f"""
     UPDATE kcr.batch b SET outcome = 'done'
-    WHERE b.region_id = :region AND b.lineage = :lineage AND b.outcome IN ('unknown', 'discarded')
+    WHERE b.region_id = :region AND b.epoch = :epoch AND b.outcome IN ('unknown', 'discarded')
       AND NOT EXISTS (
         SELECT FROM kcr.batch_range r
         LEFT JOIN {_PLACES} ON place.group_id = r.group_id AND place.topic = r.topic AND place.partition = r.partition
-        WHERE r.batch_number = b.number AND (place.place IS NULL OR r.to_offset > place.place)
+        WHERE r.batch_number = b.number AND (r.to_offset > place.place)
       )
 """)  # noqa: S608 (a constant of this module)
 
@@ -125,7 +126,7 @@ _FORGET: Final = (
 )
 
 _RUNNING: Final = text(
-    f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL ORDER BY number"  # noqa: S608
+    f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL"  # noqa: S608
 )
 _ONE: Final = text(f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND batch_id = :batch")  # noqa: S608
 _PAGE: Final = text(
@@ -170,8 +171,8 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
             _quiet(session, [change])
         case RangesUndone(offsets=offsets):
             session.run(_UNDO, **_columns(offsets))
-        case BatchesProven(lineage=lineage, progress=progress):
-            session.run(_PROVE, lineage=lineage, **_columns(progress))
+        case BatchesProven(epoch=epoch, progress=progress):
+            session.run(_PROVE, epoch=epoch, **_columns(progress))
         case OffsetsForgotten(sequences=sequences):
             for statement in _FORGET:
                 session.run(statement, gone=list(sequences))
@@ -181,7 +182,8 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
 
 def running(session: Session) -> list[Batch]:
     """Return the batches that have begun and not ended, oldest first."""
-    return _with_ranges(session, session.rows(_RUNNING))
+    # Put in order here: asked to do it, a planner without statistics walks the whole ledger in the order of its index.
+    return _with_ranges(session, sorted(session.rows(_RUNNING), key=lambda row: row[0]))
 
 
 def one(session: Session, batch: BatchId) -> Batch | None:
@@ -203,7 +205,7 @@ def page(session: Session, after: int) -> tuple[list[Batch], int | None]:
     return _with_ranges(session, found), found[-1][0] if len(found) == PAGE else None
 
 
-def batch_from(row: Rows[Any], ranges: Rows[Row[Any]]) -> Batch:
+def batch_from(row: Rows[Any], ranges: Rows[Found]) -> Batch:
     """Return a batch from its columns and those of its ranges."""
     _, batch, group, index, incarnation, epoch, lineage, sequence, begun_at, begun_after, *rest = row
     outcome, ended_at, ended_after, quiet_after = rest
@@ -232,7 +234,7 @@ def batch_from(row: Rows[Any], ranges: Rows[Row[Any]]) -> Batch:
     )
 
 
-def ranges_of(session: Session, numbers: list[int]) -> Rows[Row[Any]]:
+def ranges_of(session: Session, numbers: list[int]) -> Rows[Found]:
     """Return the rows of the ranges of these batches."""
     return session.rows(_RANGES, numbers=numbers)
 
@@ -242,10 +244,10 @@ def statement_for_all() -> TextClause:
     return text("DELETE FROM kcr.batch WHERE region_id = :region")
 
 
-def _with_ranges(session: Session, found: Rows[Row[Any]]) -> list[Batch]:
+def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:
     if not found:
         return []
-    ranges: dict[int, list[Row[Any]]] = {}
+    ranges: dict[int, list[Found]] = {}
     for row in ranges_of(session, [b[0] for b in found]):
         ranges.setdefault(row[0], []).append(row)
     return [batch_from(b, ranges.get(b[0], [])) for b in found]

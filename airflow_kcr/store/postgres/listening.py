@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 from typing import Final
@@ -21,7 +22,10 @@ from airflow_kcr.protocol.values import EventNumber, RegionName
 CHANNEL: Final = "kcr"
 
 # name: notify — delivered by Postgres after the commit, and only then.
-NOTIFY: Final = text(f"SELECT pg_notify('{CHANNEL}', :payload)")  # noqa: S608 (a constant)
+NOTIFY: Final = text(f"SELECT pg_notify('{CHANNEL}', :payload)")
+
+_LOOK: Final = 1.0
+"""Seconds after which a waiter looks whether the store was closed."""
 
 _LISTEN: Final = text(f"LISTEN {CHANNEL}")
 
@@ -62,26 +66,18 @@ class Listeners:
             counter: reads the region's counter; raises where there is no such region.
         """
         deadline = monotonic() + timeout.total_seconds()
-        connection: Connection | None = None
-        try:
+        with suppress(SQLAlchemyError, psycopg.Error):
             connection = self._take()
-            if counter(connection) > after:
-                self._keep(connection)
-                connection = None
-                return
-            driver = connection.connection.driver_connection
-            if isinstance(driver, psycopg.Connection):
-                self._listen(driver, name, after, deadline)
-                self._keep(connection)
-                connection = None
-        except (SQLAlchemyError, psycopg.Error):
-            pass  # the waiting below is what is left
-        finally:
-            if connection is not None:
+            try:
+                if counter(connection) > after or self._listen(connection, name, after, deadline):
+                    return
+            except BaseException:
                 _discard(connection)
-        # Over already, where the wait above has used the time up or was answered.
-        if connection is not None:
-            self._closed.wait(max(deadline - monotonic(), 0))
+                raise
+            finally:
+                self._keep(connection)
+        # What is left of the time: none, unless listening failed.
+        self._closed.wait(max(deadline - monotonic(), 0))
 
     def close(self) -> None:
         """Close the connections; those that wait notice within their timeout."""
@@ -91,13 +87,16 @@ class Listeners:
         for connection in idle:
             _discard(connection)
 
-    def _listen(
-        self, driver: psycopg.Connection[tuple[object, ...]], name: RegionName, after: EventNumber, deadline: float
-    ) -> None:
+    def _listen(self, connection: Connection, name: RegionName, after: EventNumber, deadline: float) -> bool:
+        """Return whether a notification came that is news, before the deadline."""
+        driver: object = connection.connection.dbapi_connection
+        if not isinstance(driver, psycopg.Connection):
+            raise TypeError(f"LISTEN needs a connection of psycopg, not {type(driver).__name__}")
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
-            for notice in driver.notifies(timeout=min(left, 1.0), stop_after=1):
+            for notice in driver.notifies(timeout=min(left, _LOOK), stop_after=1):
                 if is_news(notice.payload, name, after):
-                    return
+                    return True
+        return False
 
     def _take(self) -> Connection:
         with self._lock:
@@ -115,7 +114,7 @@ class Listeners:
 
     def _keep(self, connection: Connection) -> None:
         with self._lock:
-            if not self._closed.is_set():
+            if not self._closed.is_set() and not connection.closed and not connection.invalidated:
                 self._idle.append(connection)
                 return
         _discard(connection)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region.rows import Batch, BoundOffset, Checkpoint, Claim
@@ -22,7 +22,7 @@ from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, Regio
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import CHECKPOINTS, CLAIMS, LEASES, MEMBERS
 from airflow_kcr.store.postgres.reading import HEAD_COLUMNS, region_from, select
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.session import Found, Session
 
 
 def _columns(alias: str, names: tuple[str, ...]) -> str:
@@ -112,7 +112,7 @@ def write(session: Session, before: Region, after: Region) -> None:
     ledger.apply(session, after.ledger)
 
 
-def _split(row: Row[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+def _split(row: Found) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
     """Return the columns of member, lease and batch."""
     first = 2 + len(HEAD_COLUMNS)
     second = first + len(MEMBERS.columns)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Row, TextClause, text
+from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region.rows import (
     BoundOffset,
-    Claim,
     Contribution,
     Halt,
     RegionState,
@@ -48,7 +48,7 @@ from airflow_kcr.store.postgres.layouts import (
     partition_of,
 )
 from airflow_kcr.store.postgres.lazy import Parts, Whole
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.session import Found, Session
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -78,9 +78,10 @@ HEAD_COLUMNS: Final = (
 )
 """The columns of the region's own row, after id and name."""
 
-# name: region_head — the region's own row, and the clock; a statement of its own, after the one that waited for the lock.
+# name: region_head — the region's own row, and the clock; a statement of its own, after the one that waits.
 _HEAD: Final = text(
-    f"SELECT clock_timestamp(), r.id, {', '.join(f'r.{c}' for c in HEAD_COLUMNS)} FROM kcr.region r WHERE r.name = :name"  # noqa: S608
+    f"SELECT clock_timestamp(), r.id, {', '.join(f'r.{c}' for c in HEAD_COLUMNS)} "  # noqa: S608
+    "FROM kcr.region r WHERE r.name = :name"
 )
 
 # name: skips — the records to step over, by partition.
@@ -102,6 +103,13 @@ _ECHO_KEYS: Final = text(
     "SELECT c.sequence FROM kcr.checkpoint c WHERE c.region_id = :region AND EXISTS ("
     "SELECT FROM kcr.echo e WHERE e.region_id = c.region_id AND e.sequence = c.sequence)"
 )
+# name: bounds_of — where a bound falls in the partitions that one member holds.
+_OWNED: Final = "group_id = :group AND owner_index = :index"
+_BOUNDS_OF: Final = text(
+    f"SELECT {', '.join(f'b.{c}' for c in BOUND_OFFSETS.columns)} FROM kcr.claim c JOIN kcr.bound_offset b "  # noqa: S608
+    "USING (region_id, group_id, topic, partition, topic_id) "
+    "WHERE c.region_id = :region AND c.group_id = :group AND c.owner_index = :index AND b.bound = :bound"
+)
 _BOUND_KEYS: Final = text(
     "SELECT group_id, topic, partition, topic_id, bound FROM kcr.bound_offset WHERE region_id = :region"
 )
@@ -110,13 +118,13 @@ _CONTRIBUTION_KEYS: Final = text(
 )
 
 
-def head(session: Session, name: RegionName) -> tuple[Row[Any] | None, datetime | None]:
-    """Return the region's own row and the store's clock; None where there is no such region."""
+def head(session: Session, name: RegionName) -> Found | None:
+    """Return the store's clock, the region's id and its own row; None where there is no such region."""
     found = session.rows(_HEAD, name=name)
-    return (found[0], found[0][0]) if found else (None, None)
+    return found[0] if found else None
 
 
-def region_from(session: Session, name: RegionName, row: Row[Any]) -> Region:
+def region_from(session: Session, name: RegionName, row: Found) -> Region:
     """Return the region of a row of `head`, its tables unread.
 
     Args:
@@ -186,15 +194,32 @@ def region_from(session: Session, name: RegionName, row: Row[Any]) -> Region:
     )
 
 
-def claims_of(session: Session, member: MemberId) -> Mapping[GroupPartition, Claim]:
-    """Return the claims of one member, unread."""
-    return _whole(session, CLAIMS, "group_id = :group AND owner_index = :index", group=member.group, index=member.index)
+def preload(region: Region) -> None:
+    """Read every table now, so that all are of one moment; of offsets and seek maps, which don't change, the keys."""
+    for table in fields(region):
+        held = getattr(region, table.name)
+        if isinstance(held, Whole | Parts) and held is not region.bound_offsets:
+            len(held)
 
 
-def preload(tables: Iterable[Mapping[K, V]]) -> None:
-    """Read these tables now, so that they are of one moment; of a table of parts only the keys."""
+def for_member(session: Session, region: Region, member: MemberId) -> Region:
+    """Return the region with one member's claims, and what its view needs besides, read now."""
+    claims = _whole(session, CLAIMS, _OWNED, group=member.group, index=member.index)
+    if region.rules.cut.records is None:  # a count is counted over all claims
+        region = replace(region, claims=claims)
+    limit = bounds.limit(region)
+    located: dict[BoundKey, BoundOffset] = {}
+    if limit is not None:
+        rows = session.rows(_BOUNDS_OF, group=member.group, index=member.index, bound=limit)
+        located = dict(map(BOUND_OFFSETS.join, rows))
+    region = replace(region, bound_offsets=located)
+    tables: list[Mapping[Any, Any]] = [region.members, region.leases, region.claims, region.checkpoints, region.skips]
+    tables += [region.contributions, region.resets, region.person_resets]
+    if any(claim.resume is None for claim in claims.values()):
+        tables += [region.seek, region.initial]
     for table in tables:
         len(table)
+    return region
 
 
 @cache
@@ -229,7 +254,7 @@ def _maps(
     layout: MapLayout,
     keys: TextClause,
     number: Callable[[int], N],
-    build: Callable[[Iterable[Row[Any]]], M],
+    build: Callable[[Iterable[Found]], M],
 ) -> Parts[N, M]:
     def read_keys() -> list[N]:
         return [number(key) for (key,) in session.rows(keys)]
@@ -242,15 +267,15 @@ def _maps(
     return Parts(keys=read_keys, part=lambda key: key, load=load)
 
 
-def _offset_map(rows: Iterable[Row[Any]]) -> OffsetMap:
+def _offset_map(rows: Iterable[Found]) -> OffsetMap:
     return OffsetMap([(partition_of(g, t, p), Offset(o)) for g, t, p, o in rows])
 
 
-def _partitions(rows: Iterable[Row[Any]]) -> frozenset[GroupPartition]:
+def _partitions(rows: Iterable[Found]) -> frozenset[GroupPartition]:
     return frozenset(partition_of(g, t, p) for g, t, p in rows)
 
 
-def _seek_map(rows: Iterable[Row[Any]]) -> SeekMap:
+def _seek_map(rows: Iterable[Found]) -> SeekMap:
     sources = {str(source): source for source in SeekSource}
     return SeekMap(
         {
@@ -277,7 +302,7 @@ def _contributions(session: Session) -> Parts[ContributionKey, Contribution]:
         return ((Sequence(s), member_of(g, i)) for s, g, i in session.rows(_CONTRIBUTION_KEYS))
 
     def load(key: ContributionKey) -> dict[ContributionKey, Contribution]:
-        rows: dict[MemberId, list[tuple[GroupPartition, Row[Any]]]] = {}
+        rows: dict[MemberId, list[tuple[GroupPartition, Found]]] = {}
         for row in session.rows(_select_map(CONTRIBUTED), number=key[0]):
             partition = partition_of(row[0], row[1], row[2])
             rows.setdefault(MemberId(partition.group, row[3]), []).append((partition, row))
@@ -288,7 +313,7 @@ def _contributions(session: Session) -> Parts[ContributionKey, Contribution]:
     return Parts(keys=keys, part=lambda key: key[0], load=load)
 
 
-def _contribution(by: Contributor, rows: list[tuple[GroupPartition, Row[Any]]]) -> Contribution:
+def _contribution(by: Contributor, rows: list[tuple[GroupPartition, Found]]) -> Contribution:
     return Contribution(
         incarnation=by.incarnation,
         contributed_at=by.contributed_at,

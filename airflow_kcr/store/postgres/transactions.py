@@ -7,17 +7,15 @@ for everything else. Rows are read after it, and so is the clock: a transaction'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from time import monotonic
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from sqlalchemy import Connection, Engine, TextClause, text
-from sqlalchemy.engine import URL
 
 from airflow_kcr.errors import GroupInOtherRegion, KcrError, RegionExists, StoreBusy, UnknownMember, UnknownRegion
 from airflow_kcr.ports import Beat, Rule
@@ -39,8 +37,11 @@ from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.postgres import failures, ledger, permits, reading, writing
 from airflow_kcr.store.postgres.engine import build_engine
 from airflow_kcr.store.postgres.listening import NOTIFY, Listeners, payload
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.schema_upgrade import require_current
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 _ATTEMPTS: Final = 5
 """How often a decision is made again because a lease it replaces was renewed meanwhile; once is rare."""
@@ -70,6 +71,7 @@ _RENEW: Final = text("""
     WHERE r.name = :name
 """)
 
+_NOW: Final = text("SELECT clock_timestamp()")
 _NAMES: Final = text('SELECT name FROM kcr.region ORDER BY name COLLATE "C"')
 _FIND: Final = text("SELECT id FROM kcr.region WHERE name = :name")
 _COUNTER: Final = text("SELECT counter FROM kcr.region WHERE name = :name")
@@ -137,13 +139,8 @@ class PostgresTransactions:
         region: Region | None = None
         try:
             with self._transaction(_EXCLUSIVE, region_key=_key(name)) as session:
-                region = rule(session.rows(_CLOCK)[0][0])
-                bare = Region(name=name, spec=region.spec)
-                session.region_id = session.rows(writing.INSERT_HEAD, name=name, **writing.head_values(region))[0][0]
-                writing.take_groups(session, region)
-                # The row is there as it shall be; what is left are its tables and events.
-                bare = replace(region, **{f: getattr(bare, f) for f in ("members", "leases", "claims")})
-                return settled(writing.write(session, bare, region))
+                region = rule(session.rows(_NOW)[0][0])
+                return settled(writing.write_new(session, region))
         except RegionExists:
             raise RegionExists(
                 f"there is a region {name} already; change its spec instead of declaring it again"
@@ -183,7 +180,7 @@ class PostgresTransactions:
         with self._transaction(_SHARED, region_key=_key(name), member_key=_key(name, member)) as session:
             found = permits.load(session, name, member, batch, partitions)
             if found is None:
-                raise self._unknown(session, name)
+                raise _unknown_in(session.connection, name)
             before, now = found
             after = rule(before, now)
             permits.write(session, before, after)
@@ -202,18 +199,12 @@ class PostgresTransactions:
 
     def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
         """See `ports.Transactions.renew`."""
-        parameters = {
-            "name": name,
-            "group": member.group,
-            "index": member.index,
-            "incarnation": incarnation,
-            "lease": lease,
-        }
-        with self._statement() as connection:
-            row = connection.execute(_RENEW, parameters).one_or_none()
-        if row is None:
-            raise self._unknown_by_name(name)
-        now, counter, epoch, newest, renewed, due_at = row
+        rows = self._answer(
+            _RENEW, name=name, group=member.group, index=member.index, incarnation=incarnation, lease=lease
+        )
+        if not rows:
+            raise _unknown(name, self.names())
+        now, counter, epoch, newest, renewed, due_at = rows[0]
         if newest is None:
             raise UnknownMember(f"{member} is not registered in region {name}; register it first")
         return Beat(now=now, counter=counter, epoch=epoch, incarnation=newest, renewed=renewed, due_at=due_at)
@@ -222,7 +213,200 @@ class PostgresTransactions:
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions.read`; offsets and seek maps are read when they are asked for."""
-        with self._transaction(_NO_LOCK, engine=self._snapshots) as session:
+        with self._transaction(_NO_LOCK, self._snapshots) as session:
             region, now = self._found(session, name)
-            reading.preload(reading.tables_of(region))
+            reading.preload(region)
             return region, now
+
+    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
+        """See `ports.Transactions.read_for`."""
+        with self._transaction(_NO_LOCK, self._snapshots) as session:
+            region, now = self._found(session, name)
+            return reading.for_member(session, region, member), now
+
+    def names(self) -> tuple[RegionName, ...]:
+        """See `ports.Transactions.names`."""
+        return tuple(name for (name,) in self._answer(_NAMES))
+
+    def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
+        """See `ports.Transactions.events`."""
+        with self._about(name) as session:
+            rows = session.rows(_EVENTS, after=after, limit=limit)
+            return tuple(
+                Event(number=number, at=at, epoch=epoch, lineage=lineage, body=event_from_json(kind, body))
+                for number, at, epoch, lineage, kind, body in rows
+            )
+
+    def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
+        """See `ports.Transactions.batch`."""
+        with self._about(name) as session:
+            return ledger.one(session, batch)
+
+    def batches(self, name: RegionName) -> Iterator[Batch]:
+        """See `ports.Transactions.batches`; page by page, so that the caller may take its time."""
+        after: int | None = 0
+        while after is not None:
+            with self._about(name) as session:
+                found, after = ledger.page(session, after)
+            yield from found
+
+    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+        """See `ports.Transactions.batches_with`."""
+        with self._about(name) as session:
+            return tuple(ledger.containing(session, partition, offset))
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
+        """See `ports.Transactions.wait`."""
+        self._require_schema()
+
+        def counter(connection: Connection) -> EventNumber:
+            found = connection.execute(_COUNTER, {"name": name}).scalar_one_or_none()
+            if found is None:
+                raise _unknown_in(connection, name)
+            return EventNumber(found)
+
+        self._listeners.wait(name, after, timeout, counter)
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self, first: TextClause, engine: Engine | None = None, **parameters: object) -> Iterator[Session]:
+        """Run the body in one transaction that begins with the statement `first`, and commit it.
+
+        Raises:
+            StoreError: see `failures`; before COMMIT was sent, nothing was changed.
+        """
+        self._require_schema()
+        started = monotonic()
+        connection, _ = self._begun(engine or self._engine, first, parameters, started)
+        session = Session(connection, self._reading, self._read_rules)
+        try:
+            with self._translating(started):
+                yield session
+            try:
+                connection.commit()
+            except failures.FAILURES as error:
+                raise failures.during_commit(error, self._address, monotonic() - started) from error
+        finally:
+            session.end()
+            _close(connection)
+
+    def _begun(
+        self, engine: Engine, first: TextClause, parameters: dict[str, object], started: float
+    ) -> tuple[Connection, Sequence[Found]]:
+        """Return a connection in a transaction whose first statement was run, and the rows of that.
+
+        A pooled connection may have died since it was used last. It is found here, before anything was asked that
+        changes something, and replaced once.
+        """
+        with self._translating(started):
+            try:
+                return _with_first(engine.connect(), first, parameters)
+            except failures.FAILURES as error:
+                if not failures.is_lost(error) and failures.sqlstate_of(error) not in _REPLACED:
+                    raise
+            return _with_first(engine.connect(), first, parameters)
+
+    def _answer(self, statement: TextClause, **parameters: object) -> Sequence[Found]:
+        """Return the rows of one statement in autocommit, which may be repeated without harm; one round trip."""
+        self._require_schema()
+        started = monotonic()
+        connection, rows = self._begun(self._autocommit, statement, parameters, started)
+        _close(connection)
+        return rows
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """Lend a connection in a short transaction, for tables of a region that were not read in their own."""
+        with self._transaction(_NO_LOCK) as session:
+            if session.connection is not None:
+                yield session.connection
+
+    @contextmanager
+    def _about(self, name: RegionName) -> Iterator[Session]:
+        """Lend a session that reads about a region."""
+        with self._transaction(_NO_LOCK, self._snapshots) as session:
+            found = session.rows(_FIND, name=name)
+            if not found:
+                raise _unknown_in(session.connection, name)
+            session.region_id = found[0][0]
+            yield session
+
+    @contextmanager
+    def _translating(self, started: float) -> Iterator[None]:
+        try:
+            yield
+        except failures.FAILURES as error:
+            if failures.sqlstate_of(error) in failures.UNDEFINED:
+                self._schema_is_current = False
+                self._require_schema()
+            raise failures.before_commit(error, self._address, monotonic() - started) from error
+        except UnicodeEncodeError as error:
+            raise failures.unstorable() from error
+
+    def _require_schema(self) -> None:
+        """Look once, and again after something was found to be missing, whether the schema is this program's."""
+        if self._schema_is_current:
+            return
+        started = monotonic()
+        try:
+            require_current(self._engine)
+        except failures.FAILURES as error:
+            raise failures.before_commit(error, self._address, monotonic() - started) from error
+        self._schema_is_current = True
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def _found(self, session: Session, name: RegionName) -> tuple[Region, datetime]:
+        row = reading.head(session, name)
+        if row is None:
+            raise _unknown_in(session.connection, name)
+        return reading.region_from(session, name, row), row[0]
+
+    def _group_taken(self, name: RegionName, region: Region | None) -> KcrError:
+        """Return the refusal that names the group and its region; the transaction that found out is over."""
+        groups = [] if region is None else sorted(region.rules.groups)
+        found = self._answer(_OWNERS, groups=groups, name=name)
+        if not found:  # it was deleted meanwhile
+            return GroupInOtherRegion()
+        group, other = found[0]
+        return GroupInOtherRegion(f"group {group} belongs to region {other}; one group is in exactly one region")
+
+
+_REPLACED: Final = frozenset({"57P01", "57P02", "57P05", "25P03", "08006", "08003"})
+"""What the server says, as its last words, on a connection that it had already ended."""
+
+
+def _with_first(
+    connection: Connection, first: TextClause, parameters: dict[str, object]
+) -> tuple[Connection, Sequence[Found]]:
+    try:
+        return connection, connection.execute(first, parameters).all()
+    except BaseException:
+        _close(connection)
+        raise
+
+
+def _unknown_in(connection: Connection | None, name: RegionName) -> UnknownRegion:
+    return _unknown(name, [] if connection is None else [known for (known,) in connection.execute(_NAMES)])
+
+
+def _unknown(name: RegionName, known: Iterable[RegionName]) -> UnknownRegion:
+    return UnknownRegion(f"there is no region {name!r} in this store; it has: {', '.join(known) or 'none'}")
+
+
+def _close(connection: Connection) -> None:
+    """Give a connection back to the pool, which rolls back what was not committed; a broken one is thrown away."""
+    try:
+        connection.close()
+    except failures.FAILURES:
+        connection.invalidate()
+
+
+def _key(name: RegionName, member: MemberId | None = None) -> int:
+    """Return the number of an advisory lock: 64 bits, the same in every process.
+
+    Two names that share one only wait for each other without need.
+    """
+    text_ = f"kcr\0{name}" if member is None else f"kcr\0{name}\0{member.group}\0{member.index}"
+    return int.from_bytes(hashlib.blake2b(text_.encode(), digest_size=8).digest(), "big", signed=True)

@@ -6,7 +6,7 @@ Nothing that the rule left alone is written, or even read: a mapping that is the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Final, TypeVar
 
@@ -67,7 +67,7 @@ _BOUND_HEAD: Final = ", ".join(f"{c} = :{c}" if c != "halt" else "halt = CAST(:h
 _UPDATE_HEAD: Final = text(f"UPDATE kcr.region SET {_BOUND_HEAD} WHERE id = :region")  # noqa: S608
 
 # name: insert_head — a new region; its name is unique.
-INSERT_HEAD: Final = text(
+_INSERT_HEAD: Final = text(
     f"INSERT INTO kcr.region (name, {', '.join(HEAD_COLUMNS)}) VALUES (:name, "  # noqa: S608
     + ", ".join(f":{c}" if c != "halt" else "CAST(:halt AS jsonb)" for c in HEAD_COLUMNS)
     + ") RETURNING id"
@@ -115,13 +115,23 @@ def write(session: Session, before: Region, after: Region) -> Region:
     write_table(session, PERSON_RESETS, changes(before.person_resets, after.person_resets))
     _write_skips(session, changes(before.skips, after.skips))
     _write_maps(session, OFFSETS, before.offsets, after.offsets, _offset_rows)
-    _write_maps(session, FROZEN, before.frozen, after.frozen, lambda _, held: {p: () for p in held})
+    _write_maps(session, FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ()))
     _write_maps(session, ECHOES, before.echoes, after.echoes, _offset_rows)
     _write_maps(session, SEEKS, before.seek_maps, after.seek_maps, _seek_rows)
     _write_contributions(session, changes(before.contributions, after.contributions))
     _write_events(session, after)
     ledger.apply(session, after.ledger)
     return _forgotten(after)
+
+
+def write_new(session: Session, region: Region) -> Region:
+    """Write a new region, whatever it holds; the session is about it from now on."""
+    session.region_id = session.rows(_INSERT_HEAD, name=region.name, **head_values(region))[0][0]
+    session.run(_TAKE_GROUPS, groups=sorted(region.rules.groups))
+    # What has no rows yet; its own row and groups are there.
+    bare = Region(name=region.name, spec=region.spec)
+    empty = {f.name: getattr(bare, f.name) for f in fields(Region) if isinstance(getattr(bare, f.name), Mapping)}
+    return write(session, replace(region, **empty), region)
 
 
 def head_values(region: Region) -> dict[str, object]:
@@ -207,11 +217,6 @@ def _write_groups(session: Session, before: Region, after: Region) -> None:
         session.run(_TAKE_GROUPS, groups=fresh)
 
 
-def take_groups(session: Session, region: Region) -> None:
-    """Claim every group of a new region."""
-    session.run(_TAKE_GROUPS, groups=sorted(region.rules.groups))
-
-
 def _write_leases(session: Session, before: Mapping[MemberId, Lease], after: Mapping[MemberId, Lease]) -> None:
     changed = changes(before, after)
     if not changed.written:
@@ -252,7 +257,8 @@ def _write_maps(
     key = (layout.number, *PARTITION)
     rows: list[Values] = []
     for number, held in changed.written.items():
-        known = before[number] if number in before else None
+        # Asked for by its key first: to look for the rows of a map that is new would be one more question.
+        known = before[number] if number in before else None  # noqa: SIM401
         rows += [(number, *p, *values) for p, values in rows_of(known, held).items()]
     if rows:
         _upsert(session, layout.table, key, (*key, *layout.values), rows)
@@ -278,7 +284,9 @@ def _write_contributions(session: Session, changed: Changes[ContributionKey, Con
     """Write contributions. Bounds and committed offsets are kept for the partitions that were contributed."""
     if not changed.written:
         return
-    by = {k: Contributor(incarnation=c.incarnation, contributed_at=c.contributed_at) for k, c in changed.written.items()}
+    by = {
+        k: Contributor(incarnation=c.incarnation, contributed_at=c.contributed_at) for k, c in changed.written.items()
+    }
     write_table(session, CONTRIBUTORS, Changes(written=by))
     rows: list[Values] = []
     for (sequence, member), part in changed.written.items():

@@ -11,6 +11,8 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, StaleEpoch
 from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.member import effects
+from airflow_kcr.protocol.member import events as member_events
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import bounds, out_of_range
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
@@ -29,6 +31,7 @@ from tests.support.judging import (
     positions,
     state,
 )
+from tests.support.lone_member import MINE, LoneMember
 from tests.support.scripts import cuts_of_ten, published, rewind, running, started
 from tests.support.simulation.sinks import FencedSink
 
@@ -151,6 +154,24 @@ def test_c03_a_batch_that_has_begun_counts_as_processed_when_its_partition_is_re
     assert driver.row(batch).outcome is Outcome.DISCARDED
     assert positions(driver) == [0] * 4
     judge(driver)
+
+
+def test_c03_a_member_whose_batch_lost_a_partition_cancels_it_and_asks_for_a_reset_by_itself() -> None:
+    alone = LoneMember().in_batch()
+    alone.feed(member_events.Revoked())
+    assert not alone.wanted(effects.Cancel)
+    alone.assign(MINE[:1], assignment=2)
+    assert [e.batch for e in alone.wanted(effects.Cancel)] == ["b1"]
+    assert [e.cause for e in alone.wanted(effects.RequestReset)] == [ResetCause.BATCH_REFUSED]
+    assert not alone.wanted(effects.Claim)
+
+
+def test_c03_a_member_that_is_assigned_the_same_again_goes_on_with_its_batch() -> None:
+    alone = LoneMember().in_batch()
+    alone.feed(member_events.Revoked())
+    alone.assign(MINE, assignment=2)
+    assert not alone.wanted(effects.Cancel)
+    assert [e.assignment for e in alone.wanted(effects.Claim)] == [2]
 
 
 def test_c03_where_nothing_has_begun_the_rebalance_is_absorbed() -> None:

@@ -21,7 +21,7 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import BatchId, Incarnation
 from airflow_kcr.store.regions import SpecUpdate
-from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, open_cut, positions, state
 from tests.support.lone_member import LoneMember, view_of
 from tests.support.scripts import bound, hourly, located, running
@@ -198,6 +198,7 @@ def test_c15_a_retried_task_with_the_same_nonce_gets_a_new_cut_at_the_same_bound
     assert (again.state, again.sequence) == (RequestState.OPEN, (first.sequence or 0) + 1)
     # Another answer of the brokers changes nothing: the first writer has won.
     located(driver, bound(1), 55)
+    assert {row.offset for row in driver.region.bound_offsets.values()} == {30}
     cut = driver.complete()
     assert set(driver.region.offsets[cut].values()) == {30}
     judge(driver)
@@ -400,6 +401,26 @@ def test_c20_an_index_that_the_spec_has_no_more_is_refused_when_it_wakes_up() ->
     with pytest.raises(UnknownMember, match="indexes 0 to 1"):
         driver.join(old.member)
     assert driver.region == before
+    judge(driver)
+
+
+def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> None:
+    driver = running(members=3, partitions=3)
+    driver.process()
+    driver.cut("n1")
+    asleep = driver.processes[driver.member(2)]
+    driver.store.kill(driver.name)
+    fewer = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}), revision=2)
+    driver.store.change_spec(driver.name, SpecUpdate(at_once=fewer))
+    driver.store.start(driver.name)
+    del driver.processes[asleep.member]
+    for member in driver.all_members():
+        driver.join(member, takeover=True)
+    driver.spread()
+    driver.settle_reset()
+    # Its lease was not over when the region was started.
+    assert driver.region.leases[asleep.member].incarnation == asleep.incarnation
+    assert (state(driver), driver.clock.now) == (RegionState.RUNNING, BEGINNING)
     judge(driver)
 
 

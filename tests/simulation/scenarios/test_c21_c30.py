@@ -29,7 +29,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import CutMode, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint
+from airflow_kcr.protocol.targets import ByDuration, ShiftBy, ToCheckpoint, ToDatetime
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import EventNumber, GroupId, Offset, RegionName, Sequence
 from airflow_kcr.store.memory import MemoryTransactions
@@ -65,8 +65,10 @@ def stopping() -> tuple[Driver, Sequence]:
 
 def test_c21_a_stopping_region_is_not_stopped_before_every_member_has_its_echo() -> None:
     driver, cut = stopping()
+    assert [driver.store.view(driver.name, m).commit for m in driver.all_members()] == [cut, cut]
     driver.echo(driver.member(0))
     assert state(driver) is not RegionState.STOPPED
+    assert [driver.store.view(driver.name, m).commit for m in driver.all_members()] == [None, cut]
     assert driver.store.view(driver.name, driver.member(0)).stopping
     with pytest.raises(BatchRefused):
         driver.begin(driver.member(0))
@@ -151,7 +153,6 @@ def test_c23_a_relative_target_is_resolved_against_the_cut_it_is_applied_at() ->
     driver.process(width=50)
     planned_at = driver.clock.now
     plan_said = [50 - 20] * 4
-    driver.clock.advance(0)
     while driver.clock.now < planned_at + timedelta(minutes=10):
         driver.process()
         driver.wait(60)
@@ -160,6 +161,25 @@ def test_c23_a_relative_target_is_resolved_against_the_cut_it_is_applied_at() ->
     driver.settle_reset()
     assert set(driver.region.offsets[cut].values()) == {150}
     assert positions(driver) == [130] * 4 != plan_said
+    judge(driver)
+
+
+def test_c23_a_duration_counts_back_from_the_moment_it_is_applied_at_and_is_one_instant_for_all_members() -> None:
+    driver = running()
+    driver.process()
+    driver.wait(600)
+    driver.reset(ByDuration(back=timedelta(minutes=5)))
+    driver.wait(60)
+    driver.complete()
+    resets_at = driver.clock.now
+    for member in driver.all_members():
+        driver.claim(member)
+        driver.wait(3)
+        asked = driver.store.view(driver.name, member)
+        assert asked.target == ToDatetime(instant=resets_at - timedelta(minutes=5))
+        assert asked.open.keys() == set(driver.claims(member))
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
     judge(driver)
 
 

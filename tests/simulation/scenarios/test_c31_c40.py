@@ -13,7 +13,14 @@ from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.lifecycle import Memory
-from airflow_kcr.protocol.region.rows import Committed, HaltReason, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.rows import (
+    Committed,
+    HaltReason,
+    PersonResetState,
+    RegionState,
+    RequestState,
+    ResetCause,
+)
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CutMode, CutRules, GroupRules, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.subscriptions import check_topics
@@ -24,7 +31,7 @@ from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.lone_member import LoneMember, claims_of, view_of
-from tests.support.scripts import all_crash, bound, located, rewind, running, started
+from tests.support.scripts import all_crash, bound, cuts_of_ten, located, rewind, running, started
 
 # -- C31, C32 --------------------------------------------------------------------------------------------------------
 
@@ -230,6 +237,14 @@ def test_c37_attempts_are_not_burnt_while_kafka_keeps_the_partitions_of_a_dead_s
 # -- C38 -------------------------------------------------------------------------------------------------------------
 
 
+def claim_until_settled(driver: Driver) -> None:
+    """Let members claim as often as claims of others move the epoch, as they do; each finds its own partitions."""
+    while any(driver.region.members[m].claimed != driver.region.epoch for m in driver.all_members()):
+        for member in driver.all_members():
+            driver.claim(member)
+    driver.settle_reset()
+
+
 def overtaken(policy: OutOfRangePolicy) -> Driver:
     """A region at 50 with its base at 10, whose logs now begin at 20; one member has died."""
     driver = started(Driver(rules=RegionRules(groups={GROUP: group_rules()}, out_of_range=policy)))
@@ -251,7 +266,7 @@ def test_c38_a_base_that_retention_has_overtaken_halts_at_once_with_the_choices(
     assert region.state is RegionState.HALTED
     assert region.halt is not None
     assert region.halt.reason is HaltReason.OUT_OF_RANGE
-    assert "g:t-0 at 10: retention overtook it: the log now starts at 20" in region.halt.text
+    assert "at 10: retention overtook it: the log now starts at 20" in region.halt.text
     assert any("out_of_range" in choice for choice in region.halt.choices)
     assert region.failures == 0
     assert causes(driver)[1:] == [ResetCause.CLAIM]
@@ -263,12 +278,38 @@ def test_c38_a_base_that_retention_has_overtaken_halts_at_once_with_the_choices(
 
 def test_c38_with_a_policy_it_is_a_reset_of_that_cause_with_a_lineage_of_its_own() -> None:
     driver = overtaken(OutOfRangePolicy.EARLIEST)
-    driver.settle_reset()
+    claim_until_settled(driver)
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [20] * 4)
     assert ResetCause.OUT_OF_RANGE in causes(driver)
     begun = [b for b in happened(driver, region_events.ResetBegun) if b.cause is ResetCause.OUT_OF_RANGE]
-    assert begun[0].lineage == 2
+    assert [b.lineage for b in begun] == [2, 3]
     driver.process()
+    judge(driver)
+
+
+@pytest.mark.parametrize("policy", [OutOfRangePolicy.FAIL, OutOfRangePolicy.EARLIEST])
+def test_c38_a_persons_reset_whose_target_is_overtaken_meanwhile_still_ends(policy: OutOfRangePolicy) -> None:
+    driver = started(Driver(rules=RegionRules(groups={GROUP: group_rules()}, out_of_range=policy)))
+    cuts = cuts_of_ten(driver, 2)
+    accepted_reset = driver.reset(ToCheckpoint(sequence=cuts[0]))
+    driver.complete()
+    for partition in tuple(driver.logs):
+        driver.grow(partition, start=15, end=1_000)
+    driver.claim(driver.member(0))
+    if policy is OutOfRangePolicy.EARLIEST:
+        claim_until_settled(driver)
+        assert positions(driver) == [15] * 4
+    else:
+        assert state(driver) is RegionState.HALTED
+    ended = driver.region.person_resets[accepted_reset.nonce]
+    assert ended.state is PersonResetState.FAILED
+    assert ended.failure
+    if policy is OutOfRangePolicy.FAIL:
+        driver.store.start(driver.name)
+        driver.reset(ToEarliest(), forced=True)
+        driver.settle_reset()
+    # The next person's reset is not kept waiting by it.
+    rewind(driver, ToEarliest())
     judge(driver)
 
 
@@ -299,7 +340,8 @@ def test_c39_a_checkpoint_with_a_topic_that_the_spec_has_no_more_is_still_usable
     driver.settle_reset()
     assert state(driver) is RegionState.RUNNING
     rewind(driver, ToCheckpoint(sequence=first))
-    assert (positions(driver, topic="t"), driver.region.seek.keys()) == ([10, 10], set(driver.logs))
+    assert positions(driver, topic="t") == [10, 10]
+    assert set(driver.region.seek) == set(driver.logs)
     driver.process()
     judge(driver)
 
@@ -346,7 +388,7 @@ def after_an_outage(*, catchup: bool, days: float) -> Driver:
 
 def cut_as_they_come(driver: Driver) -> list[float]:
     """Make every cut that the region asks for, and return their bounds in minutes since the beginning."""
-    made = []
+    made: list[float] = []
     while (cut := driver.region.cut) is not None:
         assert cut.bound is not None
         place = 10 * (len(made) + 1)

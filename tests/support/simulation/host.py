@@ -18,12 +18,12 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.membership import Arrival
-from airflow_kcr.protocol.region.rows import OpenTarget
+from airflow_kcr.protocol.region.rows import Batch, OpenTarget
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
 from airflow_kcr.protocol.targets import Target
-from airflow_kcr.protocol.values import AssignmentId, BatchId, GroupPartition, MemberId, Range, RegionName
+from airflow_kcr.protocol.values import AssignmentId, BatchId, GroupPartition, Incarnation, MemberId, Range, RegionName
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import HEARTBEAT, Broker, Consumer, NotInGroup, Unavailable
 from tests.support.simulation.planner import plan
@@ -81,6 +81,10 @@ class Running:
         return min(1.0, (now - self.began) / self.takes)
 
 
+def _unread(why: str) -> events.Event:
+    return events.ReadRefused(why=why)
+
+
 class Host:
     """One process, one member.
 
@@ -107,6 +111,9 @@ class Host:
         """Whether, until then, the sinks fail in a reset; otherwise they hang."""
 
         self.running: Running | None = None
+        self.row: Batch | None = None
+        """The newest batch that the store let begin: what the pipeline is told about itself."""
+
         self.token = f"{member}/{self.world.random.getrandbits(40):x}"
         self.consumer: Consumer | None = None
         self.consumer_open = False
@@ -196,7 +203,7 @@ class Host:
             case effects.Renew():
                 self._renew(effect)
             case effects.Read():
-                self._call(lambda: events.ViewRead(view=store.view(name, self.member)))
+                self._call(lambda: events.ViewRead(view=store.view(name, self.member)), _unread)
             case effects.Settle():
                 self._tell(lambda: store.settle(name))
             case effects.Join():
@@ -215,7 +222,7 @@ class Host:
                 self._tell(lambda: store.report_out_of_range(name, caller, observed))
             case effects.Begin(request=request):
                 self._call(
-                    lambda: events.Begun(batch=store.begin_batch(name, request).batch),
+                    lambda: self._begun(store.begin_batch(name, request)),
                     lambda why: events.BeginRefused(batch=request.batch, why=why),
                 )
             case effects.Run():
@@ -344,13 +351,17 @@ class Host:
             lease = self.machine.timeouts.lease
             beat = self.around.store.renew(self.around.name, self.member, effect.incarnation, lease)
             if not beat.renewed:
-                return events.RenewalRefused(incarnation=beat.incarnation)
+                return events.RenewalRefused(incarnation=beat.incarnation, epoch=beat.epoch, counter=beat.counter)
             if self.world.now < self.hints_back_at and self.machine.view is not None:
                 return events.Renewed(sent_at=sent_at, counter=self.machine.view.counter)
             due = beat.due_at is not None and beat.due_at <= beat.now
-            return events.Renewed(sent_at=sent_at, counter=beat.counter, due=due)
+            return events.Renewed(sent_at=sent_at, counter=beat.counter, due=due, epoch=beat.epoch)
 
-        self._call(ask)
+        self._call(ask, lambda why: events.RenewalRefused(incarnation=Incarnation(0)))
+
+    def _begun(self, row: Batch) -> events.Event:
+        self.row = row
+        return events.Begun(batch=row.batch)
 
     def _claim(self, effect: effects.Claim) -> None:
         def ask() -> events.Event:
@@ -498,8 +509,13 @@ class Host:
         if self.around.delivery is not Delivery.EXACTLY_ONCE:
             self.around.open_sink.write(run.batch, run.ranges, share)
             return True
-        row = next(b for b in self.around.store.batches(self.around.name) if b.batch == run.batch)
-        return share == 1.0 and self.around.fenced_sink.publish(row.epoch, row.lineage, run.ranges, run.progress)
+        row = self.row
+        return (
+            share == 1.0
+            and row is not None
+            and row.batch == run.batch
+            and self.around.fenced_sink.publish(row.epoch, row.lineage, run.ranges, run.progress)
+        )
 
     def _write_partial(self) -> None:
         if self.running is not None and not self.running.cancelled:
@@ -536,9 +552,10 @@ class Host:
         found = {p: self._found(p, t, effect.target) for p, t in effect.open.items()}
         sink = self.around.fenced_sink
         if self.around.delivery is Delivery.EXACTLY_ONCE:
-            if not sink.raise_fence(effect.epoch):
-                why = f"the fence stands at {sink.fence}, above epoch {effect.epoch}"
-                self.deliver(events.SinkFailed(epoch=effect.epoch, why=why))
+            newest = max((lineage for lineage, _ in sink.progress.values()), default=effect.lineage)
+            if not sink.raise_fence(effect.epoch) or newest > effect.lineage:
+                why = f"the fence stands at {sink.fence}, progress is of lineage {newest}"
+                self.deliver(events.SinkFailed(epoch=effect.epoch, why=why, fence=sink.fence, lineage=newest))
                 return
             for partition, offset in effect.resume.items():
                 sink.roll_back(partition, effect.lineage, offset)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from airflow_kcr.protocol.region.rows import Batch
     from tests.support.simulation.run import Simulation
 
+_NEVER = "is below it and was never accepted"
+
 Places = set[tuple[GroupPartition, int]]
 
 
@@ -24,8 +26,31 @@ def judge(simulation: Simulation) -> tuple[str, ...]:
     history = History(events=simulation.events(), batches=batches)
     violations = [f"{v.invariant}: {v.detail} {v.events}" for v in verify(history)]
     if simulation.restored:
-        return tuple(violations)
+        # Sinks hold what the store has forgotten. Where their progress decides, records go on beyond what the ledger
+        # knows of; whatever else the remaining history says must hold as ever.
+        forgotten = simulation.shape.delivery is Delivery.EXACTLY_ONCE
+        lost = (*_restored(simulation), *violations)
+        return tuple(v for v in lost if not (forgotten and v.startswith("R1a") and v.split(" (")[0].endswith(_NEVER)))
     return (*violations, *_output(simulation, batches))
+
+
+def _restored(simulation: Simulation) -> list[str]:
+    """C33: whoever remembers later numbers than the restored store halts the region, and no number is used again."""
+    said: list[str] = []
+    backup, floor, seen = simulation.restored_to, 0, False
+    for event in simulation.events()[0 if backup is None else backup.counter :]:
+        match event.body:
+            case events.StoreRestoredSeen(member=member):
+                seen = True
+                floor = max(floor, *(e for h, e in simulation.witnesses if h.member == member), 0)
+            case events.ResetBegun(epoch=epoch) if epoch <= floor:
+                said.append(f"C33: epoch {epoch} begins again, a member had seen {floor}")
+            case _:
+                pass
+    later = [h for h, epoch in simulation.witnesses if h.alive and backup is not None and epoch > backup.epoch]
+    if later and not seen:
+        said.append(f"C33: {later[0].member} has seen later numbers, the region was not halted")
+    return said
 
 
 def _output(simulation: Simulation, batches: tuple[Batch, ...]) -> list[str]:

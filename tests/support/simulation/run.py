@@ -27,7 +27,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import CutMode, CutRules, GroupRules, OutOfRangePolicy, RegionRules, RetentionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, RegionName
+from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, MemberId, Nonce, RegionName
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
@@ -86,7 +86,7 @@ def drawn(world: World) -> Shape:
         delivery=random.choice(list(Delivery)),
         static=random.random() < 0.6,
         period=None if by_count else random.choice((None, 7, 15)),
-        records=random.randint(5, 60) if by_count else None,
+        records=random.randint(20, 60) if by_count else None,
         mode=random.choice((CutMode.AUTO, CutMode.AUTO, CutMode.DAG_RUN)),
         catchup=random.random() < 0.3,
         faults=random.randint(0, 7),
@@ -124,6 +124,10 @@ class Simulation:
 
         self.restored = False
         """Whether the store was put back to an older state: its history no longer has all that happened."""
+
+        self.restored_to: Region | None = None
+        self.witnesses: tuple[tuple[Host, Epoch], ...] = ()
+        """The processes that lived through the newest restore, with the newest epoch that each had seen."""
 
     # -- the region ----------------------------------------------------------------------------------------------
 
@@ -224,6 +228,8 @@ class Simulation:
     def restore(self, backup: Snapshot) -> None:
         """Put the store back to a backup."""
         self.restored = True
+        self.restored_to = backup.region
+        self.witnesses = tuple((h, h.machine.newest_epoch) for h in self.hosts.values())
         self.notes.append(f"{self.world.now:.2f} the store is as it was at event {backup.region.counter}")
         put_back(self.inner, backup)
 

@@ -115,7 +115,7 @@ STATEMENTS: Final = (
     )
     """,
     """
-    CREATE INDEX claim_owner ON kcr.claim (region_id, group_id, owner_index)
+    CREATE INDEX claim_owner ON kcr.claim (owner_index, group_id, region_id)
     """,
     # The ledger. Its region is no foreign key: every begin would lock the one region row.
     """
@@ -147,7 +147,7 @@ STATEMENTS: Final = (
         WHERE outcome IS NULL
     """,
     """
-    CREATE INDEX batch_unaccepted ON kcr.batch (region_id, lineage)
+    CREATE INDEX batch_unaccepted ON kcr.batch (region_id, epoch)
         WHERE outcome IN ('unknown', 'discarded')
     """,
     """

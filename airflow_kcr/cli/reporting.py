@@ -1,0 +1,35 @@
+"""How a command ends: its exit status, and one sentence on standard error (interfaces.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+import typer
+
+from airflow_kcr.errors import ConfigurationError, KcrError, RefusedError, StoreError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = ((ConfigurationError, 2), (RefusedError, 3), (StoreError, 4))
+
+
+def exit_status(error: KcrError) -> int:
+    """Return the exit status of a command that failed with this error; 1 where none is more telling."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 1)
+
+
+def reported(command: Callable[P, T]) -> Callable[P, T]:
+    """Return the command, ending with a sentence and its exit status where it fails for a reason of ours."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except KcrError as error:
+            typer.echo(f"kcr: {error.message}", err=True)
+            raise typer.Exit(exit_status(error)) from error
+
+    return run

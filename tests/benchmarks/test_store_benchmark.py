@@ -1,0 +1,183 @@
+"""What the store costs: permits, a cut's completion, a reset's begin, a plan's reading, idle heartbeats, memory.
+
+Measures and prints; asserts no time. Run with `pytest -m benchmark -s tests/benchmarks`. Every figure is a whole
+transaction, its COMMIT waiting for the disk (`fsync` and `synchronous_commit` on), over the Unix socket of a server on
+the same machine.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from statistics import median
+from time import perf_counter
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import BatchId, Incarnation, Offset, Range, Sequence
+from airflow_kcr.store.postgres import PostgresTransactions
+from tests.support.driver import GROUP, Driver, group_rules
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(1800)]
+
+ROUNDS = 20
+
+
+@pytest.fixture
+def durable_url(database_url: str) -> Iterator[str]:
+    """The database of this test, on a server that waits for the disk while the test runs."""
+    _set(database_url, "on")
+    try:
+        yield database_url
+    finally:
+        _set(database_url, "off")
+
+
+def _set(url: str, value: str) -> None:
+    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        execute(url, f"ALTER SYSTEM SET {setting} = {value}")
+    execute(url, "SELECT pg_reload_conf()")
+
+
+def execute(url: str, statement: str) -> list[tuple[object, ...]]:
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        result = connection.exec_driver_sql(statement)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+@contextmanager
+def driver_over(url: str, partitions: int, members: int = 1) -> Iterator[Driver]:
+    # A long lease, so that nothing expires while a slow machine is measured; the connections keep their own times.
+    rules = RegionRules(groups={GROUP: group_rules(members=members)}, timeouts=Timeouts(lease=timedelta(hours=1)))
+    with PostgresTransactions.connect(url, lambda _: rules) as store:
+        driver = Driver(partitions=partitions, rules=rules, transactions=store)
+        for partition in driver.logs:
+            driver.grow(partition, end=1_000_000_000)
+        driver.up()
+        yield driver
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Return how many milliseconds a call takes."""
+    started = perf_counter()
+    call()
+    return (perf_counter() - started) * 1000
+
+
+def show(title: str, header: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+    texts = [header, *[tuple(f"{c:.2f}" if isinstance(c, float) else str(c) for c in row) for row in rows]]
+    print(f"\n{title}")  # noqa: T201 (a benchmark prints)
+    for row in texts:
+        print("  " + "".join(f"{cell:>16}" for cell in row))  # noqa: T201
+
+
+@pytest.mark.parametrize("total", [1_000, 10_000])
+def test_begin_and_end(durable_url: str, total: int) -> None:
+    with driver_over(durable_url, partitions=total) as driver:
+        rows = [_batches(driver, width) for width in (10, 100, 1_000)]
+    hot = execute(durable_url, "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'claim'")
+    show(
+        f"begin and end, {ROUNDS} rounds, {total} partitions, ms (claims updated, of these in place: {hot})",
+        ("ranges", "begin median", "end median", "begin max", "end max"),
+        rows,
+    )
+
+
+def _batches(driver: Driver, width: int) -> tuple[object, ...]:
+    member, epoch = driver.member(0), driver.region.epoch
+    begins, ends = [], []
+    held = sorted(driver.logs)[:width]
+    for number in range(ROUNDS):
+        batch = BatchId(f"b-{width}-{number}")
+        claims = driver.region.claims
+        ranges = {p: Range(place, Offset(place + 100)) for p in held if (place := claims[p].position) is not None}
+        request = BatchRequest(batch=batch, member=member, incarnation=Incarnation(1), epoch=epoch, ranges=ranges)
+        begins.append(timed(partial(driver.store.begin_batch, driver.name, request)))
+        ends.append(timed(partial(driver.store.end_batch, driver.name, batch, member, Incarnation(1))))
+    return width, median(begins), median(ends), max(begins), max(ends)
+
+
+def test_cut_reset_and_view(durable_url: str) -> None:
+    rows = []
+    for total in (100, 1_000, 10_000):
+        # Every size has the same database, emptied: what one leaves behind must not slow the next.
+        execute(durable_url, "TRUNCATE kcr.region, kcr.batch CASCADE")
+        with driver_over(durable_url, partitions=total) as driver:
+            rows.append((total, *_cuts_and_resets(driver)))
+    show(
+        "last contribution with completion, reset begin, a member's view: ms, median; MiB at the peak of a completion",
+        ("partitions", "completion", "reset begin", "view", "MiB"),
+        rows,
+    )
+
+
+def _cuts_and_resets(driver: Driver) -> tuple[object, ...]:
+    driver.process(width=100)
+    completions, begins, views, peaks = [], [], [], []
+    for turn in range(6):
+        driver.request_cut(f"n{turn}")
+        contribute = partial(driver.store.contribute, driver.name, _part(driver))
+        if turn == 0:  # tracing costs time, so once and apart
+            tracemalloc.start()
+            contribute()
+            peaks.append(tracemalloc.get_traced_memory()[1] / 2**20)
+            tracemalloc.stop()
+        else:
+            completions.append(timed(contribute))
+        driver.publish()
+        views.append(timed(partial(driver.store.view, driver.name, driver.member(0))))
+        caller = driver.caller(driver.member(0))
+        begins.append(timed(partial(driver.store.request_reset, driver.name, caller, ResetCause.LEASE_LOST, "")))
+        driver.settle_reset()
+    return median(completions), median(begins), median(views), max(peaks)
+
+
+def _part(driver: Driver) -> Part:
+    region = driver.region
+    offsets = {p: c.position for p, c in region.claims.items() if c.position is not None}
+    return Part(
+        sequence=region.open_cut or Sequence(0),
+        member=driver.member(0),
+        incarnation=Incarnation(1),
+        epoch=region.epoch,
+        offsets=OffsetMap(offsets),
+        bounds={p: driver.logs[p] for p in offsets},
+    )
+
+
+def test_an_idle_region_of_a_hundred_members(durable_url: str) -> None:
+    with driver_over(durable_url, partitions=100, members=100) as driver:
+        lease = driver.region.rules.timeouts.lease
+        before = _transactions(durable_url)
+        spent = [
+            timed(partial(driver.store.renew, driver.name, member, Incarnation(1), lease))
+            for _ in range(5)
+            for member in sorted(driver.processes)
+        ]
+        counted = (_transactions(durable_url) - before) / len(spent)
+    show(
+        "heartbeats of 100 idle members, one each 2 s",
+        ("transactions each", "statements/s", "ms, median", "share of a core"),
+        [(counted, counted * 100 / 2, median(spent), f"{sum(spent) / len(spent) / 1000 * 50:.1%}")],
+    )
+
+
+def _transactions(url: str) -> int:
+    """Return how many transactions this database has seen, the caller's own few among them."""
+    execute(url, "SELECT pg_sleep(1.2)")  # the counters are reported once a second
+    ((count,),) = execute(url, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+    if not isinstance(count, int):
+        raise TypeError(count)
+    return count

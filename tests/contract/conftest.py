@@ -1,0 +1,80 @@
+"""One suite, two stores: whatever a test says here holds for both, the real one first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.rules import RegionRules
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.stores import DatabaseClock, Specs, Subject, memory_subject, postgres_store, postgres_subject
+from tests.support.twin import Twin
+
+
+class Drive(Protocol):
+    """Makes a driver over the store under test."""
+
+    def __call__(
+        self,
+        *,
+        partitions: int = 4,
+        members: int = 2,
+        delivery: Delivery = Delivery.AT_LEAST_ONCE,
+        rules: RegionRules | None = None,
+    ) -> Driver: ...
+
+
+@pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.postgres), "memory"])
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    """A store with nothing in it."""
+    if request.param == "memory":
+        with memory_subject() as memory:
+            yield memory
+    else:
+        with postgres_subject(request.getfixturevalue("database_url")) as postgres:
+            yield postgres
+
+
+@pytest.fixture
+def drive(subject: Subject) -> Drive:
+    """A driver over the store under test."""
+
+    def make(
+        *,
+        partitions: int = 4,
+        members: int = 2,
+        delivery: Delivery = Delivery.AT_LEAST_ONCE,
+        rules: RegionRules | None = None,
+    ) -> Driver:
+        rules = rules or RegionRules(groups={GROUP: group_rules(members=members, delivery=delivery)})
+        return Driver(
+            partitions=partitions,
+            rules=subject.specs.note(rules),
+            transactions=subject.transactions,
+            clock=subject.clock,
+        )
+
+    return make
+
+
+@pytest.fixture
+def drive_twins(database_url: str) -> Iterator[Drive]:
+    """A driver over both stores at once, compared as a whole after every call."""
+    specs = Specs()
+    with postgres_store(database_url, specs.read) as store:
+
+        def make(
+            *,
+            partitions: int = 4,
+            members: int = 2,
+            delivery: Delivery = Delivery.AT_LEAST_ONCE,
+            rules: RegionRules | None = None,
+        ) -> Driver:
+            rules = specs.note(rules or RegionRules(groups={GROUP: group_rules(members=members, delivery=delivery)}))
+            clock = DatabaseClock(database_url)
+            return Driver(partitions=partitions, rules=rules, transactions=Twin(store), clock=clock)
+
+        yield make

@@ -1,0 +1,300 @@
+"""Members, leases and batches: who may act, how long, and that a repeated call finds out instead of doing it twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused, LeaseExpired, MemberInUse, StaleEpoch, UnknownMember
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import BatchId, GroupId, Incarnation, MemberId, Offset, Range
+from tests.contract.conftest import Drive
+from tests.support.driver import Driver
+from tests.support.stores import Subject, expire
+
+LEASE = timedelta(seconds=10)
+
+
+def request(driver: Driver, batch: str, width: int = 5) -> BatchRequest:
+    member = driver.member(0)
+    caller = driver.caller(member)
+    held = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
+    return BatchRequest(
+        batch=BatchId(batch),
+        member=member,
+        incarnation=caller.incarnation,
+        epoch=caller.epoch,
+        ranges={p: Range(o, Offset(o + width)) for p, o in held.items()},
+    )
+
+
+def test_an_incarnation_is_registered_with_a_fresh_lease(drive: Drive) -> None:
+    driver = drive()
+    driver.store.start(driver.name)
+    assert driver.join(driver.member(0)) == 1
+    region, now = driver.store.read(driver.name)
+    lease = region.leases[driver.member(0)]
+    assert lease.incarnation == 1
+    assert timedelta(0) < lease.until - now <= LEASE
+
+
+def test_a_repeated_token_is_the_same_incarnation(drive: Drive) -> None:
+    driver = drive()
+    driver.store.start(driver.name)
+    arrival = Arrival(member=driver.member(0), token="t-1", label="here")
+    assert [driver.store.register(driver.name, arrival) for _ in range(3)] == [1, 1, 1]
+    assert sum(e.kind == "MemberRegistered" for e in driver.events) == 1
+
+
+def test_a_live_index_is_not_taken_by_accident_but_on_purpose(drive: Drive) -> None:
+    driver = drive()
+    driver.store.start(driver.name)
+    driver.join(driver.member(0))
+    with pytest.raises(MemberInUse):
+        driver.store.register(driver.name, Arrival(member=driver.member(0), token="t-2"))
+    assert driver.store.register(driver.name, Arrival(member=driver.member(0), token="t-2", takeover=True)) == 2
+    beat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    assert (beat.renewed, beat.incarnation) == (False, 2)
+
+
+def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.store.start(driver.name)
+    driver.join(driver.member(0))
+    subject.clock.advance(8)
+    beat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    assert beat.renewed
+    assert (beat.counter, beat.epoch) == (driver.region.counter, driver.region.epoch)
+    subject.clock.advance(8)
+    region, now = driver.store.read(driver.name)
+    assert timedelta(0) < region.leases[driver.member(0)].until - now < timedelta(seconds=3)
+
+
+def test_a_renewal_changes_nothing_but_the_lease(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    before = driver.region
+    subject.clock.advance(1)
+    driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    after = driver.region
+    assert after.leases != before.leases
+    assert (after.counter, after.due_at) == (before.counter, before.due_at)
+    assert dict(after.members) == dict(before.members)
+
+
+def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    expire(subject)
+    until = driver.region.leases[driver.member(0)].until
+    beat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    assert not beat.renewed
+    assert beat.now > until
+    assert driver.region.leases[driver.member(0)].until == until
+    with pytest.raises(LeaseExpired):
+        driver.store.leave(driver.name, driver.member(0), Incarnation(1))
+    assert driver.join(driver.member(0)) == 2
+
+
+def test_only_a_registered_member_renews(drive: Drive) -> None:
+    driver = drive()
+    driver.store.start(driver.name)
+    with pytest.raises(UnknownMember):
+        driver.store.renew(driver.name, MemberId(GroupId("g"), 1), Incarnation(1), LEASE)
+
+
+def test_who_left_does_not_renew(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.leave(driver.member(0))
+    assert not driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE).renewed
+    assert {c.owner for c in driver.region.claims.values()} == {None, driver.member(1)}
+
+
+def test_a_view_is_what_a_member_holds(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    view = driver.store.view(driver.name, driver.member(1))
+    assert set(view.claims) == {driver.partition(2), driver.partition(3)}
+    assert {c.position for c in view.claims.values()} == {10}
+    assert (view.state, view.incarnation, view.acknowledged) == (RegionState.RUNNING, 1, True)
+
+
+def test_a_view_is_there_while_others_have_open_entries(drive: Drive) -> None:
+    driver = drive()
+    driver.store.start(driver.name)
+    driver.join(driver.member(0))
+    driver.join(driver.member(1))
+    driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])
+    assert set(driver.store.view(driver.name, driver.member(0)).claims) == {driver.partition(0), driver.partition(1)}
+    assert driver.store.view(driver.name, driver.member(1)).claims == {}
+
+
+def test_a_batch_begins_once_and_its_row_is_the_answer_each_time(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    asked = request(driver, "b-1")
+    rows = [driver.store.begin_batch(driver.name, asked) for _ in range(2)]
+    assert rows[0] == rows[1] == driver.store._transactions.batch(driver.name, BatchId("b-1"))
+    assert (rows[0].outcome, rows[0].ranges, rows[0].begun_after) == (None, asked.ranges, driver.region.counter)
+    assert len(driver.batches) == 1
+    assert dict(driver.region.running) == {BatchId("b-1"): rows[0]}
+
+
+def test_positions_move_when_a_batch_ends_and_an_end_may_be_repeated(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.store.begin_batch(driver.name, request(driver, "b-1"))
+    claims = driver.region.claims
+    assert {(c.position, c.begun_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(0, 5)}
+    for _ in range(2):
+        driver.store.end_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+    claims = driver.region.claims
+    assert {(c.position, c.begun_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(5, 5)}
+    assert [b.outcome for b in driver.batches] == [Outcome.DONE]
+    assert driver.region.running == {} or not dict(driver.region.running)
+
+
+def test_an_id_of_a_batch_is_used_once_for_ever(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.store.begin_batch(driver.name, request(driver, "b-1"))
+    driver.store.end_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+    first = driver.batches
+    with pytest.raises(BatchRefused):
+        driver.store.begin_batch(driver.name, request(driver, "b-1"))
+    assert driver.batches == first
+
+
+def test_nothing_begins_where_something_is_in_flight(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.store.begin_batch(driver.name, request(driver, "b-1"))
+    with pytest.raises(BatchRefused, match="has not ended"):
+        driver.store.begin_batch(driver.name, request(driver, "b-2"))
+    driver.store.discard_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+    driver.store.discard_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+    assert [b.outcome for b in driver.batches] == [Outcome.DISCARDED]
+
+
+def test_a_batch_of_an_older_epoch_neither_begins_nor_ends(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    asked = request(driver, "b-1")
+    driver.store.begin_batch(driver.name, asked)
+    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "")
+    with pytest.raises(StaleEpoch):
+        driver.store.end_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+    with pytest.raises(StaleEpoch):
+        driver.store.begin_batch(driver.name, replace(asked, batch=BatchId("b-2")))
+    driver.settle_reset()
+    assert [b.outcome for b in driver.batches] == [Outcome.DISCARDED]
+
+
+def test_a_batch_is_found_by_any_offset_in_it(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.process(width=10)
+    driver.process(width=10)
+    partition = driver.partition(0)
+
+    def found(offset: int) -> list[Range]:
+        rows = subject.transactions.batches_with(driver.name, partition, Offset(offset))
+        return [b.ranges[partition] for b in rows]
+
+    assert found(0) == found(9) == [(0, 10)]
+    assert found(10) == [(10, 20)]
+    assert found(20) == []
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.settle_reset()
+    driver.process(width=10)
+    assert found(5) == [(0, 10), (0, 10)]
+
+
+def test_what_a_reset_goes_back_before_is_undone_where_it_is_and_no_further(drive: Drive) -> None:
+    driver = drive(members=1)
+    driver.up()
+    driver.process(width=10)
+    driver.cut("n1")
+    driver.process(width=10)
+    driver.process(width=10)
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    assert [b.outcome for b in driver.batches] == [Outcome.DONE, Outcome.UNDONE, Outcome.UNDONE]
+    assert driver.batches[1].undone_from == {p: r.from_ for p, r in driver.batches[1].ranges.items()}
+
+
+def test_the_ledger_is_in_the_order_of_the_begins(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    for _ in range(5):
+        driver.process()
+    assert [b.batch for b in driver.batches] == sorted(
+        (b.batch for b in driver.batches), key=lambda b: int(b.rpartition("-")[2])
+    )
+    assert all(b.begun_at <= (b.ended_at or b.begun_at) for b in driver.batches)
+
+
+def test_a_takeover_notes_when_the_old_batch_is_quiet(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.begin(driver.member(0))
+    lease = driver.region.leases[driver.member(0)]
+    driver.join(driver.member(0), takeover=True)
+    row = driver.batches[0]
+    assert row.quiet_after == lease.until + timedelta(seconds=30)
+    assert driver.region.running[row.batch] == row
+
+
+def test_a_claim_where_another_had_begun_begins_a_reset(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    epoch = driver.region.epoch
+    driver.claim(driver.member(0), sorted(driver.logs))
+    region = driver.region
+    assert region.epoch == epoch + 1
+    assert region.resets[region.epoch].cause is ResetCause.CLAIM
+    assert region.state is RegionState.RESETTING
+
+
+def test_a_claim_where_nothing_had_begun_is_absorbed(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    epoch = driver.region.epoch
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert driver.region.epoch == epoch
+    assert {c.owner for c in driver.region.claims.values()} == {driver.member(0)}
+
+
+def test_an_initial_offset_is_stored_once(drive: Drive) -> None:
+    driver = drive()
+    for partition in driver.logs:
+        driver.grow(partition, start=7, end=50)
+    driver.up()
+    first = dict(driver.region.initial)
+    assert {row.offset for row in first.values()} == {7}
+    for partition in driver.logs:
+        driver.grow(partition, start=20, end=50)
+    driver.claim(driver.member(0))
+    assert dict(driver.region.initial) == first
+
+
+def test_a_rule_sees_what_was_committed_before(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    seen: list[Region] = []
+
+    def look(region: Region, now: object) -> Region:
+        seen.append(region)
+        return region
+
+    counter = driver.region.counter
+    subject.transactions.decide(driver.name, look)
+    assert seen[0].counter == counter == driver.region.counter
+    assert seen[0].events == ()

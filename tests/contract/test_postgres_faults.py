@@ -1,0 +1,550 @@
+"""What only a real server can show: frozen and killed processes, lost answers, full queues, dead connections."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from statistics import median
+from time import monotonic
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.pool import NullPool, QueuePool
+
+from airflow_kcr.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import Outcome
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import (
+    BatchId,
+    EventNumber,
+    Incarnation,
+    MemberId,
+    Nonce,
+    Offset,
+    Range,
+    Sequence,
+)
+from airflow_kcr.store.postgres import PostgresTransactions, build_engine, listening
+from airflow_kcr.store.regions import RegionStore
+from tests.support.cutting_proxy import Cut, CuttingProxy, cutting_proxy
+from tests.support.driver import GROUP, Driver, group_rules
+
+pytestmark = pytest.mark.postgres
+
+QUICK = Timeouts(lease=timedelta(seconds=3), renew=timedelta(seconds=1))
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    """An engine that gives up quickly; every connection has to be given back."""
+    made = build_engine(database_url, timeouts=QUICK, application="kcr-test", connections=20)
+    yield made
+    assert isinstance(made.pool, QueuePool)
+    assert made.pool.checkedout() == 0
+    made.dispose()
+
+
+@pytest.fixture
+def rules() -> RegionRules:
+    return RegionRules(groups={GROUP: group_rules(members=2)})
+
+
+@pytest.fixture
+def store(engine: Engine, rules: RegionRules) -> Iterator[PostgresTransactions]:
+    made = PostgresTransactions(engine, lambda _: rules)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def driver(store: PostgresTransactions, rules: RegionRules) -> Driver:
+    made = Driver(rules=rules, transactions=store)
+    made.up()
+    return made
+
+
+def execute(url: str, statement: str, **parameters: object) -> list[tuple[object, ...]]:
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        result = connection.execute(text(statement), parameters)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def end_backends(url: str, state: str) -> None:
+    """End every backend of the engine under test that is in a state, and wait until they are gone."""
+    execute(
+        url,
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE application_name = 'kcr-test' AND state = :state AND datname = current_database()",
+        state=state,
+    )
+
+
+# -- how connections are set up --------------------------------------------------------------------------------------
+
+
+def test_every_connection_gives_up_in_time(engine: Engine) -> None:
+    expected = {
+        "idle_in_transaction_session_timeout": QUICK.idle_in_transaction_session_timeout,
+        "lock_timeout": QUICK.lock_timeout,
+        "statement_timeout": QUICK.statement_timeout,
+    }
+    with engine.connect() as connection:
+        for name, span in expected.items():
+            shown = connection.execute(
+                text("SELECT make_interval(secs => setting::float / 1000) FROM pg_settings WHERE name = :n"),
+                {"n": name},
+            ).scalar_one()
+            assert shown == span, name
+        assert connection.execute(text("SHOW transaction_isolation")).scalar_one() == "read committed"
+        assert connection.execute(text("SHOW application_name")).scalar_one() == "kcr-test"
+
+
+def test_settings_of_the_url_are_kept(database_url: str) -> None:
+    url = make_url(database_url).update_query_dict({"options": "-c work_mem=5MB -c lock_timeout=1"})
+    engine = build_engine(url, timeouts=QUICK)
+    with engine.connect() as connection:
+        assert connection.execute(text("SHOW work_mem")).scalar_one() == "5MB"
+        assert connection.execute(text("SHOW lock_timeout")).scalar_one() == "1800ms"
+    engine.dispose()
+
+
+# -- the store away ---------------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_not_there_is_unavailable_and_its_password_no_ones_business() -> None:
+    with PostgresTransactions.connect("postgresql://me:secret@127.0.0.1:1/kcr?password=secret", _none) as store:
+        with pytest.raises(StoreUnavailable, match=r"me@127\.0\.0\.1:1/kcr") as caught:
+            store.names()
+        assert "secret" not in str(caught.value)
+        assert "tried for" in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_unavailable(database_url: str) -> None:
+    url = make_url(database_url).set(database="nowhere")
+    with PostgresTransactions.connect(url, _none) as store, pytest.raises(StoreUnavailable):
+        store.names()
+
+
+def _none(spec: str) -> RegionRules:
+    raise AssertionError(spec)
+
+
+def test_a_pooled_connection_that_died_is_replaced_unnoticed(database_url: str, driver: Driver) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: driver.begin(driver.member(0)),
+        lambda: driver.store.settle(driver.name),
+        lambda: driver.store.read(driver.name),
+        lambda: driver.store.renew(driver.name, driver.member(0), Incarnation(1), timedelta(seconds=3)),
+        driver.store.names,
+    ]
+    for call in calls:
+        end_backends(database_url, "idle")
+        call()
+    assert len(driver.batches) == 1
+
+
+@pytest.mark.parametrize("verb", ["decide", "permit"])
+def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver: Driver, verb: str) -> None:
+    before = driver.region, driver.events, driver.batches
+    ended = threading.Event()
+
+    def rule(region: Region, now: datetime) -> Region:
+        if not ended.is_set():
+            ended.set()
+            end_backends(database_url, "idle in transaction")
+        return region
+
+    transactions = driver.store._transactions
+    place = driver.partition(0)
+
+    def failed(region: Region, now: datetime) -> Region:
+        return replace(rule(region, now), failures=region.failures + 1)
+
+    def moved(region: Region, now: datetime) -> Region:
+        return replace(region, claims={place: replace(rule(region, now).claims[place], begun_to=Offset(7))})
+
+    calls: dict[str, Callable[[], Region]] = {
+        "decide": lambda: transactions.decide(driver.name, failed),
+        "permit": lambda: transactions.permit(driver.name, driver.member(0), BatchId("b"), frozenset({place}), moved),
+    }
+    with pytest.raises(StoreUnavailable):
+        calls[verb]()
+    assert (driver.region.failures, driver.events, driver.batches) == (before[0].failures, before[1], before[2])
+    assert dict(driver.region.claims) == dict(before[0].claims)
+
+
+def test_waiting_too_long_for_the_lock_is_busy_and_changes_nothing(database_url: str, driver: Driver) -> None:
+    before = driver.events
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        # By other means than a store: its own timeouts would end it.
+        with psycopg.connect(_dsn(database_url)) as connection:
+            connection.execute("LOCK TABLE kcr.region IN ACCESS EXCLUSIVE MODE")
+            held.set()
+            release.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(10)
+        with pytest.raises(StoreBusy, match="too long"):
+            driver.store.settle(driver.name)
+    finally:
+        release.set()
+        thread.join()
+    assert driver.events == before
+
+
+def _dsn(url: str) -> str:
+    parsed = make_url(url)
+    return psycopg.conninfo.make_conninfo(host=str(parsed.query["host"]), user=parsed.username, dbname=parsed.database)
+
+
+# -- C25: a process frozen between the lock and COMMIT ----------------------------------------------------------------
+
+FROZEN = """
+import os, signal, sys
+from datetime import timedelta
+from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.store.postgres import PostgresTransactions
+from dataclasses import replace
+from tests.support.driver import GROUP, group_rules
+
+rules = RegionRules(groups={GROUP: group_rules(members=2)})
+times = Timeouts(lease=timedelta(seconds=3), renew=timedelta(seconds=1))
+
+def freeze(region, now):
+    print("locked", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return replace(region, failures=region.failures + 1)
+
+with PostgresTransactions.connect(sys.argv[1], lambda text: rules, timeouts=times) as store:
+    store.names()
+    try:
+        store.decide("flights", freeze)
+        print("committed", flush=True)
+    except KcrError as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def test_c25_a_process_frozen_with_the_lock_does_not_freeze_the_region(
+    database_url: str, driver: Driver, pytestconfig: pytest.Config
+) -> None:
+    frozen = subprocess.Popen(
+        [sys.executable, "-c", FROZEN, database_url], cwd=pytestconfig.rootpath, stdout=subprocess.PIPE, text=True
+    )
+    with frozen:
+        assert frozen.stdout is not None
+        try:
+            assert frozen.stdout.readline() == "locked\n"
+            started = monotonic()
+            driver.store.settle(driver.name)
+            waited = monotonic() - started
+            # Half a lease is when the server ends it; what is above is the load of the machine.
+            assert waited < QUICK.lease.total_seconds()
+            os.kill(frozen.pid, signal.SIGCONT)
+            assert frozen.stdout.readline() == "StoreBusy\n"
+        finally:
+            frozen.kill()
+    assert driver.region.failures == 0
+
+
+# -- C46: begins beside transitions ------------------------------------------------------------------------------------
+
+
+def test_c46_two_begins_beside_transitions_neither_deadlock_nor_wait_for_ever(driver: Driver) -> None:
+    stop = threading.Event()
+
+    def work(index: int) -> int:
+        done = 0
+        while not stop.is_set():
+            driver.store.renew(driver.name, driver.member(index), Incarnation(1), timedelta(seconds=10))
+            driver_batch(driver, index, BatchId(f"b-{index}-{done}"))
+            done += 1
+        return done
+
+    driver.beat()
+    with ThreadPoolExecutor(2) as threads:
+        working = [threads.submit(work, index) for index in (0, 1)]
+        try:
+            for _ in range(30):
+                driver.store.settle(driver.name)
+        finally:
+            stop.set()
+        assert all(w.result(30) > 0 for w in working)
+    assert {b.outcome for b in driver.batches} == {Outcome.DONE}
+
+
+def driver_batch(driver: Driver, index: int, batch: BatchId) -> None:
+    """Begin and end one batch on all that a member holds."""
+    view = driver.store.view(driver.name, driver.member(index))
+    ranges = {p: Range(c.position, Offset(c.position + 1)) for p, c in view.claims.items() if c.position is not None}
+    request = BatchRequest(
+        batch=batch, member=driver.member(index), incarnation=Incarnation(1), epoch=view.epoch, ranges=ranges
+    )
+    driver.store.begin_batch(driver.name, request)
+    driver.store.end_batch(driver.name, batch, driver.member(index), Incarnation(1))
+
+
+def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, store: PostgresTransactions) -> None:
+    lockers, permits, stop = 32, [0], threading.Event()
+    nobody = frozenset({driver.partition(0)})
+
+    def lock(index: int) -> None:
+        while not stop.is_set():
+            member = MemberId(GROUP, index)
+            store.permit(driver.name, member, BatchId("none"), nobody, lambda region, now: region)
+            permits[0] += 1
+
+    waited: list[int] = []
+    with ThreadPoolExecutor(lockers) as threads:
+        locking = [threads.submit(lock, index) for index in range(lockers)]
+        try:
+            for _ in range(10):
+                before = permits[0]
+                store.decide(driver.name, partial(_noting, waited=waited, permits=permits, before=before))
+        finally:
+            stop.set()
+        for future in locking:
+            future.result(30)
+    # The queue is fair: those before it go first, and who comes later waits. A few each, for the threads' own turns.
+    # Judged by the middle one, because a thread of this process may get no turn for a while.
+    assert len(waited) == 10
+    assert median(waited) <= 4 * lockers
+
+
+def _noting(region: Region, now: datetime, *, waited: list[int], permits: list[int], before: int) -> Region:
+    waited.append(permits[0] - before)
+    return region
+
+
+# -- one batch, one lease ----------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_begun_twice_at_once_is_begun_once(driver: Driver) -> None:
+    view = driver.store.view(driver.name, driver.member(0))
+    ranges = {p: Range(Offset(0), Offset(5)) for p in view.claims}
+    request = BatchRequest(
+        batch=BatchId("b"), member=driver.member(0), incarnation=Incarnation(1), epoch=view.epoch, ranges=ranges
+    )
+    with ThreadPoolExecutor(8) as threads:
+        rows = list(threads.map(lambda _: driver.store.begin_batch(driver.name, request), range(16)))
+    assert rows == [driver.batches[0]] * 16
+
+
+def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: Driver) -> None:
+    transactions, seen = driver.store._transactions, []
+    member = driver.member(0)
+
+    def leave(region: Region, now: datetime) -> Region:
+        lease = region.leases[member]
+        seen.append(lease.until)
+        if len(seen) == 1:
+            assert transactions.renew(driver.name, member, Incarnation(1), timedelta(seconds=60)).renewed
+        return replace(region, leases={**region.leases, member: replace(lease, until=now)})
+
+    after = transactions.decide(driver.name, leave)
+    assert len(seen) == 2
+    assert seen[0] < seen[1]
+    assert driver.region.leases[member] == after.leases[member]
+
+
+# -- the answer to COMMIT lost -----------------------------------------------------------------------------------------
+
+
+class Recording:
+    """Counts what a store's calls ended in, on their way to the region store."""
+
+    def __init__(self, store: PostgresTransactions) -> None:
+        self.unknown = 0
+        for name in ("decide", "permit"):
+            setattr(store, name, self._counted(getattr(store, name)))
+
+    def _counted(self, call: Callable[..., Region]) -> Callable[..., Region]:
+        def counted(*arguments: object, **named: object) -> Region:
+            try:
+                return call(*arguments, **named)
+            except OutcomeUnknown:
+                self.unknown += 1
+                raise
+
+        return counted
+
+
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+@pytest.mark.parametrize("verb", ["begin", "end", "register", "request_cut", "contribute"])
+def test_a_lost_answer_to_commit_is_found_out_and_the_work_done_once(
+    database_url: str, driver: Driver, rules: RegionRules, verb: str, cut: Cut
+) -> None:
+    driver.process()
+    batch = driver.begin(driver.member(0)) if verb == "end" else None
+    if verb == "contribute":
+        driver.request_cut("n1")
+    with cutting_proxy(database_url) as (proxy, url):
+        through = PostgresTransactions.connect(url, lambda _: rules, timeouts=QUICK)
+        recording = Recording(through)
+        store = RegionStore(through)
+        store.read(driver.name)
+        done = _do(verb, driver, store, batch, lambda: proxy.cut_next(cut))
+        through.close()
+        assert_cut(proxy, recording)
+    assert done == 1
+
+
+def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, arm: Callable[[], None]) -> int:
+    """Do one verb with its COMMIT lost, and return how often it was done."""
+    member = driver.member(0)
+    claims, region = driver.claims(member), driver.region
+    match verb:
+        case "begin":
+            ranges = {p: Range(Offset(10), Offset(20)) for p in claims}
+            request = BatchRequest(
+                batch=BatchId("b"), member=member, incarnation=Incarnation(1), epoch=region.epoch, ranges=ranges
+            )
+            arm()
+            row = store.begin_batch(driver.name, request)
+            return [b for b in driver.batches if b.batch == "b"].count(row)
+        case "end":
+            assert batch is not None
+            arm()
+            store.end_batch(driver.name, batch, member, Incarnation(1))
+            assert {(c.position, c.begun_to) for c in driver.claims(member).values()} == {(20, 20)}
+            return sum(b.outcome is Outcome.DONE for b in driver.batches if b.batch == batch)
+        case "register":
+            arm()
+            assert store.register(driver.name, Arrival(member=member, token="new", takeover=True)) == 2
+            return sum(e.kind == "MemberRegistered" for e in driver.events) - 2
+        case "request_cut":
+            arm()
+            store.request_cut(driver.name, Nonce("n1"))
+            return sum(e.kind == "CutRequested" for e in driver.events)
+        case _:
+            part = Part(
+                sequence=region.open_cut or Sequence(0),
+                member=member,
+                incarnation=Incarnation(1),
+                epoch=region.epoch,
+                offsets=OffsetMap({p: c.position for p, c in claims.items() if c.position is not None}),
+                bounds={p: driver.logs[p] for p in claims},
+            )
+            arm()
+            store.contribute(driver.name, part)
+            return sum(e.kind == "Contributed" for e in driver.events)
+
+
+def assert_cut(proxy: CuttingProxy, recording: Recording) -> None:
+    assert proxy.cuts == 1
+    assert recording.unknown == 1
+
+
+# -- notifications are hints -------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_is_told_of_a_change(driver: Driver, store: PostgresTransactions) -> None:
+    counter = driver.region.counter
+    with ThreadPoolExecutor(1) as threads:
+        started = monotonic()
+        waiting = threads.submit(store.wait, driver.name, counter, timedelta(seconds=60))
+        driver.store.pause(driver.name)
+        waiting.result(60)
+        assert monotonic() - started < 30
+    assert driver.region.counter > counter
+
+
+def test_what_happened_before_is_not_waited_for(driver: Driver, store: PostgresTransactions) -> None:
+    started = monotonic()
+    store.wait(driver.name, EventNumber(0), timedelta(seconds=60))
+    assert monotonic() - started < 30
+
+
+def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
+    database_url: str, driver: Driver, store: PostgresTransactions
+) -> None:
+    counter = driver.region.counter
+    for payload in ("", "flights", "flights:x", f"seats:{counter + 5}", f"flights:{counter}", ":::"):
+        execute(database_url, "SELECT pg_notify('kcr', :payload)", payload=payload)
+    started = monotonic()
+    store.wait(driver.name, counter, timedelta(seconds=0.3))
+    assert monotonic() - started >= 0.3
+
+
+def test_where_nobody_can_listen_waiting_is_waiting(
+    driver: Driver, engine: Engine, rules: RegionRules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_LISTEN", text("LISTEN"))
+    with PostgresTransactions(engine, lambda _: rules) as deaf:
+        started = monotonic()
+        deaf.wait(driver.name, driver.region.counter, timedelta(seconds=0.3))
+        assert monotonic() - started >= 0.3
+
+
+def test_a_listening_connection_is_kept_and_one_that_died_is_replaced(
+    database_url: str, driver: Driver, store: PostgresTransactions
+) -> None:
+    counter = driver.region.counter
+    for _ in range(3):
+        store.wait(driver.name, counter, timedelta(seconds=0.01))
+    listening_now = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query LIKE '%kcr.region%'"
+    assert execute(database_url, listening_now)
+    end_backends(database_url, "idle")
+    store.wait(driver.name, counter, timedelta(seconds=0.01))
+    store.wait(driver.name, EventNumber(0), timedelta(seconds=60))
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_region_that_was_returned_can_be_read_on_after_its_transaction(driver: Driver) -> None:
+    driver.process()
+    sequence = driver.cut("n1")
+    region, _ = driver.store.read(driver.name)
+    assert set(region.offsets[sequence].values()) == {10}
+    decided = driver.store.settle(driver.name)
+    assert set(decided.offsets[sequence].values()) == {10}
+    assert decided.seek_maps[decided.epoch].offsets == region.seek_maps[region.epoch].offsets
+
+
+def test_an_engine_that_was_passed_in_is_left_open(engine: Engine, rules: RegionRules) -> None:
+    with PostgresTransactions(engine, lambda _: rules) as store:
+        store.names()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+
+
+def test_an_error_nobody_foresaw_names_its_class_and_no_value(driver: Driver, store: PostgresTransactions) -> None:
+    with pytest.raises(StoreError) as caught:
+        store.decide(driver.name, lambda region, now: replace(region, counter="not a number"))  # type: ignore[arg-type]
+    assert "not a number" not in str(caught.value)
+
+
+def test_now_is_read_after_the_lock(driver: Driver, store: PostgresTransactions) -> None:
+    seen: list[datetime] = []
+
+    def look(region: Region, now: datetime) -> Region:
+        seen.append(now)
+        return region
+
+    store.decide(driver.name, look)
+    assert abs(seen[0] - datetime.now(UTC)) < timedelta(seconds=60)
+    assert seen[0].utcoffset() == timedelta(0)

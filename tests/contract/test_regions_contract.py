@@ -1,0 +1,436 @@
+"""Regions themselves: declared, changed, deleted, listed; their events and what a refused verb leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import (
+    BatchRefused,
+    ConfigurationError,
+    ConflictingContribution,
+    CutRefused,
+    GroupInOtherRegion,
+    InvalidIdentifier,
+    KcrError,
+    MemberInUse,
+    NotClaimed,
+    NumberOutOfRange,
+    OffsetOutsideLog,
+    RegionExists,
+    RegionInState,
+    StaleEpoch,
+    StaleIncarnation,
+    StalePlan,
+    StrangeContribution,
+    UnknownCheckpoint,
+    UnknownMember,
+    UnknownRegion,
+)
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.claims import Assigned, Proposal
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupId,
+    Incarnation,
+    MemberId,
+    Nonce,
+    Offset,
+    Range,
+    RegionName,
+    Sequence,
+)
+from airflow_kcr.store.regions import RegionStore, SpecUpdate
+from tests.contract.conftest import Drive
+from tests.support.driver import Driver, group_rules
+from tests.support.stores import Subject
+from tests.support.twin import plain
+
+FLIGHTS, SEATS = RegionName("flights"), RegionName("seats")
+
+
+def rules_of(*groups: str, members: int = 2) -> RegionRules:
+    return RegionRules(groups={GroupId(g): group_rules(g, members=members) for g in groups})
+
+
+def test_a_declared_region_is_stopped_and_reads_back_as_it_was_returned(subject: Subject) -> None:
+    store = RegionStore(subject.transactions)
+    made = store.declare(FLIGHTS, subject.specs.spec(rules_of("g")))
+    region, now = store.read(FLIGHTS)
+    assert plain(region) == plain(made)
+    assert (region.state, region.counter, region.events) == (RegionState.STOPPED, 1, ())
+    assert store.events(FLIGHTS, EventNumber(0))[0].at <= now
+
+
+def test_a_name_is_taken_once(subject: Subject) -> None:
+    store = RegionStore(subject.transactions)
+    store.declare(FLIGHTS, subject.specs.spec(rules_of("g")))
+    with pytest.raises(RegionExists, match="flights"):
+        store.declare(FLIGHTS, subject.specs.spec(rules_of("h")))
+    assert store.names() == (FLIGHTS,)
+
+
+def test_a_group_is_in_one_region_which_the_refusal_names(subject: Subject) -> None:
+    store = RegionStore(subject.transactions)
+    store.declare(FLIGHTS, subject.specs.spec(rules_of("a", "g")))
+    with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
+        store.declare(SEATS, subject.specs.spec(rules_of("g", "z")))
+    assert store.names() == (FLIGHTS,)
+    store.declare(SEATS, subject.specs.spec(rules_of("z")))  # nothing was left of the refused one
+
+
+def test_a_changed_spec_takes_free_groups_and_gives_groups_free(subject: Subject) -> None:
+    store = RegionStore(subject.transactions)
+    store.declare(FLIGHTS, subject.specs.spec(rules_of("g", "h")))
+    store.declare(SEATS, subject.specs.spec(rules_of("s")))
+    with pytest.raises(GroupInOtherRegion, match="group h belongs to region flights"):
+        store.change_spec(SEATS, SpecUpdate(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
+    store.change_spec(FLIGHTS, SpecUpdate(at_once=subject.specs.spec(rules_of("g"), revision=2)))
+    store.change_spec(SEATS, SpecUpdate(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
+    assert sorted(store.read(SEATS)[0].rules.groups) == ["h", "s"]
+
+
+def test_a_spec_that_waits_is_kept(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    later = subject.specs.spec(rules_of("g", members=3), revision=3)
+    driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=later))
+    assert driver.region.next_spec == later
+
+
+def test_names_are_in_order(subject: Subject) -> None:
+    store = RegionStore(subject.transactions)
+    for name in ("b", "a-b", "a_b", "a", "0"):
+        store.declare(RegionName(name), subject.specs.spec(rules_of(f"of {name}")))
+    assert store.names() == tuple(sorted(map(RegionName, ("b", "a-b", "a_b", "a", "0"))))
+
+
+def test_a_stopped_region_is_deleted_with_its_history_and_its_groups_are_free(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    driver.cut("n1")
+    with pytest.raises(RegionInState):
+        driver.store.delete(driver.name)
+    assert driver.region.state is RegionState.RUNNING
+    driver.store.kill(driver.name)
+    subject.clock.advance(60)
+    driver.store.delete(driver.name)
+    assert driver.store.names() == ()
+    with pytest.raises(UnknownRegion):
+        driver.store.read(driver.name)
+    driver.store.declare(driver.name, subject.specs.spec(rules_of("g")))
+    assert list(driver.store.batches(driver.name)) == []
+    assert len(driver.store.events(driver.name, EventNumber(0))) == 1
+
+
+def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subject: Subject) -> None:
+    store, nobody = RegionStore(subject.transactions), MemberId(GroupId("g"), 0)
+    store.declare(FLIGHTS, subject.specs.spec(rules_of("g")))
+    calls: list[Callable[[], object]] = [
+        lambda: store.read(SEATS),
+        lambda: store.view(SEATS, nobody),
+        lambda: store.start(SEATS),
+        lambda: store.delete(SEATS),
+        lambda: store.renew(SEATS, nobody, Incarnation(1), timedelta(seconds=10)),
+        lambda: store.end_batch(SEATS, BatchId("b"), nobody, Incarnation(1)),
+        lambda: store.events(SEATS, EventNumber(0)),
+        lambda: list(store.batches(SEATS)),
+        lambda: subject.transactions.batch(SEATS, BatchId("b")),
+        lambda: store.wait(SEATS, EventNumber(0), timedelta(seconds=0)),
+    ]
+    for call in calls:
+        with pytest.raises(UnknownRegion, match=r"seats.*it has: flights"):
+            call()
+
+
+def test_events_are_numbered_without_gaps_and_read_back_as_they_were_decided(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    decided: list[object] = []
+    original = subject.transactions.decide
+
+    def noting(name: RegionName, rule: Callable[[Region, object], Region]) -> Region:
+        def noted(region: Region, now: object) -> Region:
+            after = rule(region, now)
+            decided.extend(after.events)
+            return after
+
+        return original(name, noted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subject.transactions, "decide", noting)
+        driver.up()
+        driver.process()
+        driver.cut("n1")
+    events = driver.events
+    assert [e.number for e in events] == list(range(1, driver.region.counter + 1))
+    assert list(events[1:]) == decided
+    assert driver.store.events(driver.name, EventNumber(3), limit=2) == events[3:5]
+
+
+def test_texts_for_people_are_kept_whatever_is_in_them(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    caller = driver.caller(driver.member(0))
+    driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "späť ☃ 'quoted' \n %s :x {}")
+    assert "☃ 'quoted' \n %s :x {}" in driver.region.resets[driver.region.epoch].detail
+
+
+# -- a refused verb changes nothing ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One thing that is refused, and how."""
+
+    name: str
+    error: type[KcrError]
+    ask: Callable[[Driver], object]
+
+
+def _part(driver: Driver, index: int = 0, **changes: object) -> Part:
+    member = driver.member(index)
+    held = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
+    caller = driver.caller(member)
+    part = Part(
+        sequence=driver.region.open_cut or Sequence(0),
+        member=member,
+        incarnation=caller.incarnation,
+        epoch=caller.epoch,
+        offsets=OffsetMap(held),
+        bounds={p: driver.logs[p] for p in held},
+    )
+    return replace(part, **changes)  # type: ignore[arg-type]
+
+
+def _proposal(driver: Driver, offset: int, *, group: str = "g") -> Proposal:
+    partition = driver.partition(9, group=group)
+    bounds = LogBounds(start=Offset(5), end=Offset(7))
+    entry = SeekEntry(offset=Offset(offset), source=SeekSource.START_POSITION)
+    return Proposal(
+        member=driver.member(0),
+        incarnation=driver.processes[driver.member(0)].incarnation,
+        assignment=AssignmentId(9),
+        partitions={partition: Assigned(bounds=bounds, initial=entry)},
+    )
+
+
+def _arrival(driver: Driver, index: int = 0, group: str = "g", token: str = "another") -> Arrival:
+    return Arrival(member=MemberId(GroupId(group), index), token=token)
+
+
+REFUSALS = [
+    Refusal("unknown region", UnknownRegion, lambda d: d.store.start(RegionName("nowhere"))),
+    Refusal("unknown group", UnknownMember, lambda d: d.store.register(d.name, _arrival(d, group="strange"))),
+    Refusal("unknown index", UnknownMember, lambda d: d.store.register(d.name, _arrival(d, index=7))),
+    Refusal("index in use", MemberInUse, lambda d: d.store.register(d.name, _arrival(d))),
+    Refusal("a group of another", ConfigurationError, lambda d: d.store.claim(d.name, _proposal(d, 6, group="h"))),
+    Refusal("a start outside of the log", OffsetOutsideLog, lambda d: d.store.claim(d.name, _proposal(d, 8))),
+    Refusal("a start below the log", NumberOutOfRange, lambda d: d.store.claim(d.name, _at(d, d.partition(-1)))),
+    Refusal(
+        "negative offsets",
+        NumberOutOfRange,
+        lambda d: d.begin_ranges(d.member(0), {d.partition(0): Range(Offset(-5), Offset(5))}),
+    ),
+    Refusal(
+        "beyond 64 bits",
+        NumberOutOfRange,
+        lambda d: d.begin_ranges(d.member(0), {d.partition(0): Range(Offset(10), Offset(2**63))}),
+    ),
+    Refusal(
+        "another's partition",
+        NotClaimed,
+        lambda d: d.begin_ranges(d.member(0), {d.partition(3): Range(Offset(10), Offset(20))}),
+    ),
+    Refusal(
+        "a gap before the range",
+        BatchRefused,
+        lambda d: d.begin_ranges(d.member(0), {d.partition(0): Range(Offset(11), Offset(20))}),
+    ),
+    Refusal(
+        "a batch that never began",
+        BatchRefused,
+        lambda d: d.store.end_batch(d.name, BatchId("no"), d.member(0), Incarnation(1)),
+    ),
+    Refusal(
+        "a stale epoch",
+        StaleEpoch,
+        lambda d: d.store.answer(d.name, replace(d.caller(d.member(0)), epoch=Epoch(0)), {}),
+    ),
+    Refusal(
+        "a stale incarnation",
+        StaleIncarnation,
+        lambda d: d.store.leave(d.name, d.member(0), Incarnation(0)),
+    ),
+    Refusal("a cut that isn't open", CutRefused, lambda d: d.store.contribute(d.name, _part(d))),
+    Refusal("a cut that isn't there", UnknownCheckpoint, lambda d: d.store.publish(d.name, Sequence(2**40))),
+    Refusal("to pin what isn't there", UnknownCheckpoint, lambda d: d.store.pin(d.name, Sequence(99), "x", "")),
+    Refusal(
+        "a plan of another epoch",
+        StalePlan,
+        lambda d: d.reset(ToCheckpoint(sequence=Sequence(1)), epoch=Epoch(d.region.epoch + 1)),
+    ),
+    Refusal(
+        "a checkpoint that isn't there",
+        UnknownCheckpoint,
+        lambda d: d.reset(ToCheckpoint(sequence=Sequence(2**31 + 1))),
+    ),
+    Refusal("to delete what runs", RegionInState, lambda d: d.store.delete(d.name)),
+    Refusal("an echo to what isn't the base", CutRefused, lambda d: d.echo(d.member(0))),
+]
+
+
+def _at(driver: Driver, partition: object) -> Proposal:
+    return replace(
+        _proposal(driver, 6),
+        partitions={partition: Assigned(bounds=LogBounds(start=Offset(0), end=Offset(9)))},  # type: ignore[dict-item]
+    )
+
+
+def _everything(driver: Driver) -> object:
+    region, _ = driver.store.read(driver.name)
+    return plain(region), driver.events, driver.batches
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda r: r.name)
+def test_a_refused_verb_leaves_every_row_unchanged(drive: Drive, refusal: Refusal) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    before = _everything(driver)
+    with pytest.raises(refusal.error) as caught:
+        refusal.ask(driver)
+    assert type(caught.value) is refusal.error
+    assert _everything(driver) == before
+
+
+@pytest.mark.parametrize("subject", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+@pytest.mark.parametrize("nonce", ["a\0b", "a\ud800b"], ids=["NUL", "half a surrogate pair"])
+def test_a_name_that_postgres_cant_hold_is_refused(drive: Drive, nonce: str) -> None:
+    driver = drive()
+    driver.up()
+    before = _everything(driver)
+    with pytest.raises(InvalidIdentifier):
+        driver.request_cut(nonce)
+    assert _everything(driver) == before
+
+
+CUT_REFUSALS = [
+    Refusal(
+        "a stranger's contribution",
+        StrangeContribution,
+        lambda d: d.store.contribute(d.name, _of_stranger(d)),
+    ),
+    Refusal(
+        "other offsets than the store's",
+        ConflictingContribution,
+        lambda d: d.store.contribute(d.name, _part(d, offsets=OffsetMap({p: Offset(999) for p in _part(d).offsets}))),
+    ),
+    Refusal("less than what is held", NotClaimed, lambda d: d.store.contribute(d.name, _part(d, offsets=OffsetMap()))),
+    Refusal(
+        "a log that ends before the position",
+        OffsetOutsideLog,
+        lambda d: d.store.contribute(
+            d.name,
+            _part(d, bounds={p: LogBounds(start=Offset(0), end=Offset(1)) for p in _part(d).offsets}),
+        ),
+    ),
+    Refusal(
+        "a stale epoch", StaleEpoch, lambda d: d.store.contribute(d.name, _part(d, epoch=Epoch(d.region.epoch - 1)))
+    ),
+    Refusal(
+        "a stale incarnation",
+        StaleIncarnation,
+        lambda d: d.store.contribute(d.name, _part(d, incarnation=Incarnation(9))),
+    ),
+    Refusal(
+        "a nonce of another cut",
+        CutRefused,
+        lambda d: d.request_cut("n1", bound=d.store.read(d.name)[1] + timedelta(hours=1)),
+    ),
+    Refusal(
+        "to begin while it drains",
+        BatchRefused,
+        lambda d: d.begin_ranges(d.member(0), {d.partition(0): Range(Offset(10), Offset(20))}),
+    ),
+]
+
+
+def _of_stranger(driver: Driver) -> Part:
+    late = driver.member(2)
+    driver.processes[late].assigned = ()
+    return _part(driver, 2, offsets=OffsetMap(), bounds={})
+
+
+@pytest.mark.parametrize("refusal", CUT_REFUSALS, ids=lambda r: r.name)
+def test_a_refused_verb_leaves_an_open_cut_unchanged(drive: Drive, refusal: Refusal) -> None:
+    driver = drive(members=3)
+    driver.store.start(driver.name)
+    for index in (0, 1):
+        driver.join(driver.member(index))
+    driver.spread()
+    driver.settle_reset()
+    driver.process()
+    driver.request_cut("n1")
+    driver.join(driver.member(2))  # after the roster was frozen
+    before = _everything(driver)
+    with pytest.raises(refusal.error) as caught:
+        refusal.ask(driver)
+    assert type(caught.value) is refusal.error
+    assert _everything(driver) == before
+
+
+def test_a_rule_that_fails_for_another_reason_changes_nothing_either(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    before = _everything(driver)
+
+    def broken(region: Region, now: object) -> Region:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        driver.store._transactions.decide(driver.name, broken)
+    assert _everything(driver) == before
+    driver.process()
+
+
+def test_sequences_and_offsets_beyond_32_bits_are_kept(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    for partition in driver.logs:
+        driver.grow(partition, start=2**40, end=2**62)
+    subject.transactions.decide(driver.name, lambda region, now: replace(region, next_sequence=Sequence(2**31 + 5)))
+    driver.up()
+    driver.process()
+    sequence = driver.cut("n1")
+    assert sequence > 2**31
+    assert set(driver.region.offsets[sequence].values()) == {2**40 + 10}
+    assert driver.batches[0].outcome is Outcome.DONE
+
+
+def test_ids_with_odd_characters_are_kept(subject: Subject) -> None:
+    odd = "grüße ☃ 'x' \"y\" %s :z {0} [1] \\ 日本"
+    store = RegionStore(subject.transactions)
+    rules = RegionRules(groups={GroupId(odd): group_rules(odd, members=1, topic="a.b_c-D")})
+    driver = Driver(rules=subject.specs.note(rules), transactions=subject.transactions, clock=subject.clock)
+    driver.up()
+    driver.process()
+    driver.request_cut(odd, requester=Requester(who=odd, dag_id=odd, run_id=odd, reason=odd))
+    driver.complete()
+    request = store.read(driver.name)[0].requests[Nonce(odd)]
+    assert request.requester == Requester(who=odd, dag_id=odd, run_id=odd, reason=odd)
+    assert {p.group for p in driver.region.offsets[driver.region.base or Sequence(0)]} == {odd}
+    assert subject.transactions.batch(driver.name, driver.batches[0].batch) == driver.batches[0]

@@ -1,0 +1,186 @@
+"""The migrations: they make what the metadata says and the snapshot shows, from every earlier revision.
+
+The snapshot is renewed by `KCR_RENEW_SNAPSHOT=1 pytest tests/migration`; what has changed in it is then reviewed, with
+the migration that changed it, as a difference in the commit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.store import migrations, schema_upgrade
+from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.postgres.tables import metadata
+from tests.support.catalogue import catalogue
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.twin import plain
+
+pytestmark = pytest.mark.postgres
+
+SNAPSHOT = Path(__file__).parent / "schema_snapshot.txt"
+FOLDER = Path(migrations.__file__).parent
+FILES = sorted(p for p in (FOLDER / "versions").glob("*.py") if p.name != "__init__.py")
+REVISIONS = [p.name[:4] for p in FILES]
+
+
+def config() -> Config:
+    made = Config()
+    made.set_main_option("script_location", str(FOLDER))
+    made.set_main_option("path_separator", "os")
+    return made
+
+
+def upgrade_to(url: str, revision: str) -> None:
+    """Bring an empty database to one revision, as an earlier program would have."""
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS kcr")
+        settings = config()
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, revision)
+
+
+def execute(url: str, statement: str) -> None:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+
+
+def rules() -> RegionRules:
+    return RegionRules(groups={GROUP: group_rules()})
+
+
+def store(url: str) -> PostgresTransactions:
+    return PostgresTransactions.connect(url, lambda _: rules())
+
+
+# -- three that agree -------------------------------------------------------------------------------------------------
+
+
+def test_the_migrations_make_what_the_metadata_says(empty_database_url: str, database_url: str) -> None:
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA kcr")
+        metadata.create_all(connection)
+    assert catalogue(database_url) == catalogue(empty_database_url)
+
+
+def test_the_snapshot_is_what_the_migrations_make(database_url: str) -> None:
+    if os.environ.get("KCR_RENEW_SNAPSHOT"):
+        SNAPSHOT.write_text(catalogue(database_url))
+    assert catalogue(database_url) == SNAPSHOT.read_text()
+
+
+def test_revisions_are_numbered_in_one_line_and_named_by_what_they_do() -> None:
+    assert [int(r) for r in REVISIONS] == list(range(1, len(FILES) + 1))
+    assert all(re.fullmatch(r"\d{4}_[a-z][a-z0-9_]+\.py", p.name) for p in FILES)
+    scripts = ScriptDirectory.from_config(config())
+    assert scripts.get_heads() == [schema_upgrade.HEAD]
+    assert [s.revision for s in scripts.walk_revisions()] == REVISIONS[::-1]
+    assert REVISIONS[-1] == schema_upgrade.HEAD
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda p: p.stem)
+def test_a_migration_says_what_it_does_and_is_not_made_by_a_machine(file: Path) -> None:
+    text = file.read_text()
+    assert text.startswith('"""')
+    assert f'revision: Final = "{file.name[:4]}"' in text
+    assert "autogenerate" not in text
+
+
+# -- upgrading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_an_upgrade_from_every_revision_keeps_the_data(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    upgrade_to(empty_database_url, revision)
+    with monkeypatch.context() as earlier, store(empty_database_url) as old:
+        # The program of that time; whatever later revisions add is then no more than that.
+        earlier.setattr(schema_upgrade, "HEAD", revision)
+        driver = Driver(rules=rules(), transactions=old)
+        driver.up()
+        driver.process()
+        driver.cut("n1")
+        before = plain(driver.region), driver.events, driver.batches
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as new:
+        region, _ = new.read(driver.name)
+        found = plain(region), new.events(driver.name, before[1][0].number, 1000), tuple(new.batches(driver.name))
+        assert found == (before[0], before[1][1:], before[2])
+        new.decide(driver.name, lambda region, now: region)
+    assert catalogue(empty_database_url) == SNAPSHOT.read_text()
+
+
+def test_an_upgrade_of_what_is_up_to_date_changes_nothing(database_url: str) -> None:
+    before = catalogue(database_url)
+    assert schema_upgrade.upgrade(database_url).is_current
+    assert catalogue(database_url) == before
+
+
+def test_several_upgrades_at_once_are_one(empty_database_url: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(schema_upgrade.upgrade, [empty_database_url] * 4))
+    assert all(status.is_current for status in results)
+    assert catalogue(empty_database_url) == SNAPSHOT.read_text()
+
+
+def test_status_tells_what_is_there_and_what_is_needed(empty_database_url: str) -> None:
+    assert schema_upgrade.status(empty_database_url).current is None
+    assert not schema_upgrade.status(empty_database_url).is_current
+    upgraded = schema_upgrade.upgrade(empty_database_url)
+    assert schema_upgrade.status(empty_database_url) == upgraded
+
+
+# -- programs and schemas that don't fit ------------------------------------------------------------------------------
+
+
+def test_a_database_without_the_schema_is_refused(empty_database_url: str) -> None:
+    with store(empty_database_url) as missing, pytest.raises(SchemaMissing, match="kcr store upgrade"):
+        missing.names()
+
+
+def test_an_older_schema_is_refused(database_url: str) -> None:
+    execute(database_url, "UPDATE kcr.alembic_version SET version_num = '0000'")
+    with store(database_url) as older, pytest.raises(SchemaTooOld, match=r"0000.*kcr store upgrade"):
+        older.names()
+
+
+def test_a_newer_schema_is_refused_and_not_downgraded(database_url: str) -> None:
+    execute(database_url, "UPDATE kcr.alembic_version SET version_num = '9999'")
+    with store(database_url) as newer, pytest.raises(SchemaTooNew, match="9999"):
+        newer.names()
+    with pytest.raises(SchemaTooNew, match="9999"):
+        schema_upgrade.upgrade(database_url)
+
+
+def test_a_schema_that_goes_away_while_a_program_runs_is_noticed(database_url: str) -> None:
+    with store(database_url) as running:
+        assert running.names() == ()
+        execute(database_url, "DROP SCHEMA kcr CASCADE")
+        with pytest.raises(SchemaMissing):
+            running.names()
+        schema_upgrade.upgrade(database_url)
+        assert running.names() == ()
+
+
+def test_a_newer_schema_is_noticed_by_a_program_that_runs(database_url: str) -> None:
+    with store(database_url) as running:
+        assert running.names() == ()
+        execute(database_url, "UPDATE kcr.alembic_version SET version_num = '9999'")
+        execute(database_url, "ALTER TABLE kcr.region RENAME COLUMN name TO called")
+        with pytest.raises(SchemaTooNew):
+            running.names()

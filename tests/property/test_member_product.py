@@ -1,0 +1,437 @@
+"""Every state of a member meets every event: legal, or refused without a trace; and long walks over both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.effects import Effect
+from airflow_kcr.protocol.member.events import Event
+from airflow_kcr.protocol.member.state import ACTIVE, MOVES, Member, Phase, State, Why
+from airflow_kcr.protocol.member.step import TABLE, step
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Offset,
+    Range,
+    Sequence,
+)
+from tests.support.lone_member import MINE, LoneMember, claims_of, cut_view, view_of
+from tests.support.scripts import bound
+
+B1, OTHER = BatchId("b1"), BatchId("another")
+LOG = LogBounds(start=Offset(0), end=Offset(1_000))
+
+# -- members in every state ------------------------------------------------------------------------------------------
+
+
+def in_reset(alone: LoneMember) -> LoneMember:
+    resetting = replace(view_of(claims_of()), state=RegionState.RESETTING, acknowledged=False)
+    return alone.join().assign().grant(resetting)
+
+
+def seeing(alone: LoneMember, view: MemberView) -> LoneMember:
+    return alone.see(replace(view, counter=EventNumber(alone.view.counter + 1)))
+
+
+def cancelling() -> LoneMember:
+    alone = LoneMember().in_batch()
+    alone.feed(events.Revoked())
+    alone.assign(MINE[:1], assignment=2)
+    return alone
+
+
+def ending() -> LoneMember:
+    alone = LoneMember().in_batch()
+    alone.feed(events.BatchFinished(batch=B1))
+    return alone
+
+
+def discarding() -> LoneMember:
+    alone = cancelling()
+    alone.feed(events.BatchQuiet(batch=B1))
+    return alone
+
+
+def store_away() -> LoneMember:
+    alone = LoneMember().in_batch()
+    alone.feed(events.StoreLost())
+    alone.wait(31, renewing=False)
+    return alone
+
+
+def fenced(*, with_batch: bool) -> LoneMember:
+    alone = LoneMember().in_batch() if with_batch else LoneMember().processing()
+    alone.feed(events.RenewalRefused(incarnation=Incarnation(2)))
+    return alone
+
+
+def closed() -> LoneMember:
+    alone = LoneMember().processing()
+    alone.feed(events.Terminated())
+    alone.feed(events.LeftGroup())
+    return alone
+
+
+def at_bound() -> LoneMember:
+    at = dict.fromkeys(MINE, BoundOffset(offset=Offset(0)))
+    return seeing(LoneMember().processing(), replace(view_of(claims_of()), limit=bound(1), bound_offsets=at))
+
+
+PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
+    "new": (State.JOINING, None, LoneMember),
+    "registered": (State.JOINING, None, lambda: LoneMember().join()),
+    "claiming": (State.JOINING, None, lambda: LoneMember().join().assign()),
+    "ready": (State.READY, None, lambda: in_reset(LoneMember())),
+    "processing": (State.PROCESSING, None, lambda: LoneMember().processing()),
+    "beginning": (State.PROCESSING, None, lambda: LoneMember().processing().plan()),
+    "in a batch": (State.PROCESSING, None, lambda: LoneMember().in_batch()),
+    "cancelling": (State.JOINING, None, cancelling),
+    "ending": (State.PROCESSING, None, ending),
+    "discarding": (State.JOINING, None, discarding),
+    "drained": (
+        State.HOLDING,
+        Why.DRAINED,
+        lambda: seeing(
+            LoneMember().processing(),
+            replace(view_of(claims_of()), state=RegionState.DRAINING, cut=cut_view(CutPhase.DRAINING)),
+        ),
+    ),
+    "reset": (
+        State.HOLDING,
+        Why.RESET,
+        lambda: seeing(LoneMember().in_batch(), replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING)),
+    ),
+    "paused": (
+        State.HOLDING,
+        Why.PAUSED,
+        lambda: seeing(LoneMember().processing(), replace(view_of(claims_of()), wanted=Wanted.PAUSED)),
+    ),
+    "at the bound": (State.HOLDING, Why.BOUND, at_bound),
+    "store away": (State.HOLDING, Why.STORE_AWAY, store_away),
+    "fenced": (State.FENCED, None, lambda: fenced(with_batch=False)),
+    "fenced in a batch": (State.FENCED, None, lambda: fenced(with_batch=True)),
+    "closed": (State.CLOSED, None, closed),
+}
+
+# -- every event -----------------------------------------------------------------------------------------------------
+
+
+def every_event(now: float) -> list[Event]:
+    """One event of each class, and those that name a batch for this batch and another."""
+    running, granted = view_of(claims_of()), AssignmentId(1)
+    happened: list[Event] = [
+        events.Registered(incarnation=Incarnation(7), sent_at=now),
+        events.RegistrationRefused(why="no such index"),
+        events.Renewed(sent_at=now, counter=EventNumber(99), due=True),
+        events.ReadRefused(why="it has never heard of you"),
+        events.RenewalRefused(incarnation=Incarnation(1)),
+        events.RenewalRefused(incarnation=Incarnation(9)),
+        events.ViewRead(view=running),
+        events.ViewRead(view=replace(running, counter=EventNumber(50), epoch=Epoch(3), state=RegionState.STARTING)),
+        events.ClaimGranted(assignment=granted, view=running),
+        events.ClaimRefused(assignment=granted, why="not now"),
+        events.Acknowledged(epoch=Epoch(1)),
+        events.AcknowledgementRefused(epoch=Epoch(1), why="not now"),
+        events.Contributed(sequence=Sequence(2)),
+        events.ContributionRefused(sequence=Sequence(2), why="not now"),
+        events.StoreLost(),
+        events.StoreBack(),
+        events.Assigned(assignment=AssignmentId(5), partitions=frozenset(MINE[:1])),
+        events.Revoked(),
+        events.LeftGroup(),
+        events.InstanceFenced(),
+        events.Committed(sequence=Sequence(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
+        events.Planned(batch=BatchId("b2"), ranges={p: Range(Offset(0), Offset(5)) for p in MINE}),
+        events.SinksReset(epoch=Epoch(1), found={MINE[0]: Found(offset=Offset(3))}),
+        events.SinkFailed(epoch=Epoch(1), why="the disk is full"),
+        events.SinksPrepared(sequence=Sequence(2), bounds=dict.fromkeys(MINE, LOG), committed=EMPTY),
+        events.Published(sequence=Sequence(2)),
+        events.Tick(),
+        events.Terminated(),
+    ]
+    for batch in (B1, OTHER):
+        happened += [
+            events.Begun(batch=batch),
+            events.BeginRefused(batch=batch, why="paused"),
+            events.Ended(batch=batch),
+            events.EndRefused(batch=batch, why="another epoch"),
+            events.Discarded(batch=batch),
+            events.BatchFinished(batch=batch),
+            events.BatchFailed(batch=batch, why="it raised"),
+            events.BatchQuiet(batch=batch),
+        ]
+    return happened
+
+
+ANSWERS_TO_REGISTER = {events.Registered, events.RegistrationRefused}
+NOT_ONCE_CLOSED = {
+    events.Begun,
+    events.BeginRefused,
+    events.Ended,
+    events.EndRefused,
+    events.Discarded,
+    events.BatchFinished,
+    events.BatchFailed,
+    events.BatchQuiet,
+    events.InstanceFenced,
+}
+AFTER = {
+    events.Begun: {Phase.BEGINNING},
+    events.BeginRefused: {Phase.BEGINNING},
+    events.BatchFinished: {Phase.RUNNING, Phase.CANCELLING},
+    events.BatchFailed: {Phase.RUNNING, Phase.CANCELLING},
+    events.BatchQuiet: {Phase.CANCELLING},
+    events.Ended: {Phase.ENDING},
+    events.EndRefused: {Phase.ENDING},
+    events.Discarded: {Phase.DISCARDING},
+}
+"""In which phase of its batch an event about it can happen."""
+
+
+def is_legal(member: Member, event: Event) -> bool:
+    """Whether an event can happen to this member, said without the table."""
+    kind = type(event)
+    if kind in ANSWERS_TO_REGISTER and member.state in ACTIVE:
+        return member.incarnation is None
+    if kind in NOT_ONCE_CLOSED and member.state is State.CLOSED:
+        return False
+    if kind not in AFTER:
+        return True
+    batch = member.batch
+    return batch is not None and batch.batch == getattr(event, "batch", None) and batch.phase in AFTER[kind]
+
+
+def check(before: Member, event: Event, now: float) -> tuple[Member, tuple[Effect, ...]] | None:
+    """Let an event happen and check what may be said of any step; None: it was refused."""
+    copy = replace(before)
+    try:
+        after, wanted = step(before, event, now)
+    except IllegalEvent:
+        assert before == copy
+        assert not is_legal(before, event)
+        return None
+    assert before == copy
+    assert is_legal(before, event)
+    assert after.state is before.state or after.state in MOVES[before.state]
+    check_effects(before, after, wanted)
+    return after, wanted
+
+
+def check_effects(before: Member, after: Member, wanted: tuple[Effect, ...]) -> None:
+    for effect in wanted:
+        check_batch_effect(after, effect)
+        check_duty(after, effect)
+    if after.state is State.FENCED:
+        assert all(isinstance(e, effects.Cancel | effects.CloseKeepingSlot | effects.EndProcess) for e in wanted)
+    if before.state is State.CLOSED:
+        assert wanted == ()
+    if before.state in {State.FENCED, State.CLOSED}:
+        assert after.state is before.state
+
+
+def check_batch_effect(after: Member, effect: Effect) -> None:
+    """A batch is begun only by a processing member, for its own claims, and ended only by who has begun it."""
+    match effect:
+        case effects.Begin(request=request):
+            assert after.state is State.PROCESSING
+            assert (request.incarnation, request.epoch) == (after.incarnation, after.newest_epoch)
+            assert after.assignment is not None
+            assert request.ranges.keys() <= after.assignment.partitions
+        case effects.Plan():
+            assert (after.state, after.batch) == (State.PROCESSING, None)
+        case effects.Run(batch=batch):
+            assert after.batch is not None
+            assert (after.batch.batch, after.batch.doomed) == (batch, False)
+        case effects.End(batch=batch):
+            assert after.batch is not None
+            assert (after.batch.batch, after.batch.doomed) == (batch, False)
+            assert after.incarnation == after.batch.incarnation
+
+
+def check_duty(after: Member, effect: Effect) -> None:
+    """Nothing is claimed that is not assigned, and nothing is said of a moment while a batch runs."""
+    match effect:
+        case effects.Claim(assignment=assignment, partitions=partitions):
+            assert after.assignment is not None
+            assert (after.assignment.assignment, after.assignment.partitions) == (assignment, partitions)
+        case effects.Acknowledge(caller=caller):
+            assert after.state in {State.JOINING, State.READY}
+            assert after.batch is None
+            assert (caller.epoch, caller.incarnation) == (after.newest_epoch, after.incarnation)
+        case effects.Contribute() | effects.PrepareSinks():
+            assert after.batch is None
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_member_can_be_brought_into_every_state(place: str) -> None:
+    wanted_state, why, make = PLACES[place]
+    member = make().member
+    assert (member.state, member.why) == (wanted_state, why)
+
+
+def test_every_state_every_reason_and_every_event_is_in_the_product() -> None:
+    assert {state for state, _, _ in PLACES.values()} == set(State)
+    assert {why for _, why, _ in PLACES.values() if why} == set(Why)
+    assert {type(e) for e in every_event(0.0)} == set(get_args(Event)) == set(TABLE)
+    assert set(MOVES) == set(State)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", get_args(Event))
+def test_every_event_in_every_state_is_legal_or_refused_without_a_trace(place: str, kind: type[Event]) -> None:
+    alone = PLACES[place][2]()
+    happened = [e for e in every_event(alone.now) if type(e) is kind]
+    assert happened
+    for event in happened:
+        check(alone.member, event, alone.now)
+
+
+HINTS = (events.Tick, events.Revoked, events.Assigned, events.StoreLost, events.StoreBack, events.Terminated)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_hint_that_comes_twice_asks_for_nothing_twice(place: str) -> None:
+    alone = PLACES[place][2]()
+    for event in every_event(alone.now):
+        if isinstance(event, HINTS):
+            once = check(alone.member, event, alone.now)
+            assert once is not None
+            twice = check(once[0], event, alone.now)
+            assert twice is not None
+            assert not [e for e in twice[1] if e in once[1]]
+
+
+# -- walks -----------------------------------------------------------------------------------------------------------
+
+small = st.integers(0, 3)
+states = st.sampled_from(RegionState)
+phases = st.sampled_from([None, *CutPhase])
+subsets = st.frozensets(st.sampled_from(MINE))
+
+
+@dataclass
+class Seen:
+    """What a walk has to remember: numbers that only grow."""
+
+    assignments: int = 1
+    incarnations: int = 0
+    epoch: int = 1
+    counter: int = 10
+    begun: list[BatchId] = field(default_factory=list)
+    ended: list[BatchId] = field(default_factory=list)
+
+
+def a_view(draw: st.DataObject, seen: Seen, member: Member) -> MemberView:
+    """A view such as a store may show: its numbers grow, with old ones in between."""
+    seen.epoch += draw.draw(st.sampled_from([0, 0, 0, 1]))
+    seen.counter += draw.draw(small)
+    epoch = max(1, seen.epoch - draw.draw(st.sampled_from([0, 0, 0, 0, 1])))
+    mine = member.incarnation or seen.incarnations or 1
+    incarnation = mine + draw.draw(st.sampled_from([0] * 9 + [1]))
+    held = draw.draw(subsets)
+    if member.assignment is not None and draw.draw(st.booleans()):
+        held = member.assignment.partitions
+    place = draw.draw(st.sampled_from([0, 10, 20]))
+    claims = claims_of(sorted(held), position=place, epoch=epoch, incarnation=incarnation)
+    phase = draw.draw(phases)
+    state = draw.draw(states)
+    return replace(
+        view_of(claims, incarnation=incarnation),
+        epoch=Epoch(epoch),
+        counter=EventNumber(max(1, seen.counter - draw.draw(small))),
+        state=state,
+        wanted=draw.draw(st.sampled_from(Wanted)),
+        acknowledged=draw.draw(st.booleans()),
+        cut=None if phase is None else cut_view(phase, 2 + epoch),
+        commit=draw.draw(st.sampled_from([None, Sequence(2)])),
+        publish=draw.draw(st.sampled_from([(), (Sequence(2),)])),
+        left=draw.draw(st.sampled_from([False] * 9 + [True])),
+    )
+
+
+def an_event(draw: st.DataObject, seen: Seen, member: Member, now: float) -> Event:
+    """An event, more often than not one that fits."""
+    if draw.draw(st.integers(0, 9)) == 0:
+        return draw.draw(st.sampled_from(every_event(now)))
+    batch = member.batch.batch if member.batch is not None else OTHER
+    assignment = member.assignment
+    makers: list[Callable[[], Event]] = [
+        lambda: registered(seen, now),
+        lambda: events.Renewed(sent_at=now, counter=EventNumber(seen.counter)),
+        lambda: events.ViewRead(view=a_view(draw, seen, member)),
+        lambda: events.ClaimGranted(
+            assignment=assignment.assignment if assignment else AssignmentId(1), view=a_view(draw, seen, member)
+        ),
+        lambda: assigned(draw, seen),
+        lambda: planned(draw, seen, member),
+        lambda: events.Begun(batch=batch),
+        lambda: events.BatchFinished(batch=batch),
+        lambda: events.BatchQuiet(batch=batch),
+        lambda: events.Ended(batch=batch),
+        lambda: events.EndRefused(batch=batch, why="another epoch"),
+        lambda: events.Discarded(batch=batch),
+        lambda: events.SinksReset(epoch=member.reset_epoch or Epoch(1), found={}),
+        lambda: events.Acknowledged(epoch=Epoch(seen.epoch)),
+        events.Tick,
+        events.LeftGroup,
+        events.StoreBack,
+    ]
+    return draw.draw(st.sampled_from(makers))()
+
+
+def registered(seen: Seen, now: float) -> Event:
+    seen.incarnations += 1
+    return events.Registered(incarnation=Incarnation(seen.incarnations), sent_at=now)
+
+
+def assigned(draw: st.DataObject, seen: Seen) -> Event:
+    seen.assignments += 1
+    return events.Assigned(assignment=AssignmentId(seen.assignments), partitions=draw.draw(subsets))
+
+
+def planned(draw: st.DataObject, seen: Seen, member: Member) -> Event:
+    places: dict[GroupPartition, Offset] = dict(member.positions)
+    if draw.draw(st.integers(0, 4)) == 0:
+        places = dict.fromkeys(MINE, Offset(40))
+    batch = BatchId(f"b{len(seen.begun)}-{draw.draw(small)}")
+    return events.Planned(batch=batch, ranges={p: Range(o, Offset(o + 5)) for p, o in places.items()})
+
+
+@given(st.data(), st.sampled_from(sorted(PLACES)))
+def test_whatever_happens_in_whatever_order_a_member_keeps_to_its_table(draw: st.DataObject, place: str) -> None:
+    alone = PLACES[place][2]()
+    member, now, seen = alone.member, alone.now, Seen(incarnations=alone.member.previous or 0)
+    for _ in range(draw.draw(st.integers(1, 60))):
+        now += draw.draw(st.sampled_from([0.0, 0.1, 1.0, 1.0, 5.0, 40.0]))
+        taken = check(member, an_event(draw, seen, member, now), now)
+        if taken is None:
+            continue
+        before, (member, wanted) = member, taken
+        seen.begun += [e.request.batch for e in wanted if isinstance(e, effects.Begin)]
+        seen.ended += [e.batch for e in wanted if isinstance(e, effects.End)]
+        assert member.newest_epoch >= before.newest_epoch
+        assert member.newest_incarnation >= before.newest_incarnation
+        if member.state not in ACTIVE:
+            assert not [e for e in wanted if isinstance(e, effects.Begin | effects.Run | effects.End)]
+        # One batch at a time, ended at most once, and none that was doomed.
+        assert len([e for e in wanted if isinstance(e, effects.Begin)]) <= 1
+        if before.batch is not None and before.batch.doomed:
+            assert before.batch.batch not in [e.batch for e in wanted if isinstance(e, effects.End)]
+    assert len(seen.ended) == len(set(seen.ended))

@@ -1,0 +1,644 @@
+"""Properties of the region's rules: merges, completion, claims, seek maps, numbers, stale callers, and long walks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from airflow_kcr.errors import ConflictingContribution, FencedError, KcrError, OverlappingOffsets
+from airflow_kcr.protocol.assignments import Assignment
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import completion, events
+from airflow_kcr.protocol.region.acknowledgement import Caller, Found
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.claims import Assigned, Proposal
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.rows import (
+    BoundOffset,
+    CheckpointState,
+    Claim,
+    Contribution,
+    Outcome,
+    RegionState,
+    ResetCause,
+)
+from airflow_kcr.protocol.region.state import Region, universe
+from airflow_kcr.protocol.rules import RegionRules, RetentionRules
+from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToEarliest, ToInitial, ToLatest
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    Range,
+    Sequence,
+    TopicName,
+)
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import happened, judge
+from tests.support.scripts import bound, running
+
+PARTITIONS = [GroupPartition(GroupId("g"), TopicName("t"), n) for n in range(6)]
+MEMBERS = [MemberId(GroupId("g"), n) for n in range(4)]
+
+offsets = st.integers(0, 1_000).map(Offset)
+owners = st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=len(PARTITIONS))
+"""Who holds each of the first partitions."""
+
+sets_of_partitions = st.frozensets(st.sampled_from(PARTITIONS))
+
+
+def contribution(of: OffsetMap) -> Contribution:
+    driver_now = bound(0)
+    return Contribution(
+        incarnation=Incarnation(1), offsets=of, committed=OffsetMap(), bounds={}, contributed_at=driver_now
+    )
+
+
+def shared_out(held_by: list[MemberId]) -> Driver:
+    """A running region whose partitions are held as told; some of its members may be idle."""
+    driver = Driver(partitions=len(held_by), members=len(MEMBERS))
+    driver.store.start(driver.name)
+    for member in driver.all_members():
+        driver.join(member)
+    for member in driver.all_members():
+        driver.claim(member, [p for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == member])
+    driver.settle_reset()
+    assert driver.region.state is RegionState.RUNNING
+    return driver
+
+
+# -- the merge -------------------------------------------------------------------------------------------------------
+
+
+@given(owners, st.lists(offsets, min_size=6, max_size=6), st.permutations(MEMBERS))
+def test_a_merge_does_not_depend_on_the_order_of_the_contributions(
+    held_by: list[MemberId], places: list[Offset], order: list[MemberId]
+) -> None:
+    parts = {
+        m: contribution(
+            OffsetMap({p: places[p.partition] for p, o in zip(PARTITIONS, held_by, strict=False) if o == m})
+        )
+        for m in MEMBERS
+    }
+    merged = completion.merged({m: parts[m] for m in order})
+    assert merged == completion.merged(parts)
+    assert merged == OffsetMap({p: places[p.partition] for p, _ in zip(PARTITIONS, held_by, strict=False)})
+
+
+@given(sets_of_partitions, sets_of_partitions, offsets, offsets)
+def test_a_double_claim_is_never_resolved_silently(
+    one: frozenset[GroupPartition], other: frozenset[GroupPartition], here: Offset, there: Offset
+) -> None:
+    parts = {
+        MEMBERS[0]: contribution(OffsetMap(dict.fromkeys(one, here))),
+        MEMBERS[1]: contribution(OffsetMap(dict.fromkeys(other, there))),
+    }
+    if one & other:
+        with pytest.raises(OverlappingOffsets):
+            completion.merged(parts)
+    else:
+        assert completion.merged(parts).keys() == one | other
+
+
+@given(owners.filter(lambda held_by: held_by.count(MEMBERS[0]) > 0 and held_by.count(MEMBERS[1]) > 0), offsets)
+@settings(max_examples=30)
+def test_a_double_claim_that_reaches_a_cut_is_a_reset_and_not_a_checkpoint(
+    held_by: list[MemberId], place: Offset
+) -> None:
+    driver = shared_out(held_by)
+    driver.request_cut("n1")
+    for member in driver.all_members()[1:]:
+        driver.contribute(member)
+    region, cut = driver.region, driver.region.open_cut
+    assert cut is not None
+    # A store that lost its constraints: another member's part holds a partition of the last one, too.
+    stolen = next(p for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == MEMBERS[0])
+    part = region.contributions[cut, MEMBERS[1]]
+    wrong = replace(part, offsets=part.offsets.replace({stolen: place}))
+    region = replace(region, contributions={**region.contributions, (cut, MEMBERS[1]): wrong})
+    mine = OffsetMap({p: Offset(0) for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == MEMBERS[0]})
+    last = Part(
+        sequence=cut,
+        member=MEMBERS[0],
+        incarnation=Incarnation(1),
+        epoch=region.epoch,
+        offsets=mine,
+        bounds={p: driver.logs[p] for p in mine},
+    )
+    after = completion.contribute(region, driver.clock.now, last)
+    assert after.epoch == region.epoch + 1
+    assert after.resets[after.epoch].cause is ResetCause.DOUBLE_CLAIM
+    assert after.checkpoints[cut].state is CheckpointState.ABORTED
+
+
+# -- completion ------------------------------------------------------------------------------------------------------
+
+
+@given(owners, st.permutations(MEMBERS), st.integers(0, len(MEMBERS)))
+def test_a_cut_is_complete_exactly_when_the_whole_roster_has_contributed(
+    held_by: list[MemberId], order: list[MemberId], number: int
+) -> None:
+    driver = shared_out(held_by)
+    driver.request_cut("n1")
+    cut = driver.region.open_cut
+    assert cut is not None
+    for member in order[:number]:
+        driver.contribute(member)
+    complete = driver.region.checkpoints[cut].is_complete
+    assert complete == (number == len(MEMBERS))
+    if complete:
+        assert driver.region.offsets[cut].keys() == driver.region.frozen[cut] == set(driver.logs)
+
+
+@given(
+    st.frozensets(st.sampled_from(MEMBERS)),
+    sets_of_partitions,
+    st.dictionaries(st.sampled_from(MEMBERS), sets_of_partitions),
+)
+def test_a_cut_lacks_nothing_exactly_where_roster_and_coverage_are_both_complete(
+    roster: frozenset[MemberId],
+    frozen: frozenset[GroupPartition],
+    parts: dict[MemberId, frozenset[GroupPartition]],
+) -> None:
+    driver = shared_out([MEMBERS[0]])
+    driver.request_cut("n1")
+    region, cut = driver.region, driver.region.cut
+    assert cut is not None
+    cut = replace(cut, roster=dict.fromkeys(roster, Incarnation(1)))
+    made = {
+        (cut.sequence, m): contribution(OffsetMap(dict.fromkeys(covered, Offset(0)))) for m, covered in parts.items()
+    }
+    region = replace(region, frozen={cut.sequence: frozen}, contributions=made)
+    covered = frozenset().union(*parts.values())
+    assert (completion.lacking(region, cut) == ()) == (roster <= parts.keys() and covered == frozen)
+
+
+@given(owners, st.permutations(MEMBERS))
+@settings(max_examples=30)
+def test_contributing_the_same_part_twice_changes_nothing_and_another_one_is_refused(
+    held_by: list[MemberId], order: list[MemberId]
+) -> None:
+    driver = shared_out(held_by)
+    driver.request_cut("n1")
+    for member in order[:-1]:
+        driver.contribute(member)
+        before = driver.region
+        driver.contribute(member)
+        assert driver.region == before
+        other = OffsetMap({PARTITIONS[0]: Offset(999)})
+        part = Part(
+            sequence=before.open_cut or Sequence(0),
+            member=member,
+            incarnation=Incarnation(1),
+            epoch=before.epoch,
+            offsets=other,
+            bounds={},
+        )
+        with pytest.raises(ConflictingContribution):
+            driver.store.contribute(driver.name, part)
+        assert driver.region == before
+    driver.contribute(order[-1])
+    judge(driver)
+
+
+# -- assignments -----------------------------------------------------------------------------------------------------
+
+
+@given(sets_of_partitions, sets_of_partitions)
+def test_added_and_retained_are_the_new_assignment_and_retained_and_removed_the_old_one(
+    old: frozenset[GroupPartition], new: frozenset[GroupPartition]
+) -> None:
+    before = Assignment(assignment=AssignmentId(1), partitions=old)
+    change = Assignment(assignment=AssignmentId(2), partitions=new).since(before)
+    assert change.added | change.retained == new
+    assert change.retained | change.removed == old
+    assert not change.added & change.retained
+    assert not change.added & change.removed
+    assert bool(change) == (old != new)
+
+
+# -- stale callers ---------------------------------------------------------------------------------------------------
+
+Stale = Callable[[Driver, Caller], object]
+
+
+def stale_claim(driver: Driver, caller: Caller) -> object:
+    assigned = {p: Assigned(bounds=log) for p, log in driver.logs.items()}
+    proposal = Proposal(
+        member=caller.member, incarnation=caller.incarnation, assignment=AssignmentId(99), partitions=assigned
+    )
+    return driver.store.claim(driver.name, proposal)
+
+
+def stale_begin(driver: Driver, caller: Caller) -> object:
+    claims = {p: c for p, c in driver.region.claims.items() if c.position is not None}
+    ranges = {p: Range(c.position or Offset(0), Offset((c.position or 0) + 5)) for p, c in claims.items()}
+    request = BatchRequest(
+        batch=BatchId("stale"),
+        member=caller.member,
+        incarnation=caller.incarnation,
+        epoch=caller.epoch,
+        ranges=ranges,
+    )
+    return driver.store.begin_batch(driver.name, request)
+
+
+def stale_contribute(driver: Driver, caller: Caller) -> object:
+    region = driver.region
+    mine = {p: c.position for p, c in region.claims.items() if c.owner == caller.member and c.position is not None}
+    part = Part(
+        sequence=region.open_cut or Sequence(0),
+        member=caller.member,
+        incarnation=caller.incarnation,
+        epoch=caller.epoch,
+        offsets=OffsetMap(mine),
+        bounds=dict(driver.logs),
+    )
+    return driver.store.contribute(driver.name, part)
+
+
+def stale_answer(driver: Driver, caller: Caller) -> object:
+    return driver.store.answer(driver.name, caller, {p: Found(offset=Offset(7)) for p in driver.logs})
+
+
+def stale_acknowledge(driver: Driver, caller: Caller) -> object:
+    return driver.store.acknowledge(driver.name, caller)
+
+
+def stale_bounds(driver: Driver, caller: Caller) -> object:
+    found = {p: BoundOffset(offset=Offset(7)) for p in driver.logs}
+    return driver.store.store_bounds(driver.name, caller, bound(1), found)
+
+
+def stale_out_of_range(driver: Driver, caller: Caller) -> object:
+    observed = {p: LogBounds(start=Offset(900), end=Offset(901)) for p in driver.logs}
+    return driver.store.report_out_of_range(driver.name, caller, observed)
+
+
+def stale_request(driver: Driver, caller: Caller) -> object:
+    return driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "it raised")
+
+
+def stale_leave(driver: Driver, caller: Caller) -> object:
+    return driver.store.leave(driver.name, caller.member, caller.incarnation)
+
+
+def stale_keep_slot(driver: Driver, caller: Caller) -> object:
+    return driver.store.keep_slot(driver.name, caller.member, caller.incarnation)
+
+
+def stale_echo(driver: Driver, caller: Caller) -> object:
+    base = driver.region.base or Sequence(0)
+    told = OffsetMap({p: Offset(7) for p in driver.logs})
+    return driver.store.echo(driver.name, base, caller.member, caller.incarnation, told)
+
+
+BOUND_TO_AN_EPOCH = [
+    stale_begin, stale_contribute, stale_answer, stale_acknowledge, stale_bounds, stale_out_of_range
+]  # fmt: skip
+EVERY_VERB = [*BOUND_TO_AN_EPOCH, stale_claim, stale_request, stale_leave, stale_keep_slot, stale_echo]
+
+
+def as_calm() -> Driver:
+    driver = running()
+    driver.process()
+    driver.cut("n1")
+    driver.process()
+    return driver
+
+
+def as_draining() -> Driver:
+    driver = as_calm()
+    driver.request_cut("n2")
+    return driver
+
+
+def as_resetting() -> Driver:
+    driver = as_calm()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "it raised")
+    driver.claim(driver.member(1))
+    return driver
+
+
+SITUATIONS = [as_calm, as_draining, as_resetting]
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("verb", EVERY_VERB)
+def test_a_stale_incarnation_never_changes_a_row(verb: Stale, situation: Callable[[], Driver]) -> None:
+    driver = situation()
+    member = driver.member(0)
+    stale = driver.caller(member)
+    driver.clock.advance(11)
+    for other in driver.all_members():
+        driver.join(other)
+    before, ledger = driver.region, driver.batches
+    with pytest.raises(KcrError) as refused:
+        verb(driver, Caller(member=member, incarnation=stale.incarnation, epoch=driver.region.epoch))
+    if verb is not stale_echo:
+        assert isinstance(refused.value, FencedError)
+    assert (driver.region, driver.batches) == (before, ledger)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("verb", BOUND_TO_AN_EPOCH)
+@pytest.mark.parametrize("off_by", [-1, 1])
+def test_another_epoch_never_changes_a_row(verb: Stale, situation: Callable[[], Driver], off_by: int) -> None:
+    driver = situation()
+    member = driver.member(1)
+    before, ledger = driver.region, driver.batches
+    caller = Caller(
+        member=member,
+        incarnation=driver.processes[member].incarnation,
+        epoch=Epoch(driver.region.epoch + off_by),
+    )
+    with pytest.raises(FencedError):
+        verb(driver, caller)
+    assert (driver.region, driver.batches) == (before, ledger)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_an_automatic_request_of_an_older_epoch_is_noted_and_changes_nothing_else(
+    situation: Callable[[], Driver],
+) -> None:
+    driver = situation()
+    member = driver.member(1)
+    older = replace(driver.caller(member), epoch=Epoch(driver.region.epoch - 1))
+    before = driver.region
+    stale_request(driver, older)
+    after = driver.region
+    assert replace(after, counter=before.counter) == before
+    assert driver.events[-1].kind == "ResetRequested"
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_batch_of_an_older_epoch_is_never_accepted(situation: Callable[[], Driver]) -> None:
+    driver = situation()
+    if driver.region.state is not RegionState.RUNNING:
+        return
+    member = driver.member(0)
+    batch = driver.begin(member)
+    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "it raised")
+    before = driver.region
+    with pytest.raises(FencedError):
+        driver.end(batch)
+    assert driver.region == before
+    assert driver.row(batch).outcome is None
+
+
+# -- long walks ------------------------------------------------------------------------------------------------------
+
+TARGETS: list[Target] = [ToCurrent(), ToEarliest(), ToInitial(), ToLatest()]
+numbers = st.integers(0, 7)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Whatever a verb refuses has changed nothing; whatever it does not is part of the history."""
+    with suppress(KcrError):
+        yield
+
+
+class Walk(RuleBasedStateMachine):
+    """Members, a person and time do what they like; the region stays sound, and recovers in the end."""
+
+    delivery = Delivery.AT_LEAST_ONCE
+
+    def __init__(self) -> None:
+        super().__init__()
+        rules = RegionRules(
+            groups={GROUP: group_rules(members=3, delivery=self.delivery)}, retention=RetentionRules(keep=3)
+        )
+        self.driver = Driver(partitions=3, rules=rules)
+        self.driver.up()
+        self.asked = 0
+
+    def alive(self, number: int) -> MemberId | None:
+        alive = sorted(self.driver.processes)
+        return alive[number % len(alive)] if alive else None
+
+    @rule(number=numbers, takeover=st.booleans())
+    def join(self, number: int, takeover: bool) -> None:
+        members = self.driver.all_members()
+        with refusals():
+            self.driver.join(members[number % len(members)], takeover=takeover)
+
+    @rule(number=numbers)
+    def crash(self, number: int) -> None:
+        if member := self.alive(number):
+            self.driver.crash(member)
+
+    @rule(number=numbers)
+    def leave(self, number: int) -> None:
+        if member := self.alive(number):
+            with refusals():
+                self.driver.leave(member)
+
+    @rule(number=numbers, wanted=st.frozensets(numbers))
+    def claim(self, number: int, wanted: frozenset[int]) -> None:
+        if member := self.alive(number):
+            with refusals():
+                self.driver.claim(member, [p for p in sorted(self.driver.logs) if p.partition in wanted])
+
+    @rule()
+    def rebalance(self) -> None:
+        with refusals():
+            self.driver.spread()
+
+    @rule()
+    def carry_out_the_reset(self) -> None:
+        with refusals():
+            self.driver.settle_reset()
+
+    @rule(number=numbers, width=st.integers(1, 30))
+    def begin(self, number: int, width: int) -> None:
+        if member := self.alive(number):
+            with refusals():
+                self.driver.begin(member, width)
+
+    @rule(number=numbers)
+    def process(self, number: int) -> None:
+        if member := self.alive(number):
+            with refusals():
+                self.driver.process(member)
+
+    @rule(number=numbers)
+    def end(self, number: int) -> None:
+        if running_ones := sorted(self.driver.region.running):
+            with refusals():
+                self.driver.end(running_ones[number % len(running_ones)])
+
+    @rule(number=numbers)
+    def fail(self, number: int) -> None:
+        for batch in sorted(self.driver.region.running):
+            member = self.driver.row(batch).member
+            if member in self.driver.processes:
+                with refusals():
+                    caller = self.driver.caller(member)
+                    self.driver.discard(batch)
+                    self.driver.store.request_reset(self.driver.name, caller, ResetCause.BATCH_FAILED, "it raised")
+                return
+
+    @rule(number=numbers)
+    def ask_for_a_cut(self, number: int) -> None:
+        with refusals():
+            self.driver.request_cut(f"n{number}")
+
+    @rule(number=numbers)
+    def contribute(self, number: int) -> None:
+        if member := self.alive(number):
+            with refusals():
+                self.driver.contribute(member)
+
+    @rule()
+    def complete(self) -> None:
+        with refusals():
+            if self.driver.region.open_cut is not None:
+                self.driver.complete()
+
+    @rule()
+    def publish(self) -> None:
+        with refusals():
+            self.driver.publish()
+
+    @rule(number=numbers)
+    def echo(self, number: int) -> None:
+        member, region = self.alive(number), self.driver.region
+        if member and region.base is not None and region.base_epoch is None:
+            with refusals():
+                self.driver.echo(member)
+
+    @rule(number=numbers, forced=st.booleans(), forward=st.booleans())
+    def reset_to_a_checkpoint(self, number: int, forced: bool, forward: bool) -> None:
+        if made := sorted(self.driver.region.checkpoints):
+            target = ToCheckpoint(sequence=made[number % len(made)])
+            with refusals():
+                self.driver.reset(target, forced=forced, forward=forward)
+
+    @rule(place=st.sampled_from(TARGETS), forced=st.booleans())
+    def reset_elsewhere(self, place: Target, forced: bool) -> None:
+        with refusals():
+            self.driver.reset(place, forced=forced)
+
+    @rule(verb=st.sampled_from(["start", "pause", "stop", "kill"]))
+    def one_of_the_verbs(self, verb: str) -> None:
+        with refusals():
+            getattr(self.driver.store, verb)(self.driver.name)
+
+    @rule()
+    def resume(self) -> None:
+        self.driver.store.start(self.driver.name)
+
+    @rule()
+    def retire(self) -> None:
+        self.driver.store.retire(self.driver.name)
+
+    @precondition(lambda self: len(self.driver.logs) < 5)
+    @rule()
+    def add_a_partition(self) -> None:
+        self.driver.grow(self.driver.partition(len(self.driver.logs)), end=1_000)
+
+    @rule(seconds=st.sampled_from([1, 12, 60, 400]))
+    def wait(self, seconds: int) -> None:
+        self.driver.wait(seconds)
+
+    @invariant()
+    def a_running_region_knows_where_every_partition_resumes(self) -> None:
+        region = self.driver.region
+        if region.reset is not None:
+            assert region.seek.keys() >= universe(region) - claimed_only(region)
+        if region.state in {RegionState.RUNNING, RegionState.DRAINING}:
+            assert region.seek.is_total(universe(region))
+
+    @invariant()
+    def no_two_running_batches_share_a_partition_in_one_epoch(self) -> None:
+        region = self.driver.region
+        held = [p for b in region.running.values() if b.epoch == region.epoch for p in b.ranges]
+        assert len(held) == len(set(held))
+
+    @invariant()
+    def the_base_is_there(self) -> None:
+        region = self.driver.region
+        if region.base is not None and region.base_epoch is None:
+            assert region.checkpoints[region.base].is_complete
+            assert region.base in region.offsets
+
+    def teardown(self) -> None:
+        driver = self.driver
+        check_numbers(driver)
+        recover(driver)
+        check_numbers(driver)
+        judge(driver)
+
+
+def claimed_only(region: Region) -> frozenset[GroupPartition]:
+    """Partitions that are held and whose start position nobody has resolved yet."""
+    return frozenset(p for p, c in region.claims.items() if c.resume is None and (p, c.topic_id) not in region.initial)
+
+
+def check_numbers(driver: Driver) -> None:
+    """No number is used twice: sequences, epochs and event numbers only grow."""
+    history = driver.events
+    assert [e.number for e in history] == list(range(1, len(history) + 1))
+    burnt = [e.body.sequence for e in history if isinstance(e.body, events.CutOpened | events.ResetBegun)]
+    assert burnt == sorted(set(burnt))
+    epochs = [e.body.epoch for e in history if isinstance(e.body, events.ResetBegun | events.Killed)]
+    assert epochs == sorted(set(epochs))
+    assert len(happened(driver, events.Claimed)) > 0
+
+
+def recover(driver: Driver) -> None:
+    """When faults stop, the region reaches what is wanted."""
+    driver.processes.clear()
+    driver.wait(60)
+    driver.store.start(driver.name)
+    for member in driver.all_members():
+        driver.join(member)
+    driver.spread()
+    driver.settle_reset()
+    for _ in range(20):
+        if driver.region.open_cut is None and driver.region.reset is None:
+            break
+        if driver.region.open_cut is not None:
+            driver.complete()
+        driver.settle_reset()
+        driver.store.settle(driver.name)
+    assert driver.region.state is RegionState.RUNNING
+    for partition in driver.logs:
+        claim: Claim = driver.region.claims[partition]
+        assert claim.owner in driver.processes
+    for member in driver.all_members():
+        with refusals():
+            driver.process(member)
+    assert all(b.outcome is not Outcome.UNKNOWN or b.epoch < driver.region.epoch for b in driver.batches)
+
+
+class AlmostOnceWalk(Walk):
+    delivery = Delivery.ALMOST_ONCE
+
+
+class AtMostOnceWalk(Walk):
+    delivery = Delivery.AT_MOST_ONCE
+
+
+class ExactlyOnceWalk(Walk):
+    delivery = Delivery.EXACTLY_ONCE
+
+
+TestWalk = Walk.TestCase
+TestAlmostOnceWalk = AlmostOnceWalk.TestCase
+TestAtMostOnceWalk = AtMostOnceWalk.TestCase
+TestExactlyOnceWalk = ExactlyOnceWalk.TestCase

@@ -1,0 +1,595 @@
+"""Scenarios C51 to C60: takeovers, void claims, undone answers, what gives way, failed drains, empty regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused, CutRefused, MemberInUse, RegionInState
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.region import coverage
+from airflow_kcr.protocol.region import events as region_events
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import (
+    CheckpointState,
+    Committed,
+    CutPhase,
+    CutPurpose,
+    PersonResetState,
+    RegionState,
+    Requester,
+    RequestState,
+    ResetCause,
+    Wanted,
+)
+from airflow_kcr.protocol.rules import CutMode
+from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
+from airflow_kcr.protocol.values import AssignmentId, Epoch, EventNumber, Nonce, Sequence
+from tests.support.driver import Driver
+from tests.support.judging import causes, happened, judge, open_cut, positions, state
+from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
+from tests.support.scripts import all_crash, bound, cuts_of_ten, hourly, located, rewind, running
+
+# -- C51 -------------------------------------------------------------------------------------------------------------
+
+
+def taken_over(*, fenced: bool) -> Driver:
+    """A region one of whose members was superseded in the middle of a batch, by another process."""
+    driver = Driver()
+    driver.store.start(driver.name)
+    for member in driver.all_members():
+        arrival = Arrival(member=member, token=f"first {member}", sinks_fenced=fenced)
+        driver.store.register(driver.name, arrival)
+        driver.join(member, takeover=True)
+        # The processes that the test drives have sinks of the same kind.
+        arrival = replace(arrival, token=f"second {member}", takeover=True)
+        driver.processes[member].incarnation = driver.store.register(driver.name, arrival)
+    driver.spread()
+    driver.settle_reset()
+    driver.begin(driver.member(1))
+    assigned = driver.processes[driver.member(1)].assigned
+    driver.join(driver.member(1), takeover=True)
+    driver.claim(driver.member(1), assigned)
+    driver.settle_reset()
+    return driver
+
+
+def test_c51_after_a_takeover_nothing_runs_before_the_old_lease_and_the_old_process_are_over() -> None:
+    driver = taken_over(fenced=False)
+    lease, ends = driver.region.rules.timeouts.lease, driver.region.members[driver.member(1)].ends_within
+    until = driver.clock.now + lease + ends
+    assert any("may still write" in reason for reason in coverage.busy(driver.region, driver.clock.now))
+    while driver.clock.now < until:
+        assert state(driver) is RegionState.RESETTING
+        driver.wait(1)
+    assert state(driver) is RegionState.RUNNING
+    assert driver.region.failures == 0
+    judge(driver)
+
+
+def test_c51_where_every_sink_is_fenced_the_old_lease_is_enough() -> None:
+    driver = taken_over(fenced=True)
+    until = driver.clock.now + driver.region.rules.timeouts.lease
+    while driver.clock.now < until:
+        assert state(driver) is RegionState.RESETTING
+        driver.wait(1)
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+def test_c51_a_live_member_is_not_taken_over_by_accident_nor_in_the_middle_of_its_drain() -> None:
+    driver = running()
+    with pytest.raises(MemberInUse):
+        driver.join(driver.member(1))
+    driver.request_cut("n1")
+    with pytest.raises(MemberInUse, match="draining"):
+        driver.join(driver.member(1), takeover=True)
+    driver.complete()
+    driver.publish()
+    driver.join(driver.member(1), takeover=True)
+    driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
+    driver.process()
+    judge(driver)
+
+
+# -- C52 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c52_a_claim_that_hangs_across_a_rebalance_is_void_and_made_anew_for_what_is_assigned_now() -> None:
+    alone = LoneMember().join().assign(MINE)
+    states = [alone.state]
+    assert [e.assignment for e in alone.wanted(effects.Claim)] == [1]
+    alone.feed(events.Revoked())
+    alone.assign(MINE[:1], assignment=2)
+    assert not alone.wanted(effects.Claim)
+    # The answer comes now: it is for an assignment that Kafka has taken back.
+    alone.grant(view_of(claims_of(MINE)), assignment=1)
+    states.append(alone.state)
+    assert [(e.assignment, e.partitions) for e in alone.wanted(effects.Claim)] == [(2, frozenset(MINE[:1]))]
+    alone.grant(view_of(claims_of(MINE[:1])), assignment=2)
+    states.append(alone.state)
+    assert states == [State.JOINING, State.JOINING, State.PROCESSING]
+    assert set(alone.member.positions) == set(MINE[:1])
+
+
+def test_c52_a_claim_is_not_made_while_nothing_is_assigned() -> None:
+    alone = LoneMember().join().assign(MINE)
+    alone.feed(events.Revoked())
+    alone.grant(view_of(claims_of(MINE)), assignment=1)
+    assert not alone.wanted(effects.Claim)
+    assert alone.state is State.JOINING
+
+
+def test_c52_a_refused_claim_is_made_again_with_back_off_so_that_nobody_stays_without_one() -> None:
+    alone = LoneMember().join().assign(MINE)
+    waits = []
+    for _ in range(8):
+        alone.feed(events.ClaimRefused(assignment=AssignmentId(1), why="not now"))
+        asked_at = alone.now
+        alone.see(view_of())
+        while not alone.wanted(effects.Claim):
+            alone.now += 0.125
+            alone.feed(events.Renewed(sent_at=alone.now, counter=alone.view.counter))
+        waits.append(alone.now - asked_at)
+    assert waits == sorted(waits)
+    assert waits[0] < 0.5 < max(waits) == 5.0
+    alone.grant()
+    assert alone.state is State.PROCESSING
+
+
+def test_c52_nobody_loses_a_partition_to_a_claim_that_comes_late() -> None:
+    driver = running()
+    one, other = driver.member(0), driver.member(1)
+    late = driver.partition(2)
+    driver.process(other)
+    before = driver.region
+    # Kafka has given the partition back to its owner, but the claim of the other arrives: it is no silent loss.
+    driver.claim(one, [driver.partition(0), driver.partition(1), late])
+    assert driver.region.epoch == before.epoch + 1
+    driver.claim(other, [late, driver.partition(3)])
+    driver.claim(one, [driver.partition(0), driver.partition(1)])
+    driver.settle_reset()
+    assert driver.region.claims[late].owner == other
+    assert causes(driver)[1:] == [ResetCause.CLAIM]
+    judge(driver)
+
+
+# -- C53 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c53_after_a_rewind_the_run_of_an_undone_cut_asks_anew() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 9)
+    rewind(driver, ToCheckpoint(sequence=cuts[2]))
+    assert driver.region.checkpoints[cuts[8]].undone_by == driver.region.lineage
+    kept = driver.request_cut("n2")
+    assert (kept.state, kept.sequence) == (RequestState.ANSWERED, cuts[2])
+    asked = driver.request_cut("n8")
+    assert asked.state is RequestState.OPEN
+    assert asked.sequence not in cuts
+    again = driver.complete()
+    driver.publish()
+    assert driver.request_cut("n8").sequence == again
+    judge(driver)
+
+
+def test_c53_a_run_is_a_target_only_by_its_cut_on_the_path() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 3)
+    run = Requester(who="", dag_id="flights", run_id="monday")
+    driver.process()
+    driver.request_cut("monday", requester=run)
+    monday = driver.complete()
+    driver.publish()
+    driver.process()
+    driver.cut("later")
+    driver.reset(ToRun(dag_id="flights", run_id="monday"))
+    driver.complete()
+    driver.settle_reset()
+    assert positions(driver) == [40] * 4
+    rewind(driver, ToCheckpoint(sequence=cuts[0]))
+    assert not driver.region.checkpoints[monday].is_on_path
+    with pytest.raises(Exception, match="no checkpoint on the current path"):
+        driver.reset(ToRun(dag_id="flights", run_id="monday"))
+    judge(driver)
+
+
+# -- C54 -------------------------------------------------------------------------------------------------------------
+
+
+def approaching() -> tuple[Driver, Sequence]:
+    """A region whose cut approaches a bound two hours away."""
+    driver = hourly()
+    driver.process()
+    driver.request_cut("run2", bound=bound(2))
+    cut = driver.region.cut
+    assert cut is not None
+    assert cut.phase is CutPhase.APPROACHING
+    return driver, cut.sequence
+
+
+def test_c54_a_stop_does_not_wait_for_a_bound_two_hours_away() -> None:
+    driver, cut = approaching()
+    driver.store.stop(driver.name)
+    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
+    assert state(driver) is RegionState.DRAINING
+    driver.complete()
+    driver.publish()
+    for member in driver.all_members():
+        driver.echo(member)
+    assert state(driver) is RegionState.STOPPED
+    judge(driver)
+
+
+def test_c54_a_pause_does_not_wait_for_a_bound_two_hours_away_and_the_request_is_served_after_the_resume() -> None:
+    driver, cut = approaching()
+    driver.store.pause(driver.name)
+    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
+    with pytest.raises(BatchRefused, match="wanted paused"):
+        driver.begin(driver.member(0))
+    driver.wait(600)
+    with pytest.raises(BatchRefused, match="wanted paused"):
+        driver.begin(driver.member(0))
+    driver.store.start(driver.name)
+    driver.process()
+    assert driver.region.requests[Nonce("run2")].state is RequestState.OPEN
+    judge(driver)
+
+
+def test_c54_a_drain_to_a_bound_may_be_asked_for_in_a_paused_region_and_a_later_pause_ends_it() -> None:
+    driver = hourly()
+    driver.store.pause(driver.name)
+    asked = driver.request_cut("by hand", bound=bound(1), purpose=CutPurpose.DRAIN)
+    assert asked.state is RequestState.OPEN
+    driver.process()
+    driver.store.pause(driver.name)
+    assert driver.region.requests[asked.nonce].state is RequestState.SUPERSEDED
+    with pytest.raises(BatchRefused, match="wanted paused"):
+        driver.begin(driver.member(0))
+    judge(driver)
+
+
+def test_c54_a_request_whose_bound_is_reached_is_answered_in_a_paused_region() -> None:
+    driver = hourly()
+    located(driver, bound(1), 10)
+    driver.process()
+    driver.store.pause(driver.name)
+    driver.request_cut("run1", bound=bound(1))
+    driver.complete()
+    assert driver.region.requests[Nonce("run1")].state is RequestState.ANSWERED
+    judge(driver)
+
+
+def test_c54_a_persons_reset_does_not_wait_for_a_bound_two_hours_away() -> None:
+    driver = hourly()
+    driver.process()
+    first = driver.cut("n1")
+    driver.process()
+    driver.request_cut("run2", bound=bound(2))
+    approach = open_cut(driver)
+    assert approach is not None
+    driver.reset(ToCheckpoint(sequence=first))
+    assert driver.region.checkpoints[approach].state is CheckpointState.ABORTED
+    assert state(driver) is RegionState.DRAINING
+    driver.complete()
+    driver.settle_reset()
+    assert positions(driver) == [10] * 4
+    assert driver.region.requests[Nonce("run2")].state in {RequestState.QUEUED, RequestState.OPEN}
+    judge(driver)
+
+
+def test_c54_a_persons_drain_does_not_wait_for_a_bound_two_hours_away_but_for_a_cut_that_drains() -> None:
+    driver, cut = approaching()
+    driver.request_cut("by hand", purpose=CutPurpose.DRAIN)
+    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
+    assert state(driver) is RegionState.DRAINING
+    draining = open_cut(driver)
+    driver.store.pause(driver.name)
+    driver.request_cut("another", purpose=CutPurpose.DRAIN)
+    assert open_cut(driver) == draining
+    assert driver.complete() == draining
+    judge(driver)
+
+
+# -- C55 -------------------------------------------------------------------------------------------------------------
+
+
+def test_c55_when_the_drain_of_a_persons_reset_aborts_the_request_fails_with_the_reason_and_nothing_else_changed() -> (
+    None
+):
+    driver = running()
+    first = cuts_of_ten(driver, 2)[0]
+    driver.process()
+    before = driver.region
+    hung = driver.begin(driver.member(1))
+    accepted = driver.reset(ToCheckpoint(sequence=first))
+    driver.contribute(driver.member(0))
+    driver.wait(181)
+    failed = driver.region.person_resets[accepted.nonce]
+    assert failed.state is PersonResetState.FAILED
+    assert "g[1] (g:t-2, g:t-3)" in failed.failure
+    after = driver.region
+    assert (after.state, after.epoch, after.lineage, after.base) == (
+        RegionState.RUNNING,
+        before.epoch,
+        before.lineage,
+        before.base,
+    )
+    assert positions(driver) == [30] * 4
+    # The batch that was late may still end; a forced reset would not have needed the drain.
+    driver.end(hung)
+    driver.reset(ToCheckpoint(sequence=first), forced=True)
+    driver.settle_reset()
+    assert positions(driver) == [10] * 4
+    judge(driver)
+
+
+# -- C56, C57 --------------------------------------------------------------------------------------------------------
+
+
+def test_c56_the_next_bounds_cut_does_not_open_before_the_one_before_it_is_published() -> None:
+    driver = hourly(mode=CutMode.AUTO)
+    driver.wait(3602)
+    located(driver, bound(1), 10)
+    driver.process()
+    driver.store.settle(driver.name)
+    first = driver.complete()
+    located(driver, bound(2), 30)
+    driver.process(width=20)
+    # The run of the second bound asks in time, and still a whole period passes before the first cut is published.
+    asked = driver.request_cut("run2", bound=bound(2))
+    driver.wait(2.5 * 3600)
+    assert (driver.region.requests[asked.nonce].state, open_cut(driver)) == (RequestState.QUEUED, None)
+    assert [body.sequence for body in happened(driver, region_events.PublishLate)] == [first]
+    # Members hold at the bound meanwhile: nothing of the next interval gets into the second cut.
+    with pytest.raises(BatchRefused, match="crosses the bound"):
+        driver.begin(driver.member(0))
+    driver.publish()
+    driver.store.settle(driver.name)
+    second = driver.complete()
+    assert set(driver.region.offsets[second].values()) == {30}
+    assert driver.region.requests[asked.nonce].sequence == second
+    assert [body.sequence for body in happened(driver, region_events.CutPublished)] == [first]
+    driver.publish()
+    assert [body.sequence for body in happened(driver, region_events.CutPublished)] == [first, second]
+    judge(driver)
+
+
+def test_c57_a_cut_whose_commit_never_came_is_superseded_by_the_next_and_no_sensor_hangs() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n1")
+    first = driver.complete()
+    driver.publish()
+    driver.echo(driver.member(0))
+    driver.crash(driver.member(1))
+    driver.wait(12)
+    driver.join(driver.member(1))
+    driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
+    assert driver.region.checkpoints[first].committed is Committed.PENDING
+    second = driver.cut("n2")
+    assert driver.region.checkpoints[first].committed is Committed.SUPERSEDED
+    assert driver.region.checkpoints[second].committed is Committed.YES
+    judge(driver)
+
+
+def test_c57_or_it_is_superseded_by_a_reset_or_settled_by_the_commit_timeout() -> None:
+    for seconds, wanted in ((12, Committed.SUPERSEDED), (31, Committed.NO)):
+        driver = running()
+        driver.process()
+        driver.request_cut("n1")
+        cut = driver.complete()
+        driver.publish()
+        driver.wait(seconds)
+        batch = driver.begin(driver.member(0))
+        driver.discard(batch)
+        driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it raised")
+        assert driver.region.checkpoints[cut].committed is wanted
+
+
+# -- C58 -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class HeldFence:
+    """A fence row that a frozen transaction holds until the sink's server ends it."""
+
+    ends_at: float
+    epoch: Epoch = Epoch(0)
+    tries: list[float] = field(default_factory=list)
+
+    def raise_to(self, epoch: Epoch, now: float) -> bool:
+        """Try to raise the fence; False: the lock timeout came first."""
+        self.tries.append(now)
+        if now < self.ends_at:
+            return False
+        self.epoch = max(self.epoch, epoch)
+        return True
+
+
+def test_c58_a_raise_that_times_out_is_retried_until_the_frozen_transaction_is_ended() -> None:
+    """The retry inside the sink comes with its issue; a raise that failed for good is an attempt that is made anew."""
+    driver = running(members=1)
+    member = driver.member(0)
+    timeouts = driver.region.rules.timeouts
+    fence = HeldFence(ends_at=timeouts.idle_in_transaction_session_timeout.total_seconds())
+    batch = driver.begin(member)
+    driver.discard(batch)
+    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, "it raised")
+    began = driver.clock.now
+    driver.claim(member)
+    waited = 0.0
+    while not fence.raise_to(driver.region.epoch, waited):
+        driver.store.request_reset(
+            driver.name, driver.caller(member), ResetCause.SINK_FAILED, "the fence of g is held by another transaction"
+        )
+        driver.wait(2)
+        waited += 2
+        driver.claim(member)
+    driver.acknowledge(member)
+    assert state(driver) is RegionState.RUNNING
+    assert len(fence.tries) > 1
+    assert driver.clock.now - began <= timeouts.lease
+    named = [body.detail for body in happened(driver, region_events.ResetRequested) if "fence of g" in body.detail]
+    assert len(named) == len(fence.tries) - 1
+    judge(driver)
+
+
+def test_c58_a_member_whose_sink_failed_asks_for_a_further_attempt_and_does_not_acknowledge() -> None:
+    alone = LoneMember().join().assign()
+    resetting = replace(view_of(claims_of()), state=RegionState.RESETTING, acknowledged=False)
+    alone.grant(resetting)
+    assert [e.epoch for e in alone.wanted(effects.ResetSinks)] == [1]
+    alone.feed(events.SinkFailed(epoch=Epoch(1), why="the fence of g is held by another transaction"))
+    asked = alone.wanted(effects.RequestReset)
+    assert [(e.cause, e.caller.epoch) for e in asked] == [(ResetCause.SINK_FAILED, 1)]
+    assert "fence of g" in asked[0].detail
+    assert not [e for e in alone.all if isinstance(e, effects.Acknowledge)]
+    second = replace(resetting, epoch=Epoch(2), claims=claims_of(epoch=2), counter=EventNumber(30))
+    alone.see(replace(second, claims={}))
+    alone.grant(second)
+    assert [e.epoch for e in alone.wanted(effects.ResetSinks)] == [2]
+
+
+# -- C59 -------------------------------------------------------------------------------------------------------------
+
+
+def three_bounds() -> tuple[Driver, list[Sequence]]:
+    """A region with a cut of each of the first three hours."""
+    driver, cuts = hourly(), []
+    for hours in (1, 2, 3):
+        driver.wait(3600)
+        located(driver, bound(hours), 10 * hours)
+        driver.process()
+        driver.request_cut(f"run{hours}", bound=bound(hours))
+        cuts.append(driver.complete())
+        driver.publish()
+    return driver, cuts
+
+
+def test_c59_a_drain_by_hand_between_two_bounds_leaves_the_next_bound_as_it_is() -> None:
+    driver, _ = three_bounds()
+    # The members are behind: the bound has passed, and nobody has got there yet.
+    driver.wait(2 * 3600)
+    assert driver.region.next_bound == bound(4)
+    driver.process(width=5)
+    driver.request_cut("by hand", purpose=CutPurpose.DRAIN)
+    driver.complete()
+    driver.publish()
+    assert driver.region.next_bound == bound(4)
+    located(driver, bound(4), 40)
+    driver.process(width=5)
+    driver.request_cut("run4", bound=bound(4))
+    cut = driver.complete()
+    assert set(driver.region.offsets[cut].values()) == {40}
+    judge(driver)
+
+
+def test_c59_after_a_rewind_to_a_cut_the_next_bound_is_the_one_after_the_newest_on_its_path() -> None:
+    driver, cuts = three_bounds()
+    driver.process(width=5)
+    by_hand = driver.cut("by hand")
+    driver.process(width=5)
+    rewind(driver, ToCheckpoint(sequence=cuts[0]))
+    assert driver.region.next_bound == bound(2)
+    # The re-cut of a bound is the same cut: its offsets are those that were found first.
+    with pytest.raises(BatchRefused, match="crosses the bound"):
+        driver.begin(driver.member(0), width=11)
+    driver.process()
+    driver.request_cut("run2 again", bound=bound(2))
+    again = driver.complete()
+    driver.publish()
+    assert driver.region.offsets[again] == driver.region.offsets[cuts[1]]
+    assert driver.region.next_bound == bound(3)
+    with pytest.raises(Exception, match="not on the current path"):
+        driver.reset(ToCheckpoint(sequence=by_hand))
+    judge(driver)
+
+
+def test_c59_after_a_rewind_to_a_cut_by_hand_the_next_bound_follows_the_bound_before_it() -> None:
+    driver, _ = three_bounds()
+    driver.process(width=5)
+    by_hand = driver.cut("by hand")
+    driver.wait(2 * 3600)
+    located(driver, bound(4), 40)
+    driver.process(width=5)
+    driver.request_cut("run4", bound=bound(4))
+    driver.complete()
+    driver.publish()
+    assert driver.region.next_bound == bound(5)
+    rewind(driver, ToCheckpoint(sequence=by_hand))
+    assert driver.region.next_bound == bound(4)
+    judge(driver)
+
+
+# -- C60 -------------------------------------------------------------------------------------------------------------
+
+
+def deserted() -> Driver:
+    """A running region without a live member."""
+    driver = running()
+    driver.process()
+    all_crash(driver)
+    assert state(driver) is RegionState.RUNNING
+    return driver
+
+
+def never_joined() -> Driver:
+    """A region that was started, and that nobody has ever joined."""
+    driver = Driver()
+    driver.store.start(driver.name)
+    return driver
+
+
+@pytest.mark.parametrize("empty", [deserted, never_joined])
+def test_c60_a_stop_without_a_live_member_ends_at_once_marked_undrained(empty: Callable[[], Driver]) -> None:
+    driver = empty()
+    driver.store.stop(driver.name)
+    assert state(driver) is RegionState.STOPPED
+    assert not happened(driver, region_events.Stopped)[-1].drained
+    judge(driver)
+
+
+@pytest.mark.parametrize("empty", [deserted, never_joined])
+def test_c60_a_kill_without_a_live_member_ends_at_once_in_a_new_epoch(empty: Callable[[], Driver]) -> None:
+    driver = empty()
+    epoch = driver.region.epoch
+    driver.store.kill(driver.name)
+    assert (state(driver), driver.region.epoch, driver.region.wanted) == (
+        RegionState.STOPPED,
+        epoch + 1,
+        Wanted.STOPPED,
+    )
+    driver.processes.clear()
+    driver.wait(60)
+    driver.up()
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+def test_c60_a_drain_without_a_live_member_is_refused_at_once_and_says_so() -> None:
+    driver = deserted()
+    before = driver.region
+    with pytest.raises(CutRefused, match="no live member"):
+        driver.request_cut("by hand", purpose=CutPurpose.DRAIN)
+    assert driver.region == before
+    judge(driver)
+
+
+def test_c60_a_drain_of_a_stopped_region_is_refused_with_the_state() -> None:
+    driver = Driver()
+    with pytest.raises(RegionInState, match="stopped"):
+        driver.request_cut("by hand", purpose=CutPurpose.DRAIN)
+
+
+def test_c60_a_stop_whose_last_member_dies_in_its_drain_ends_too() -> None:
+    driver = running()
+    driver.process()
+    driver.store.stop(driver.name)
+    assert state(driver) is RegionState.DRAINING
+    all_crash(driver)
+    assert state(driver) is RegionState.STOPPED
+    judge(driver)

@@ -1,0 +1,775 @@
+"""The parts of `docs/` that are made from the code, and the command that renews them.
+
+    python -m tests.support.docs_pages
+
+A page is written by hand but for its generated blocks, each between two comments that name it. A block says what the
+code says: the values of an enumeration, the fields of an event, the default of a time. `tests/unit/docs` fails when a
+page is not what this module makes of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import timedelta
+from enum import Enum, StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+from airflow_kcr import errors
+from airflow_kcr.protocol import delivery, rules, seek_map, targets, timeout_checks, timeouts
+from airflow_kcr.protocol.durations import format_duration
+from airflow_kcr.protocol.invariants.verify import CHECKS
+from airflow_kcr.protocol.member import effects as member_effects
+from airflow_kcr.protocol.member import events as member_events
+from airflow_kcr.protocol.member import state as member_state
+from airflow_kcr.protocol.member.step import TABLE
+from airflow_kcr.protocol.region import events, rows
+from airflow_kcr.protocol.start_positions import format_start
+from airflow_kcr.spec import document, kafka_settings
+from airflow_kcr.spec.changes import TakesEffect, differences
+from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
+from airflow_kcr.store import schema_upgrade
+from airflow_kcr.store.postgres import tables
+from tests.support.simulation.faults import FAULTS
+
+TOP = Path(__file__).parents[2]
+DOCS = TOP / "docs"
+COMMAND = "python -m tests.support.docs_pages"
+
+BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+
+
+# -- what sources say ----------------------------------------------------------------------------------------------
+
+
+def attribute_notes(module: ModuleType) -> dict[tuple[str, str], str]:
+    """Return the string beneath each attribute of a module's classes, by (class, attribute)."""
+    found: dict[tuple[str, str], str] = {}
+    for node in ast.parse(inspect.getsource(module)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for statement, follower in zip(node.body, [*node.body[1:], None], strict=True):
+            target: ast.expr | None = None
+            if isinstance(statement, ast.AnnAssign):
+                target = statement.target
+            elif isinstance(statement, ast.Assign):
+                target = statement.targets[0]
+            if isinstance(target, ast.Name) and isinstance(follower, ast.Expr):
+                value = follower.value
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    found[node.name, target.id] = _joined(value.value)
+    return found
+
+
+def annotated(module: ModuleType) -> dict[tuple[str, str], str]:
+    """Return how each annotated attribute of a module's classes is annotated, by (class, attribute)."""
+    return {
+        (node.name, statement.target.id): ast.unparse(statement.annotation)
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+
+
+def docstring(thing: object) -> str:
+    """Return the docstring of a class or function, without its sections of arguments and errors."""
+    text = inspect.getdoc(thing) or ""
+    return text.partition("\n\nArgs:")[0].partition("\n\nRaises:")[0]
+
+
+def sentence(thing: object) -> str:
+    """Return the first paragraph of a docstring, in one line."""
+    return _joined(docstring(thing).partition("\n\n")[0])
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+# -- Markdown ------------------------------------------------------------------------------------------------------
+
+
+def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """Return a table; a pipe in a cell is escaped."""
+    cells = [list(head), *([c.replace("|", "\\|") for c in line] for line in lines)]
+    shown = ["| " + " | ".join(line) + " |" for line in cells]
+    return "\n".join([shown[0], "|" + "---|" * len(cells[0]), *shown[1:]])
+
+
+def code(text: object) -> str:
+    """Return a text as code."""
+    return f"`{text}`"
+
+
+def _span(value: timedelta) -> str:
+    value = round(value / timedelta(milliseconds=1)) * timedelta(milliseconds=1)
+    return format_duration(value).removeprefix("PT").lower() if value < timedelta(days=1) else format_duration(value)
+
+
+SAID: Mapping[StrEnum, str] = {
+    rows.Wanted.RUNNING: "Process.",
+    rows.Wanted.PAUSED: "Begin nothing; keep claims and membership.",
+    rows.Wanted.STOPPED: "Cut, publish, commit, then leave.",
+    rows.HaltReason.FAILURES: "`max_failures` is used up.",
+    rows.HaltReason.OUT_OF_RANGE: "A position is no longer in its log, and the policy is `fail`.",
+    rows.HaltReason.RESTORED: "The store is older than what a member has already acted on.",
+    rows.HaltReason.OUTSIDER: "A foreign consumer is in a group, and the policy is `fail`.",
+    rows.Outcome.DONE: "Its end was accepted; its output counts unless a reset undoes it.",
+    rows.Outcome.DISCARDED: "Its member gave it up; nothing of it counts.",
+    rows.RequestState.QUEUED: "It waits for its cut to be opened.",
+    rows.RequestState.OPEN: "Its cut is open.",
+    rows.RequestState.ANSWERED: "A complete cut answers it.",
+    rows.RequestState.REFUSED: "Its cut can't be exact, and an inexact one was not allowed.",
+    rows.CheckpointState.OPEN: "The cut is under way; members contribute.",
+    rows.CheckpointState.COMPLETE: "It has one offset for every frozen partition, and is the base.",
+    rows.CheckpointState.PUBLISHED: "The sinks show what belongs to it; downstream may read.",
+    rows.CheckpointState.ABORTED: "The cut was given up; its sequence is burnt.",
+    rows.CheckpointState.RETIRED: "Its offsets are forgotten; its digest and the answers to its requests stay.",
+    rows.Committed.PENDING: "Members commit and read back.",
+    rows.Committed.YES: "Kafka holds exactly its offsets.",
+    rows.Committed.NO: "Kafka does not hold them, or not in time.",
+    rows.Committed.SUPERSEDED: "A newer cut, or a reset, took its place before that was known.",
+    rows.ResetCause.START: "A person started or resumed the region.",
+    rows.ResetCause.PERSON: "A person chose where to go.",
+    rows.ResetCause.BATCH_FAILED: "The pipeline raised.",
+    rows.ResetCause.BATCH_TIMEOUT: "A batch took longer than `batch.timeout`.",
+    rows.ResetCause.LEASE_LOST: "A roster member that had begun something lost its lease under an open cut.",
+    rows.ResetCause.DOUBLE_CLAIM: "Two members contributed one partition to a cut.",
+    rows.ResetCause.ATTEMPT_EXPIRED: "The attempt before was not done within `timeouts.reset`.",
+    rows.ResetCause.OUT_OF_RANGE: "A position is no longer in its log, and the policy is `earliest` or `latest`.",
+    rows.ResetCause.SPEC_CHANGED: "A changed spec took effect at a completed cut; members restart there.",
+    rows.ResetState.RUNNING: "Members cancel, become quiet, claim and acknowledge.",
+    rows.ResetState.DONE: "The region went on as wanted.",
+    rows.PersonResetState.BEGUN: "Its reset runs.",
+    rows.PersonResetState.DONE: "Its reset is done.",
+    rows.PersonResetState.FAILED: "It was given up; `failure` says why.",
+    member_state.Why.PAUSED: "A resume.",
+    member_state.Phase.RUNNING: "The pipeline runs.",
+    member_state.Phase.DISCARDING: "The store was told that it is discarded.",
+}
+"""What a value means whose name says it well enough for the code."""
+
+
+def note_of(value: StrEnum, notes: Mapping[tuple[str, str], str]) -> str:
+    """Return what a value of an enumeration means: what the code says, else what is said here."""
+    return notes.get((type(value).__name__, value.name)) or SAID[value]
+
+
+def values_of(module: ModuleType, kind: type[StrEnum]) -> str:
+    """Return the values of an enumeration with their notes."""
+    notes = attribute_notes(module)
+    return table(["Value", "Meaning"], [[code(v.value), note_of(v, notes)] for v in kind])
+
+
+def classes(module: ModuleType, kinds: Iterable[type]) -> str:
+    """Return a section for each class: its docstring, and a table of its fields."""
+    notes, types = attribute_notes(module), annotated(module)
+    parts: list[str] = []
+    for kind in kinds:
+        name = kind.__name__
+        parts.append(f"### `{name}`\n\n{sentence(kind)}")
+        if is_dataclass(kind) and fields(kind):
+            lines = [[code(f.name), code(types[name, f.name]), notes.get((name, f.name), "")] for f in fields(kind)]
+            parts.append(table(["Field", "Type", "Note"], lines))
+    return "\n\n".join(parts)
+
+
+# -- states --------------------------------------------------------------------------------------------------------
+
+_R, _C, _Q, _P = rows.RegionState, rows.CheckpointState, rows.RequestState, rows.PersonResetState
+
+REGION_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
+    _R.STOPPED: {
+        _R.STARTING: "start: a reset with cause `start`; also for a moment when a person's reset moves the base of a "
+        "stopped region, which is stopped again in the same transaction",
+        _R.HALTED: "a member remembers later numbers than the store (a restored store)",
+    },
+    _R.STARTING: {
+        _R.RESETTING: "members with leases could now cover every partition: the attempt's deadline begins",
+        _R.HALTED: "a base out of range, an outsider, a restored store, used-up failures",
+        _R.STOPPED: "stop without live members, kill",
+    },
+    _R.RESETTING: {
+        _R.STARTING: "members with leases can't cover the partitions any more, or a further attempt begins",
+        _R.RUNNING: "the seek map is total, every partition is covered, every member is quiet",
+        _R.HALTED: "as in `starting`",
+        _R.STOPPED: "stop without live members, kill",
+    },
+    _R.RUNNING: {
+        _R.DRAINING: "every frozen partition is where the open cut will be",
+        _R.STARTING: "a reset began",
+        _R.HALTED: "as in `starting`",
+        _R.STOPPED: "stop without live members, kill",
+    },
+    _R.DRAINING: {
+        _R.RUNNING: "the cut is complete or aborted, or a stop was taken back before it was done",
+        _R.STARTING: "a reset began in the transaction that completed the cut",
+        _R.HALTED: "as in `starting`, while a stop waits for its commits",
+        _R.STOPPED: "the cut of a stop is published and committed (or late), or kill",
+    },
+    _R.HALTED: {
+        _R.STARTING: "a person resumes, or applies a forced reset",
+        _R.STOPPED: "stop or kill; nothing is drained",
+    },
+}
+"""Which state of a region follows which; `tests/unit/docs` compares it with what simulated regions do."""
+
+CHECKPOINT_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
+    None: {_C.OPEN: "a cut is opened: roster and partitions are frozen"},
+    _C.OPEN: {
+        _C.COMPLETE: "the last contribution: every roster member contributed, every frozen partition is covered once",
+        _C.ABORTED: "deadline, a claim or lease that no longer fits, a reset, a person's request",
+    },
+    _C.COMPLETE: {
+        _C.PUBLISHED: "the sinks show what belongs to it",
+        _C.RETIRED: "only by a person's forced reset that gives it up",
+    },
+    _C.PUBLISHED: {_C.RETIRED: "age or count; never where it is protected"},
+    _C.ABORTED: {_C.RETIRED: "age, or as many newer complete ones as are kept"},
+    _C.RETIRED: {},
+}
+
+REQUEST_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
+    None: {_Q.QUEUED: "asked for the first time"},
+    _Q.QUEUED: {
+        _Q.OPEN: "its cut was opened",
+        _Q.ANSWERED: "a complete cut at or beyond its bound answers it",
+        _Q.REFUSED: "a position is past its bound and no inexact cut is allowed",
+        _Q.SUPERSEDED: "its reason is gone: the region stopped, halted or was resumed, a person's later "
+        "word counts, or its reset failed",
+    },
+    _Q.OPEN: {
+        _Q.ANSWERED: "its cut is complete",
+        _Q.QUEUED: "its cut was aborted through no fault of its own; it is opened again",
+        _Q.ABORTED: "its cut ran out of time; whoever asked is told",
+        _Q.REFUSED: "a position was found to be past its bound",
+        _Q.SUPERSEDED: "the drain of a person's reset was aborted; the reset fails",
+    },
+    _Q.ANSWERED: {_Q.QUEUED: "asked anew, after a later lineage had undone its cut"},
+    _Q.ABORTED: {_Q.QUEUED: "asked anew"},
+    _Q.REFUSED: {_Q.QUEUED: "asked anew"},
+    _Q.SUPERSEDED: {_Q.QUEUED: "asked anew"},
+}
+
+RESET_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
+    None: {rows.ResetState.RUNNING: "a begin: a new epoch"},
+    rows.ResetState.RUNNING: {
+        rows.ResetState.DONE: "the region goes on as wanted",
+        rows.ResetState.SUPERSEDED: "a further attempt, another reset, a halt or a stop",
+    },
+    rows.ResetState.DONE: {},
+    rows.ResetState.SUPERSEDED: {},
+}
+
+PERSON_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
+    None: {_P.WAITING: "accepted and stored under its nonce"},
+    _P.WAITING: {
+        _P.DRAINING: "its turn: its cut is asked for",
+        _P.BEGUN: "at once, where it is forced or the region is stopped",
+        _P.FAILED: "the region stopped or halted, or a forced reset took its place",
+    },
+    _P.DRAINING: {
+        _P.BEGUN: "in the transaction that completes its cut",
+        _P.FAILED: "its drain was aborted, or its target can't be reached any more",
+    },
+    _P.BEGUN: {
+        _P.DONE: "its reset is done",
+        _P.FAILED: "its reset was given up: a halt, a stop, another lineage",
+    },
+    _P.DONE: {},
+    _P.FAILED: {},
+}
+
+COMMITTED_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
+    rows.Committed.PENDING: {
+        rows.Committed.YES: "the echoes of all its partitions equal it",
+        rows.Committed.NO: "an echo differs, the commit timeout passed, or the region stopped first",
+        rows.Committed.SUPERSEDED: "the next cut is complete, or a reset began",
+    },
+    rows.Committed.YES: {rows.Committed.NO: "a later echo differs"},
+    rows.Committed.NO: {rows.Committed.YES: "repaired, while it is the base"},
+    rows.Committed.SUPERSEDED: {
+        rows.Committed.YES: "committed after the reset, while it still is the base",
+        rows.Committed.NO: "an echo after the reset differs",
+    },
+}
+
+OUTCOME_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
+    None: {
+        rows.Outcome.DONE: "its end was accepted",
+        rows.Outcome.DISCARDED: "its member said that nothing of it runs and nothing counts",
+        rows.Outcome.UNKNOWN: "a reset was done and nobody had ended it",
+    },
+    rows.Outcome.DONE: {rows.Outcome.UNDONE: "a reset went back to its begin, or before, on every partition"},
+    rows.Outcome.DISCARDED: {rows.Outcome.DONE: "a fenced sink's progress proved it done"},
+    rows.Outcome.UNKNOWN: {rows.Outcome.DONE: "a fenced sink's progress proved it done"},
+    rows.Outcome.UNDONE: {},
+}
+
+
+def moves(legal: Mapping[Enum | None, Mapping[Enum, str]], first: str = "(new)") -> str:
+    """Return a table of legal moves with what causes each."""
+    lines = [
+        [code(before.value) if before else first, code(after.value), why]
+        for before, followers in legal.items()
+        for after, why in followers.items()
+    ]
+    return table(["From", "To", "When"], lines)
+
+
+def member_moves() -> str:
+    """Return a member's legal moves, from its own table."""
+    lines = [
+        [code(before.value), ", ".join(code(s.value) for s in member_state.State if s in after) or "none: final"]
+        for before, after in member_state.MOVES.items()
+    ]
+    return table(["From", "To"], lines)
+
+
+def member_table() -> str:
+    """Return which event is legal in which state of a member, from the transition table."""
+    every = frozenset(member_state.State)
+    lines = [
+        [
+            code(kind.__name__),
+            "any" if states == every else ", ".join(code(s.value) for s in member_state.State if s in states),
+            sentence(kind),
+        ]
+        for kind, (states, _) in TABLE.items()
+    ]
+    return table(["Event", "Legal in", "Meaning"], lines)
+
+
+def causes() -> str:
+    """Return the causes of resets, and which of them count as failures."""
+    notes = attribute_notes(rows)
+    lines = [[code(c.value), "yes" if c in rows.FAILURE_CAUSES else "no", note_of(c, notes)] for c in rows.ResetCause]
+    return table(["Cause", "Counts as a failure", "Meaning"], lines)
+
+
+# -- errors --------------------------------------------------------------------------------------------------------
+
+
+def error_tree() -> str:
+    """Return the tree in the module's docstring."""
+    tree = (errors.__doc__ or "").partition("::\n\n")[2].partition("\n\nA class")[0]
+    return "```text\n" + inspect.cleandoc(tree) + "\n```"
+
+
+def exit_statuses() -> dict[type[errors.KcrError], int]:
+    """Return the exit status that each error has, by the branch of the tree it is on."""
+    said = dict(re.findall(r"(\w+) +\S.*\(exit status (\d)\)", errors.__doc__ or ""))
+    return {
+        kind: next((int(said[base.__name__]) for base in kind.__mro__ if base.__name__ in said), 1)
+        for kind in error_classes()
+    }
+
+
+def error_classes() -> list[type[errors.KcrError]]:
+    """Return every error, in the order of the module."""
+    found = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.KcrError)]
+    return [c for c in found if c.__module__ == errors.__name__]
+
+
+def error_table() -> str:
+    """Return every error with its parent, its exit status and its sentence."""
+    statuses = exit_statuses()
+    lines = [[code(c.__name__), code(c.__mro__[1].__name__), str(statuses[c]), sentence(c)] for c in error_classes()]
+    return table(["Error", "Kind of", "Exit status", "Meaning"], lines)
+
+
+# -- times ---------------------------------------------------------------------------------------------------------
+
+
+def timeout_table() -> str:
+    """Return every time with its name in the spec file and its default."""
+    notes = attribute_notes(timeouts)
+    lines = []
+    for field in fields(timeouts.Timeouts):
+        value = field.default
+        shown = _span(value) if isinstance(value, timedelta) else "derived" if value is None else str(value).lower()
+        lines.append([code(timeout_checks.setting_name(field.name)), shown, notes.get(("Timeouts", field.name), "")])
+    return table(["Setting", "Default", "Meaning"], lines)
+
+
+def derived_times() -> str:
+    """Return the times that follow from others, with their values at the defaults."""
+    times = timeouts.Timeouts()
+    derived: list[tuple[str, timedelta, object]] = [
+        ("session timeout, dynamic member", times.session_timeout(static=False), ""),
+        ("session timeout, static member", times.session_timeout(static=True), ""),
+    ]
+    lines = [[name, _span(value), "`timeouts.session`, if it is given"] for name, value, _ in derived]
+    for name, member in inspect.getmembers(timeouts.Timeouts, lambda m: isinstance(m, property)):
+        lines.append([code(name), _span(getattr(times, name)), sentence(member.fget)])
+    return table(["Time", "At the defaults", "Meaning"], lines)
+
+
+def timeout_rules() -> str:
+    """Return the rules that the module of the checks states."""
+    return (timeout_checks.__doc__ or "").partition("settings that clash:\n\n")[2].strip()
+
+
+# -- the spec ------------------------------------------------------------------------------------------------------
+
+MEANING: Mapping[str, str] = {
+    "region": "the region's name: 1 to 100 of `a-z 0-9 _ -`",
+    "kafka": "librdkafka client settings by name; a value may hold `${NAME}`; or `kafka_conn_id`",
+    "kafka_conn_id": "an Airflow connection instead of `kafka`",
+    "max_failures": "how many failures in a row are answered by a reset; one more halts the region",
+    "outsiders": "what happens when a foreign consumer is in a group",
+    "out_of_range": "what happens when retention has overtaken a position",
+    "beyond_end": "what happens when a log's end moved back behind a position (truncation, recreation)",
+    "groups[].group_id": "the consumer group; in exactly one region of a store",
+    "groups[].pipeline": "`module:function` or `path/to/file.py:function`",
+    "groups[].topics": "topics by name; each must exist",
+    "groups[].pattern": "instead of `topics`: a regular expression that begins with `^` and leaves the name's end open",
+    "groups[].members": "how many members the group has, 1 or more; their indexes count from 0",
+    "groups[].start": "`earliest`, `latest`, `committed`, `timestamp:…` or `duration:…`; resolved once per partition",
+    "groups[].delivery": "what is promised about each record, and so what an automatic reset replays",
+    "groups[].assignor": "`range` or `roundrobin`; absent: `range` for one topic, else `roundrobin`",
+    "groups[].kafka": "client settings where this group's cluster is another one; they replace the region's altogether",
+    "groups[].kafka_conn_id": "the same, as a connection",
+    "groups[].static_membership": "whether members keep their place in the group over a restart",
+    "cut.every": "a bound every so long, aligned to 1970-01-01T00:00Z",
+    "cut.cron": "bounds by a cron expression",
+    "cut.records": "a cut after this many offsets since the base; only in a region of one member",
+    "cut.timezone": "whose clock `cron` goes by",
+    "cut.request": "who asks for the cut of a bound: the region itself, or a DAG run",
+    "cut.grace": "how long after a bound its records may arrive, and how far the brokers' clocks may be off",
+    "cut.catchup": "whether every bound missed during an outage gets its own cut",
+    "batch.target": "how long a batch should take; its size adapts to it",
+    "batch.min_records": "the smallest batch that is planned",
+    "batch.max_records": "the largest batch that is planned",
+    "batch.timeout": "how long one batch may take before it counts as failed",
+    "retention.keep": "how many complete checkpoints are kept",
+    "retention.for": "how long checkpoints are kept; absent: age alone retires nothing",
+}
+"""What each field says; those of `timeouts` are in the page of the times."""
+
+OTHER: Mapping[str, Any] = {
+    "region": "r2",
+    "kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
+    "kafka_conn_id": "other",
+    "max_failures": 1,
+    "outsiders": "warn",
+    "out_of_range": "latest",
+    "beyond_end": "latest",
+    "groups[].group_id": "other",
+    "groups[].pipeline": "jobs:other",
+    "groups[].topics": ["u"],
+    "groups[].pattern": "^t",
+    "groups[].members": 2,
+    "groups[].start": "latest",
+    "groups[].delivery": "almost_once",
+    "groups[].assignor": "roundrobin",
+    "groups[].kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
+    "groups[].kafka_conn_id": "other",
+    "groups[].static_membership": False,
+    "cut.every": "7m",
+    "cut.cron": "0 * * * *",
+    "cut.records": 10,
+    "cut.timezone": "Europe/Berlin",
+    "cut.request": "dag_run",
+    "cut.grace": "3s",
+    "cut.catchup": True,
+    "batch.target": "3s",
+    "batch.min_records": 7,
+    "batch.max_records": 7_000,
+    "batch.timeout": "90s",
+    "retention.keep": 7,
+    "retention.for": "1d",
+}
+"""Another value for each field, to see when its change takes effect."""
+
+_SHOWN_TYPES = {"Start": "text", "Setting": "text", "str": "text", "int": "number", "bool": "true or false"}
+_WORDS: Mapping[str, type[StrEnum]] = {
+    "DeliveryWord": delivery.Delivery,
+    "CutModeWord": rules.CutMode,
+    "OutsiderWord": rules.OutsiderPolicy,
+    "OutOfRangeWord": rules.OutOfRangePolicy,
+}
+_MODELS: Mapping[str, tuple[str, type]] = {
+    "": ("RegionDocument", RegionSpec),
+    "groups[].": ("GroupDocument", GroupSpec),
+    "cut.": ("CutDocument", CutSpec),
+    "batch.": ("BatchDocument", BatchSpec),
+    "retention.": ("RetentionDocument", rules.RetentionRules),
+}
+_SECTIONS = frozenset({"groups", "cut", "batch", "timeouts", "retention"})
+
+
+def spec_fields() -> dict[str, tuple[str, str]]:
+    """Return every field of the file but the times, with its type and its default, both as shown."""
+    types = annotated(document)
+    found: dict[str, tuple[str, str]] = {}
+    for prefix, (name, model) in _MODELS.items():
+        defaults = {f.name: f for f in fields(model)}
+        for field in getattr(document, name).model_fields:
+            if prefix or field not in _SECTIONS:
+                shown = "for" if (prefix, field) == ("retention.", "max_age") else field
+                found[prefix + shown] = (_type(types[name, field]), _default(defaults[field]))
+    return found
+
+
+def _type(annotation: str) -> str:
+    plain = annotation.partition(" | None")[0].removeprefix("Annotated[")
+    if plain in _WORDS:
+        return ", ".join(code(word.value) for word in _WORDS[plain])
+    if plain == "AssignorWord":
+        return "`range`, `roundrobin`"
+    if plain.startswith("list["):
+        return "list of texts"
+    if plain.startswith("dict["):
+        return "mapping"
+    return _SHOWN_TYPES.get(plain, plain.lower())
+
+
+def _default(field: Any) -> str:  # noqa: ANN401 (a dataclass field of any type)
+    if field.default is MISSING and field.default_factory is MISSING:
+        return "required"
+    value = field.default
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, timedelta):
+        return code(_span(value))
+    if isinstance(value, bool):
+        return code(str(value).lower())
+    if isinstance(value, StrEnum):
+        return code(value.value)
+    return code(value if isinstance(value, int | str) else format_start(value))
+
+
+def takes_effect(path: str) -> TakesEffect:
+    """Return when a change of one field counts, by changing it."""
+    old, new = _plain(), _plain()
+    if path.startswith("groups[]."):
+        _set(new["groups"][0], path.removeprefix("groups[]."))
+        new["groups"][0][path.removeprefix("groups[].")] = OTHER[path]
+    elif "." in path:
+        section, name = path.split(".")
+        if path == "cut.timezone":
+            old["cut"] = {"cron": "0 0 * * *"}
+            new["cut"] = {"cron": "0 0 * * *"}
+        new.setdefault(section, {})[name] = OTHER[path]
+    else:
+        _set(new, path)
+        new[path] = OTHER[path]
+    if path == "cut.request":
+        old["cut"], new["cut"] = {"every": "5m"}, {"every": "5m", "request": "dag_run"}
+    found = {change.takes_effect for change in differences(RegionSpec.from_json(old), RegionSpec.from_json(new))}
+    return max(found, key=list(TakesEffect).index)
+
+
+def _plain() -> dict[str, Any]:
+    group = {"group_id": "g", "pipeline": "jobs:process", "topics": ["t"]}
+    return {"region": "r", "kafka": {"bootstrap.servers": "localhost:9092"}, "groups": [group]}
+
+
+def _set(at: dict[str, Any], path: str) -> None:
+    """Take out what a field stands instead of."""
+    instead = {"pattern": "topics", "kafka_conn_id": "kafka"}
+    at.pop(instead.get(path, ""), None)
+
+
+_EFFECT = {
+    TakesEffect.AT_ONCE: "at once",
+    TakesEffect.NEXT_CUT: "at the next cut",
+    TakesEffect.REFUSED: "refused",
+}
+
+
+def spec_table() -> str:
+    """Return every field of the spec but the times."""
+    lines = [
+        [code(path), kind, default, _EFFECT[takes_effect(path)], MEANING[path]]
+        for path, (kind, default) in spec_fields().items()
+    ]
+    return table(["Field", "Type", "Default", "A change counts", "Meaning"], lines)
+
+
+def refused_settings() -> str:
+    """Return the client settings that are refused."""
+    lines = [
+        [code(name), code(accepted) if accepted else "none", why]
+        for name, (accepted, why) in kafka_settings.REFUSED.items()
+    ]
+    return table(["Setting", "Accepted value", "Why, and what to write instead"], lines)
+
+
+# -- invariants, targets, the store, scenarios ---------------------------------------------------------------------
+
+
+def invariants() -> str:
+    """Return what each check of `verify` proves, and what it can't see."""
+    parts: list[str] = []
+    for check in CHECKS:
+        head, *rest = docstring(check).split("\n\n")
+        number, _, claim = _joined(head).partition(" (V) ")
+        parts.append(f"### {number}\n\n**{claim[:1].upper()}{claim[1:]}**")
+        parts.extend(_joined(paragraph) for paragraph in rest)
+    return "\n\n".join(parts)
+
+
+def target_table() -> str:
+    """Return the targets with what each needs to be resolved."""
+    lines = []
+    for kind in get_args(targets.Target):
+        value = ", ".join(f.name for f in fields(kind)) or "none"
+        needs = ", ".join(str(n.name).lower().replace("_", " ") for n in kind.needs) or "nothing"
+        lines.append([code(f"--{kind.kind}"), value, sentence(kind), needs])
+    return table(["Target", "Value", "Where each partition in scope goes", "Has to be read"], lines)
+
+
+HOLDS: Mapping[str, str] = {
+    "region": "one row per region: spec, state, wanted, epoch, lineage, next sequence, event counter, base",
+    "consumer_group": "which region a group belongs to",
+    "member": "the newest incarnation of each member",
+    "lease": "until when an incarnation may act; renewals write only this",
+    "claim": "one row per partition: owner, incarnation, epoch, resume point, position, how far begun",
+    "batch": "the ledger: one row per batch, its owner, epoch, lineage, sequence and outcome",
+    "batch_range": "the ranges of each batch, and from where a reset has undone them",
+    "initial_offset": "where a partition begins for this region; first writer wins",
+    "bound_offset": "where a bound falls in a partition; first writer wins",
+    "cut_request": "requests for cuts by nonce; outlive their checkpoint as tombstones",
+    "checkpoint": "one row per cut",
+    "checkpoint_partition": "the partitions that were frozen when a cut was opened",
+    "checkpoint_offset": "the merge: the offsets of complete checkpoints",
+    "contribution": "who contributed to a cut",
+    "contribution_offset": "what was contributed, with the committed offsets and log bounds seen",
+    "echo": "what Kafka answered, read back, to the commit of a checkpoint",
+    "reset": "one row per attempt of a reset, by its epoch",
+    "seek_offset": "the seek map of each epoch",
+    "person_reset": "resets that persons applied, by nonce",
+    "skip": "single offsets that a person chose to step over",
+    "event": "the history: append-only, numbered by the region's counter",
+}
+
+
+def store_tables() -> str:
+    """Return the tables of the store with their columns."""
+    lines = []
+    for found in tables.metadata.sorted_tables:
+        keys = [column.name for column in found.primary_key]
+        others = [column.name for column in found.columns if column.name not in keys]
+        lines.append([code(found.name), HOLDS[found.name], ", ".join(map(code, keys)), ", ".join(map(code, others))])
+    return table(["Table", "Holds", "Key", "Other columns"], sorted(lines))
+
+
+def connection_timeouts() -> str:
+    """Return the three timeouts of a connection at the defaults."""
+    times = timeouts.Timeouts()
+    names = ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout")
+    lines = [[code(n), _span(getattr(times, n)), sentence(getattr(timeouts.Timeouts, n).fget)] for n in names]
+    return table(["Setting", "At the default lease", "Meaning"], lines)
+
+
+def revision() -> str:
+    """Return the newest revision of the schema."""
+    return f"The newest revision is `{schema_upgrade.HEAD}`."
+
+
+_TEST = re.compile(r"^def test_c(\d\d)_\w+", re.MULTILINE)
+
+
+def scenario_tests() -> dict[int, list[str]]:
+    """Return the tests of each numbered scenario, as `file::test`, by reading `tests/`."""
+    found: dict[int, list[str]] = {}
+    for path in sorted((TOP / "tests").rglob("test_*.py")):
+        for match in _TEST.finditer(path.read_text(encoding="utf-8")):
+            name = match[0].removeprefix("def ")
+            found.setdefault(int(match[1]), []).append(f"{path.relative_to(TOP)}::{name}")
+    return found
+
+
+def scenarios() -> str:
+    """Return the tests that show each scenario."""
+    lines = []
+    for number, names in sorted(scenario_tests().items()):
+        listed = "<br>".join(code(name.rpartition("::")[2]) for name in names)
+        files = ", ".join(sorted({code(name.partition("::")[0].removeprefix("tests/")) for name in names}))
+        lines.append([f"C{number}", listed, files])
+    return table(["Scenario", "Tests", "In `tests/`"], lines)
+
+
+def faults() -> str:
+    """Return what can happen to a simulated region."""
+    return table(["Fault", "What happens"], [[code(f.__name__), sentence(f)] for f in dict.fromkeys(FAULTS)])
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "region-states": lambda: values_of(rows, rows.RegionState),
+    "region-moves": lambda: moves(REGION_MOVES),
+    "wanted": lambda: values_of(rows, rows.Wanted),
+    "halt-reasons": lambda: values_of(rows, rows.HaltReason),
+    "member-states": lambda: values_of(member_state, member_state.State),
+    "member-whys": lambda: values_of(member_state, member_state.Why),
+    "member-moves": member_moves,
+    "member-table": member_table,
+    "batch-phases": lambda: values_of(member_state, member_state.Phase),
+    "cut-purposes": lambda: values_of(rows, rows.CutPurpose),
+    "cut-phases": lambda: values_of(rows, rows.CutPhase),
+    "request-states": lambda: values_of(rows, rows.RequestState),
+    "request-moves": lambda: moves(REQUEST_MOVES),
+    "checkpoint-states": lambda: values_of(rows, rows.CheckpointState),
+    "checkpoint-moves": lambda: moves(CHECKPOINT_MOVES),
+    "committed": lambda: values_of(rows, rows.Committed),
+    "committed-moves": lambda: moves(COMMITTED_MOVES),
+    "reset-states": lambda: values_of(rows, rows.ResetState),
+    "reset-moves": lambda: moves(RESET_MOVES),
+    "reset-causes": causes,
+    "person-reset-states": lambda: values_of(rows, rows.PersonResetState),
+    "person-reset-moves": lambda: moves(PERSON_MOVES),
+    "seek-sources": lambda: values_of(seek_map, seek_map.SeekSource),
+    "outcomes": lambda: values_of(rows, rows.Outcome),
+    "outcome-moves": lambda: moves(OUTCOME_MOVES, "(running)"),
+    "event-envelope": lambda: classes(events, [events.Event]),
+    "region-events": lambda: classes(events, get_args(events.Body)),
+    "member-events": lambda: classes(member_events, get_args(member_events.Event)),
+    "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)),
+    "error-tree": error_tree,
+    "errors": error_table,
+    "timeouts": timeout_table,
+    "derived-times": derived_times,
+    "timeout-rules": timeout_rules,
+    "spec": spec_table,
+    "refused-settings": refused_settings,
+    "deliveries": lambda: values_of(delivery, delivery.Delivery),
+    "invariants": invariants,
+    "targets": target_table,
+    "store-tables": store_tables,
+    "connection-timeouts": connection_timeouts,
+    "schema-revision": revision,
+    "scenarios": scenarios,
+    "faults": faults,
+}
+
+
+def renewed(text: str) -> str:
+    """Return a page with its generated blocks as they have to be."""
+    return BLOCK.sub(lambda m: f"{m[1]}\n{BLOCKS[m['name']]()}\n\n{m[3]}", text)
+
+
+def pages() -> list[Path]:
+    """Return every page of the documentation."""
+    return [TOP / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def main() -> None:
+    """Renew every page that is not current."""
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        fresh = renewed(text)
+        if fresh != text:
+            path.write_text(fresh, encoding="utf-8")
+            print(path.relative_to(TOP))  # noqa: T201 - the answer of the command
+
+
+if __name__ == "__main__":
+    main()

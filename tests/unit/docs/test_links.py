@@ -1,0 +1,90 @@
+"""Every relative link of the documentation leads somewhere, and its words are those of the glossary."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.docs_pages import BLOCK, DOCS, TOP, pages
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+AVOIDED = {
+    "cursor": "position",
+    "last_offset": "offset: always the next one",
+    "last offset": "offset: always the next one",
+    "savepoint": "checkpoint",
+    "snapshot": "checkpoint",
+    "flush": "drain",
+    "quiesce": "drain",
+    "purge": "retire",
+    "auto_reset": "start position",
+    "region version": "epoch",
+}
+"""Words for which there is another one here."""
+
+
+def prose(path: Path) -> str:
+    return FENCED.sub("", path.read_text(encoding="utf-8"))
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as Markdown renderers make them."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(prose(path))
+    }
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_every_relative_link_resolves(path: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(path)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    seen: set[Path] = set()
+    todo = [DOCS / "index.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        names = [link.partition("#")[0] for link in LINK.findall(prose(page)) if not re.match(r"[a-z]+:", link)]
+        todo += [(page.parent / name).resolve() for name in names if name]
+    assert set(DOCS.rglob("*.md")) <= seen
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_a_page_uses_the_words_of_the_glossary(path: Path) -> None:
+    text = BLOCK.sub("", prose(path)).lower()
+    used = [f"{word} (use {better})" for word, better in AVOIDED.items() if re.search(rf"\b{word}s?\b", text)]
+    assert used == []
+
+
+def test_the_glossary_defines_each_term_once() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"\*\*([\w ]+)\*\*", text)
+    assert sorted(terms) == sorted(set(terms))
+    design = (
+        "region group member offset position committed end assignment claim batch cut checkpoint sequence lineage base "
+        "path epoch contribution merge quiet echo bound retire ledger"
+    )
+    assert {*design.split(), "resume point", "seek map"} <= set(terms)
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_a_page_is_about_no_machine(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"/(work|root|home|tmp|usr)/", text)
+    assert str(TOP) not in text

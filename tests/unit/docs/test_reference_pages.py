@@ -1,0 +1,135 @@
+"""What the reference pages make from the code is current, and their tables of moves are what regions really do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region import events, rows
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.postgres import tables
+from tests.support import docs_pages
+from tests.support.simulation import run
+
+SEEDS = range(10)
+
+
+@pytest.mark.parametrize("path", docs_pages.pages(), ids=lambda path: path.stem)
+def test_a_page_is_current(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert docs_pages.renewed(text) == text, f"renew the page: {docs_pages.COMMAND}"
+
+
+def test_every_block_is_on_exactly_one_page() -> None:
+    found = [m["name"] for path in docs_pages.pages() for m in docs_pages.BLOCK.finditer(path.read_text("utf-8"))]
+    assert sorted(found) == sorted(docs_pages.BLOCKS)
+
+
+def test_no_comment_begins_a_block_that_does_not_end() -> None:
+    for path in docs_pages.pages():
+        text = path.read_text(encoding="utf-8")
+        assert text.count("<!-- generated: ") == len(docs_pages.BLOCK.findall(text)), path
+
+
+def test_every_field_of_the_spec_is_explained_and_can_be_changed() -> None:
+    assert docs_pages.MEANING.keys() == docs_pages.OTHER.keys() == docs_pages.spec_fields().keys()
+
+
+def test_every_table_of_the_store_is_explained() -> None:
+    assert docs_pages.HOLDS.keys() == {table.name for table in tables.metadata.sorted_tables}
+
+
+def test_every_scenario_of_the_list_has_a_test_and_the_other_way_round() -> None:
+    text = (docs_pages.DOCS / "reference" / "scenarios.md").read_text(encoding="utf-8")
+    listed = {int(number) for number in re.findall(r"^\| C(\d+) \| [^`]", text, re.MULTILINE)}
+    assert listed == docs_pages.scenario_tests().keys()
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (docs_pages.TOP / "tests").rglob("test_*.py"))
+    known = set(re.findall(r"def (test_\w+)", sources))
+    for path in docs_pages.pages():
+        named = set(re.findall(r"`(test_\w+)`", path.read_text(encoding="utf-8")))
+        assert named <= known, f"{path.name}: {sorted(named - known)}"
+
+
+class Watching(MemoryTransactions):
+    """A store that notes every move of a row from one state to another."""
+
+    seen: set[tuple[str, Enum | None, Enum]] = set()  # noqa: RUF012 (shared by the runs of one test on purpose)
+
+    def _stored(self, region: Region) -> Region:
+        before = self._regions.get(region.name)
+        for event in region.events:
+            if isinstance(event.body, events.StateChanged):
+                self.seen.add(("region", event.body.before, event.body.after))
+        if before is not None:
+            self._note("checkpoint", before.checkpoints, region.checkpoints)
+            self._note("request", before.requests, region.requests)
+            self._note("reset", before.resets, region.resets)
+            self._note("person", before.person_resets, region.person_resets)
+            for sequence, row in before.checkpoints.items():
+                self.seen.add(("committed", row.committed, region.checkpoints[sequence].committed))
+        return super()._stored(region)
+
+    def _note(self, what: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> None:
+        for key, row in after.items():
+            self.seen.add((what, before[key].state if key in before else None, row.state))
+
+
+LEGAL: Mapping[str, Mapping[Enum | None, Mapping[Enum, str]]] = {
+    "region": docs_pages.REGION_MOVES,
+    "checkpoint": docs_pages.CHECKPOINT_MOVES,
+    "request": docs_pages.REQUEST_MOVES,
+    "reset": docs_pages.RESET_MOVES,
+    "person": docs_pages.PERSON_MOVES,
+    "committed": docs_pages.COMMITTED_MOVES,
+}
+
+
+def leads_to(legal: Mapping[Enum | None, Mapping[Enum, str]], before: Enum | None, after: Enum) -> bool:
+    """Whether one state follows another, over others within one transaction if need be."""
+    reached: set[Enum] = set()
+    wave = set(legal.get(before, {}))
+    while wave - reached:
+        reached |= wave
+        wave = {follower for state in wave for follower in legal.get(state, {})}
+    return before is after or after in reached
+
+
+def test_simulated_regions_make_no_move_that_the_tables_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MemoryTransactions", Watching)
+    Watching.seen.clear()
+    for seed in SEEDS:
+        run.Simulation(seed).run()
+    strange = {(what, b, a) for what, b, a in Watching.seen if not leads_to(LEGAL[what], b, a)}
+    assert strange == set()
+    direct = {(b, a) for what, b, a in Watching.seen if what == "region"}
+    assert all(a in docs_pages.REGION_MOVES.get(b, {}) for b, a in direct)
+    assert len(direct) > 8, "the runs saw too little to say anything"
+
+
+def test_every_state_is_in_its_table_of_moves() -> None:
+    kinds: Mapping[str, type[Enum]] = {
+        "region": rows.RegionState,
+        "checkpoint": rows.CheckpointState,
+        "request": rows.RequestState,
+        "reset": rows.ResetState,
+        "person": rows.PersonResetState,
+        "committed": rows.Committed,
+    }
+    for what, kind in kinds.items():
+        legal = LEGAL[what]
+        named = {state for state in legal if state is not None} | {s for after in legal.values() for s in after}
+        assert named == set(kind), what
+
+
+def test_every_delivery_is_explained() -> None:
+    assert all(delivery.value in docs_pages.BLOCKS["deliveries"]() for delivery in Delivery)

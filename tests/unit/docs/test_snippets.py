@@ -1,0 +1,56 @@
+"""Code in the documentation runs, and prints what the page says it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.docs_pages import TOP, pages
+
+FENCE = re.compile(r"^```(?P<info>[a-z ]+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+MARK = "-- end of block --"
+
+
+def blocks(path: Path) -> list[tuple[str, str]]:
+    """Each block that is to be run, with the output that the page shows for it."""
+    found: list[tuple[str, str]] = []
+    for match in FENCE.finditer(path.read_text(encoding="utf-8")):
+        if match["info"] == "python run":
+            found.append((match["body"], ""))
+        elif match["info"] == "text output":
+            found[-1] = (found[-1][0], match["body"])
+    return found
+
+
+RUNNABLE = [path for path in pages() if blocks(path)]
+MARKED = [
+    pytest.param(path, marks=[pytest.mark.postgres] if "pgserver" in path.read_text("utf-8") else [], id=path.stem)
+    for path in RUNNABLE
+]
+
+
+def test_there_are_pages_with_code_to_run() -> None:
+    assert {path.name for path in RUNNABLE} >= {"use-the-store-from-python.md", "write-a-region-spec.md"}
+
+
+@pytest.mark.parametrize("path", MARKED)
+def test_the_code_of_a_page_prints_what_the_page_says(path: Path, tmp_path: Path) -> None:
+    parts = blocks(path)
+    program = f"\nprint({MARK!r})\n".join(code for code, _ in parts)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TOP)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ran.returncode == 0, ran.stderr
+    printed = ran.stdout.split(f"{MARK}\n")
+    assert printed == [output for _, output in parts]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from airflow_kcr.protocol.invariants.accounting import deliveries, redeliveries
+from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.invariants.replay import indexed
+from airflow_kcr.protocol.region.rows import Outcome, ResetCause
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Offset, Range
+from tests.unit.protocol.invariants.stories import crash_between, recorded, two_cuts, with_copy
+
+
+def test_an_offset_tells_every_batch_that_began_it() -> None:
+    driver = crash_between()
+    index = indexed(recorded(driver))
+    mine = driver.partition(2)
+    outcomes = [(d.epoch, d.outcome, d.is_accepted) for d in deliveries(index, mine, Offset(15))]
+    assert outcomes == [(1, Outcome.UNDONE, False), (2, Outcome.DONE, True)]
+    (lost,) = deliveries(index, mine, Offset(25))
+    assert (lost.member, lost.outcome) == (driver.member(1), Outcome.UNKNOWN)
+    assert deliveries(index, mine, Offset(500)) == ()
+
+
+def test_a_reset_inside_a_range_undoes_only_what_lies_beyond() -> None:
+    driver = two_cuts()
+    driver.reset(ToOffset(offset=Offset(15)))
+    driver.complete()
+    driver.settle_reset()
+    index = indexed(recorded(driver))
+    mine = driver.partition(0)
+    assert [d.outcome for d in deliveries(index, mine, Offset(14))] == [Outcome.DONE]
+    assert [d.outcome for d in deliveries(index, mine, Offset(15))] == [Outcome.UNDONE]
+
+
+def test_what_was_delivered_again_names_the_batches_and_the_reset() -> None:
+    driver = crash_between()
+    index = indexed(recorded(driver))
+    again = [r for r in redeliveries(index) if r.partition == driver.partition(2)]
+    (one,) = again
+    assert (one.range, one.epoch, one.cause) == (Range(Offset(10), Offset(20)), 2, ResetCause.CLAIM)
+    assert one.batch not in one.earlier
+    assert len(one.earlier) == 1
+
+
+def test_what_nothing_accounts_for_is_said_to_have_no_reset() -> None:
+    history = recorded(two_cuts())
+    last = history.events[-1].number
+    twice: History = with_copy(history, 0, begun_after=last, ended_after=last)
+    assert {(r.epoch, r.cause) for r in redeliveries(indexed(twice))} == {(None, None)}

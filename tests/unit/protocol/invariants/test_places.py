@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.protocol.region.events import InitialOffsetsStored, ResetBegun, SeekWritten
+from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
+from airflow_kcr.protocol.values import Offset, Range
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.unit.protocol.invariants.stories import (
+    altered,
+    altered_batch,
+    appended,
+    batch,
+    body,
+    crash_between,
+    dropped,
+    found,
+    numbers,
+    recorded,
+    rewound,
+    shifted,
+    two_cuts,
+)
+
+
+def test_a_first_range_elsewhere_than_the_resume_point_is_found() -> None:
+    history = recorded(crash_between())
+    reset = numbers(history, ResetBegun)[1]
+    place = next(i for i, b in enumerate(history.batches) if b.epoch == 2)
+    moved = altered_batch(history, place, ranges=shifted(batch(history, place).ranges, 3))
+    assert found(moved, "R5")[0].events == (reset, batch(history, place).begun_after)
+
+
+def test_a_seek_map_that_says_otherwise_is_found() -> None:
+    history = recorded(rewound())
+    reset = numbers(history, ResetBegun)[-1]
+    seek = body(history, reset, ResetBegun).seek
+    entries = {p: SeekEntry(offset=Offset(1), source=SeekSource.MERGED) for p in seek}
+    assert found(altered(history, reset, seek=SeekMap(entries)), "R5")[0].events[0] == reset
+
+
+def test_a_range_without_a_resume_point_is_found() -> None:
+    history = recorded(two_cuts())
+    written = numbers(history, SeekWritten)
+    assert "without a resume point" in found(dropped(history, *written), "R5")[0].detail
+    seek = {p: SeekEntry(offset=None, source=SeekSource.EXPLICIT) for p in body(history, written[0], SeekWritten).seek}
+    assert "is open" in found(altered(history, written[0], seek=SeekMap(seek)), "R5")[0].detail
+
+
+def test_after_a_cut_the_next_range_begins_at_the_cut() -> None:
+    history = recorded(two_cuts())
+    ranges = {p: Range(Offset(r.from_ + 1), r.to) for p, r in batch(history, 2).ranges.items()}
+    assert "it resumes at 10" in found(altered_batch(history, 2, ranges=ranges), "R5")[0].detail
+
+
+def test_a_skipped_record_is_stepped_over() -> None:
+    driver = two_cuts()
+    poisoned = driver.partition(0)
+    driver.reset(ToCurrent(), skip={poisoned: Offset(20)}, forced=True)
+    driver.settle_reset()
+    driver.process()
+    driver.cut("third")
+    recorded(driver)
+    assert driver.row(driver.batches[-2].batch).ranges[poisoned] == Range(Offset(21), Offset(31))
+
+
+def test_a_reset_that_failed_skips_nothing() -> None:
+    driver = two_cuts()
+    driver.reset(ToCurrent(), skip={driver.partition(0): Offset(20)})
+    driver.store.kill(driver.name)
+    driver.store.start(driver.name)
+    driver.recover()
+    driver.process()
+    recorded(driver)
+    assert driver.region.skips == {}
+
+
+def test_a_second_initial_offset_is_found() -> None:
+    history = recorded(two_cuts())
+    first = numbers(history, InitialOffsetsStored)[0]
+    again = appended(history, body(history, first, InitialOffsetsStored))
+    assert found(again, "R10")[0].events == (first, again.events[-1].number)
+
+
+@pytest.mark.parametrize(("topic_id", "is_new"), [("", False), ("id-1", False), ("id-2", True)])
+def test_only_another_topic_id_allows_a_second_initial_offset(topic_id: str, is_new: bool) -> None:
+    history = recorded(two_cuts())
+    stored = body(history, numbers(history, InitialOffsetsStored)[1], InitialOffsetsStored)
+    bounds = {
+        p: type(b)(start=b.start, end=b.end, topic_id=type(b.topic_id)(topic_id)) for p, b in stored.bounds.items()
+    }
+    again = appended(history, InitialOffsetsStored(offsets=stored.offsets, bounds=bounds, sources=stored.sources))
+    if is_new:
+        recorded_again = [v for v in found(appended(again, stored), "R10") if v.events[1] == again.events[-1].number]
+        assert recorded_again == []
+    else:
+        assert found(again, "R10")
+
+
+def test_a_topic_id_that_becomes_known_later_resolves_nothing_again() -> None:
+    driver = Driver(partitions=1, members=1)
+    only = driver.partition(0)
+    driver.grow(only, end=100, topic_id="")
+    driver.up()
+    driver.process()
+    driver.cut("nameless")
+    driver.grow(only, end=100, topic_id="id-9")
+    driver.claim(driver.member(0))
+    driver.process()
+    driver.reset(ToCheckpoint(sequence=min(driver.region.offsets)), forced=True)
+    driver.settle_reset()
+    history = recorded(driver)
+    assert len(numbers(history, InitialOffsetsStored)) == 1
+
+
+def test_a_recreated_topic_has_one_initial_offset_for_each_of_its_lives() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, beyond_end=OutOfRangePolicy.EARLIEST)
+    driver = Driver(partitions=1, rules=rules)
+    driver.up()
+    driver.process()
+    for topic_id in ("id-2", "id-3"):
+        driver.grow(driver.partition(0), end=100, topic_id=topic_id)
+        for _ in range(2):  # the first claim finds it recreated and begins a reset
+            driver.claim(driver.member(0))
+    driver.settle_reset()
+    driver.process()
+    driver.cut("after")
+    history = recorded(driver)
+    stored = [body(history, n, InitialOffsetsStored) for n in numbers(history, InitialOffsetsStored)]
+    assert [b.topic_id for s in stored for b in s.bounds.values()] == ["id-1", "id-2", "id-3"]

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_kcr.protocol.invariants import History
+from airflow_kcr.protocol.region.events import (
+    CutCompleted,
+    CutRequestEnded,
+    Halted,
+    Killed,
+    PersonResetAccepted,
+    PersonResetFailed,
+    ResetBegun,
+    ResetDone,
+    ResetRequested,
+    StateChanged,
+    StoreRestoredSeen,
+)
+from airflow_kcr.protocol.region.lifecycle import Memory
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause
+from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
+from airflow_kcr.protocol.values import Epoch, Nonce, Sequence
+from tests.support.driver import Driver
+from tests.unit.protocol.invariants.stories import (
+    altered,
+    altered_batch,
+    appended,
+    body,
+    crash_between,
+    dropped,
+    found,
+    numbers,
+    recorded,
+    replaced,
+    reported,
+    rewound,
+    two_cuts,
+)
+
+
+def asked() -> Driver:
+    """A failed batch's request, answered by a reset; a late one of the epoch before; and a batch after."""
+    driver = two_cuts()
+    old = driver.caller(driver.member(0))
+    for _ in range(2):
+        driver.store.request_reset(driver.name, old, ResetCause.BATCH_FAILED, "")
+    driver.settle_reset()
+    driver.process()
+    return driver
+
+
+def test_a_request_that_nothing_follows_is_found() -> None:
+    history = recorded(asked())
+    request = numbers(history, ResetRequested)[0]
+    gone = dropped(history, *[n for n in numbers(history, ResetBegun) if n > request])
+    assert "nothing followed" in found(gone, "R7")[0].detail
+    last = body(history, request, ResetRequested)
+    pending = appended(history, altered_request(last, Epoch(2)))
+    assert found(pending, "R7")[0].events == (pending.events[-1].number,)
+
+
+def altered_request(request: ResetRequested, epoch: Epoch) -> ResetRequested:
+    return ResetRequested(member=request.member, epoch=epoch, cause=request.cause, detail=request.detail)
+
+
+def test_a_request_followed_by_no_greater_epoch_is_found() -> None:
+    history = recorded(asked())
+    request = numbers(history, ResetRequested)[0]
+    ahead = altered(history, request, epoch=Epoch(5))
+    assert "followed by epoch 2" in found(ahead, "R7")[0].detail
+
+
+def test_a_batch_between_a_request_and_its_reset_is_found() -> None:
+    history = recorded(asked())
+    request = numbers(history, ResetRequested)[0]
+    assert "a batch began" in found(altered_batch(history, 3, begun_after=request), "R7")[0].detail
+
+
+def test_an_epoch_without_a_cause_is_found() -> None:
+    history = recorded(crash_between())
+    reset = numbers(history, ResetBegun)[1]
+    (violation,) = [v for v in found(dropped(history, reset), "R7") if "has no cause" in v.detail]
+    assert violation.events[-1] == reset + 1
+
+
+def test_an_epoch_that_jumps_or_repeats_is_found() -> None:
+    history = recorded(crash_between())
+    reset = numbers(history, ResetBegun)[1]
+    for epoch in (Epoch(1), Epoch(3)):
+        assert found(altered(history, reset, epoch=epoch), "R7")[0].events[-1] == reset
+
+
+def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
+    driver = two_cuts()
+    driver.store.kill(driver.name)
+    driver.store.start(driver.name)
+    driver.store.report_later(
+        driver.name,
+        Memory(
+            member=driver.member(0),
+            epoch=Epoch(40),
+            incarnation=driver.processes[driver.member(0)].incarnation,
+            sequence=Sequence(70),
+        ),
+    )
+    driver.store.start(driver.name)
+    driver.recover()
+    history = recorded(driver)
+    assert driver.region.epoch == 41
+    assert found(dropped(history, *numbers(history, Killed)), "R7")
+    assert found(dropped(history, *numbers(history, StoreRestoredSeen)), "R7")
+    back = next(e for e in history.events if isinstance(e.body, StoreRestoredSeen))
+    lower = replace(back, epoch=Epoch(1))
+    events = [lower if e.number == back.number else e for e in history.events]
+    assert found(History(events, history.batches), "R7")
+
+
+def test_a_persons_reset_that_was_never_accepted_is_found() -> None:
+    history = recorded(rewound())
+    accepted = numbers(history, PersonResetAccepted)[0]
+    assert "never accepted" in found(dropped(history, accepted), "R7")[0].detail
+
+
+def test_a_persons_reset_that_neither_begins_nor_fails_after_its_cut_is_found() -> None:
+    history = recorded(rewound())
+    reset = numbers(history, ResetBegun)[-1]
+    completed = numbers(history, CutCompleted)[2]
+    assert (completed,) in {v.events for v in found(dropped(history, reset), "R7")}
+
+
+def test_a_persons_reset_that_the_region_went_on_without_is_found() -> None:
+    history = recorded(rewound())
+    accepted = numbers(history, PersonResetAccepted)[0]
+    done = numbers(history, ResetDone)[-1]
+    unfinished = dropped(history, done)
+    assert "R7" not in reported(unfinished)
+    stopped = StateChanged(before=RegionState.RUNNING, after=RegionState.STOPPED, why="")
+    assert found(appended(unfinished, stopped), "R7")[0].events == (accepted,)
+
+
+def test_a_reset_that_is_overtaken_by_another_lineage_fails() -> None:
+    driver = two_cuts()
+    first = min(driver.region.offsets)
+    driver.reset(ToCheckpoint(sequence=first), nonce="one", forced=True)
+    driver.reset(ToCurrent(), nonce="two", forced=True)
+    driver.settle_reset()
+    history = recorded(driver)
+    failed = numbers(history, PersonResetFailed)[0]
+    assert body(history, failed, PersonResetFailed).nonce == "one"
+    unnoticed = replaced(history, failed, CutRequestEnded(nonce=Nonce("other"), why=""))
+    assert "goes on without it" in found(unnoticed, "R7")[0].detail
+
+
+def test_a_halt_fails_the_persons_reset_that_was_running() -> None:
+    driver = two_cuts()
+    driver.reset(ToCurrent(), nonce="now", forced=True)
+    driver.store.report_outsider(driver.name, "somebody else is in the group")
+    history = recorded(driver)
+    assert numbers(history, Halted)
+    failed = numbers(history, PersonResetFailed)[0]
+    assert "does not run any more" in found(dropped(history, failed), "R7")[0].detail
+    driver.store.start(driver.name)
+    driver.settle_reset()
+    driver.process()
+    recorded(driver)
+
+
+def test_a_waiting_reset_whose_cut_is_gone_is_found() -> None:
+    driver = two_cuts()
+    driver.begin(driver.member(0))
+    driver.reset(ToCurrent(), nonce="now")
+    history = recorded(driver)
+    nonce = Nonce("now")
+    assert "has ended" in found(appended(history, CutRequestEnded(nonce=nonce, why="")), "R7")[0].detail
+    stopped = StateChanged(before=RegionState.DRAINING, after=RegionState.HALTED, why="")
+    assert "the region is halted" in found(appended(history, stopped), "R7")[0].detail
+    accepted = body(history, numbers(history, PersonResetAccepted)[0], PersonResetAccepted)
+    forgotten = appended(recorded(two_cuts()), accepted)
+    assert "was not asked for" in found(forgotten, "R7")[0].detail
+
+
+def test_a_region_resumed_before_it_had_stopped_runs() -> None:
+    driver = two_cuts()
+    driver.store.stop(driver.name)
+    driver.complete()
+    driver.store.start(driver.name)
+    assert driver.region.state is RegionState.RUNNING
+    driver.publish()
+    driver.process()
+    driver.cut("third")
+    recorded(driver)

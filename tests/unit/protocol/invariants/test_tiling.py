@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region.events import CutCompleted, RegionCreated
+from airflow_kcr.protocol.region.rows import Outcome, ResetCause
+from airflow_kcr.protocol.values import Offset
+from tests.support.driver import Driver
+from tests.unit.protocol.invariants.stories import (
+    altered,
+    altered_batch,
+    batch,
+    body,
+    crash_between,
+    found,
+    numbers,
+    recorded,
+    rewound,
+    shifted,
+    two_cuts,
+    with_copy,
+    without_batch,
+)
+
+
+def test_a_batch_that_is_missing_leaves_a_gap_in_the_cut_after_it() -> None:
+    history = without_batch(recorded(two_cuts()), 2)
+    completed = numbers(history, CutCompleted)[1]
+    assert {v.events for v in found(history, "R1a")} == {(completed,)}
+
+
+def test_a_batch_that_was_accepted_twice_is_found() -> None:
+    history = with_copy(recorded(two_cuts()), 0)
+    assert "both accepted" in found(history, "R1a")[0].detail
+
+
+def test_a_batch_accepted_beyond_the_cut_is_found() -> None:
+    history = recorded(two_cuts())
+    history = altered_batch(history, 2, ranges=shifted(batch(history, 2).ranges, 5))
+    details = " ".join(v.detail for v in found(history, "R1a"))
+    assert "was never accepted" in details
+    assert "outside of" in details
+
+
+def test_a_cut_at_another_offset_than_its_batches_reached_is_found() -> None:
+    history = recorded(two_cuts())
+    second = numbers(history, CutCompleted)[1]
+    offsets = body(history, second, CutCompleted).offsets
+    lower = {p: Offset(o - 15) for p, o in offsets.items()}
+    assert "before its base" in found(altered(history, second, offsets=offsets.replace(lower)), "R1a")[0].detail
+
+
+def test_what_a_reset_has_undone_does_not_count_twice() -> None:
+    driver = crash_between()
+    history = recorded(driver)
+    undone = [i for i, b in enumerate(history.batches) if b.outcome is Outcome.UNDONE]
+    assert undone
+    marked = altered_batch(history, undone[0], outcome=Outcome.DONE, undone_from={})
+    assert "is done in the ledger" in found(marked, "R1a")[0].detail
+
+
+def test_done_work_that_no_reset_has_undone_is_not_undone() -> None:
+    history = recorded(two_cuts())
+    marks = {p: r.from_ for p, r in batch(history, 0).ranges.items()}
+    assert (
+        "by the resets after it it is done"
+        in found(altered_batch(history, 0, outcome=Outcome.UNDONE, undone_from=marks), "R1a")[0].detail
+    )
+
+
+def test_work_below_a_cut_counts_for_it_even_after_a_person_went_back() -> None:
+    recorded(rewound())
+
+
+def failed(delivery: Delivery, *, committed: bool = False) -> Driver:
+    """A batch that began and failed, then a reset, then a cut."""
+    driver = Driver(partitions=2, members=1, delivery=delivery)
+    driver.up()
+    member = driver.member(0)
+    driver.process()
+    lost = driver.begin(member)
+    if committed:
+        driver.commit_output(lost)
+    driver.discard(lost)
+    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, "")
+    driver.settle_reset()
+    driver.process()
+    driver.cut("after")
+    return driver
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_each_delivery_explains_its_own_history(delivery: Delivery) -> None:
+    recorded(failed(delivery))
+
+
+def test_only_at_most_once_explains_what_was_begun_and_never_accepted() -> None:
+    history = recorded(failed(Delivery.AT_MOST_ONCE))
+    created = numbers(history, RegionCreated)[0]
+    other = altered(history, created, deliveries={"g": "almost_once"})
+    assert "was never accepted" in found(other, "R1a")[0].detail
+
+
+def test_at_most_once_does_not_explain_what_nobody_began() -> None:
+    history = recorded(failed(Delivery.AT_MOST_ONCE))
+    lost = next(i for i, b in enumerate(history.batches) if b.outcome is Outcome.DISCARDED)
+    assert "was never accepted" in found(without_batch(history, lost), "R1a")[0].detail
+
+
+def test_a_batch_that_the_sink_proves_done_counts_once() -> None:
+    driver = failed(Delivery.EXACTLY_ONCE, committed=True)
+    history = recorded(driver)
+    assert [b.outcome for b in history.batches] == [Outcome.DONE] * 3
+    assert driver.claims(driver.member(0))[driver.partition(0)].position == 30
+
+
+def test_a_sinks_progress_proves_nothing_of_an_older_epoch() -> None:
+    driver = failed(Delivery.EXACTLY_ONCE)
+    member = driver.member(0)
+    driver.process()
+    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, "")
+    driver.settle_reset()
+    history = recorded(driver)
+    lost = next(i for i, b in enumerate(history.batches) if b.outcome is Outcome.DISCARDED)
+    assert found(altered_batch(history, lost, outcome=Outcome.DONE), "R1a")
+
+
+def test_a_begun_batch_that_was_discarded_is_followed_by_a_reset_and_by_no_cut() -> None:
+    driver = Driver(partitions=1, members=1, delivery=Delivery.AT_MOST_ONCE)
+    driver.up()
+    driver.discard(driver.begin(driver.member(0)))
+    driver.request_cut("early")
+    with pytest.raises(BatchRefused, match="was not accepted"):
+        driver.complete()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.settle_reset()
+    driver.complete()  # of the request that was queued again when the reset aborted its cut
+    recorded(driver)

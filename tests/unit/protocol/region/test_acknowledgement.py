@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch, StaleIncarnation
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region import acknowledgement, events
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.targets import ToDatetime
+from airflow_kcr.protocol.values import Epoch, Incarnation, Offset
+from tests.support.driver import BEGINNING, Driver
+from tests.support.judging import causes, happened, judge, positions, state
+from tests.support.scripts import cuts_of_ten, running, started
+
+
+def resetting(*, members: int = 2, delivery: Delivery = Delivery.AT_LEAST_ONCE, claimed: bool = True) -> Driver:
+    """Return a region in a reset after everything was accepted up to 20 and cut at 10; its members have claimed."""
+    driver = started(Driver(partitions=members, members=members, delivery=delivery))
+    cuts_of_ten(driver, 1)
+    driver.process()
+    fail(driver)
+    if claimed:
+        for member in driver.all_members():
+            driver.claim(member)
+    return driver
+
+
+def fail(driver: Driver, epoch: int | None = None, cause: ResetCause = ResetCause.BATCH_FAILED) -> None:
+    caller = driver.caller(driver.member(0))
+    caller = caller if epoch is None else replace(caller, epoch=Epoch(epoch))
+    driver.store.request_reset(driver.name, caller, cause, "it broke")
+
+
+# -- open entries -----------------------------------------------------------------------------------------------------
+
+
+def test_a_member_answers_the_open_entries_of_what_it_holds() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    assert acknowledgement.open_targets(driver.region, driver.member(0)) == {
+        driver.partition(0): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(20))
+    }
+    assert acknowledgement.open_targets(resetting().region, driver.member(0)) == {}
+
+
+def test_without_a_position_the_fallback_is_the_base() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    fail(driver)
+    driver.claim(driver.member(0))
+    targets = acknowledgement.open_targets(driver.region, driver.member(0))
+    assert targets[driver.partition(0)].fallback == 10
+
+
+def test_a_sinks_progress_is_where_its_partition_resumes() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    found = {driver.partition(0): Found(offset=Offset(17))}
+    driver.store.answer(driver.name, driver.caller(driver.member(0)), found)
+    claim = driver.region.claims[driver.partition(0)]
+    assert (claim.resume, claim.position, claim.begun_to) == (17, 17, 17)
+    assert happened(driver, events.SeekWritten)[-1].seek[driver.partition(0)].offset == 17
+
+
+def test_a_sink_without_progress_in_this_lineage_resumes_at_the_base() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    driver.store.answer(driver.name, driver.caller(driver.member(0)), {driver.partition(0): Found(offset=None)})
+    assert driver.region.claims[driver.partition(0)].resume == 10
+
+
+def test_the_first_answer_counts_and_one_to_no_question_changes_nothing() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    for offset in (17, 12):
+        found = {driver.partition(0): Found(offset=Offset(offset))}
+        driver.store.answer(driver.name, driver.caller(driver.member(0)), found)
+    assert driver.region.claims[driver.partition(0)].resume == 17
+    region = driver.region
+    assert acknowledgement.answer(region, driver.clock.now, driver.caller(driver.member(0)), {}) is region
+    without = replace(region, seek_maps={})
+    found = {driver.partition(0): Found(offset=Offset(3))}
+    assert acknowledgement.answer(without, driver.clock.now, driver.caller(driver.member(0)), found) is without
+
+
+def test_what_was_asked_for_is_kept_with_a_clamped_answer() -> None:
+    driver = started(Driver(partitions=1, members=1))
+    driver.process()
+    driver.reset(ToDatetime(instant=BEGINNING))
+    driver.complete()
+    driver.claim(driver.member(0))
+    found = {driver.partition(0): Found(offset=Offset(5), clamped_from=-3)}
+    driver.store.answer(driver.name, driver.caller(driver.member(0)), found)
+    entry = driver.region.seek[driver.partition(0)]
+    assert (entry.offset, entry.clamped_from, entry.source) == (5, -3, SeekSource.EXPLICIT)
+
+
+def test_nobody_answers_for_what_it_does_not_hold_now() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    found = {driver.partition(1): Found(offset=Offset(17))}
+    for number in (1, 9):
+        strange = {driver.partition(number): Found(offset=Offset(17))}
+        with pytest.raises(NotClaimed, match=f"g\\[0\\] does not hold g:t-{number} now"):
+            driver.store.answer(driver.name, driver.caller(driver.member(0)), strange)
+    stale = resetting(delivery=Delivery.EXACTLY_ONCE, claimed=False)
+    with pytest.raises(NotClaimed):
+        stale.store.answer(stale.name, stale.caller(stale.member(1)), found)
+
+
+def test_an_answer_is_fenced() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    caller, found = driver.caller(driver.member(0)), {driver.partition(0): Found(offset=Offset(17))}
+    with pytest.raises(StaleEpoch):
+        driver.store.answer(driver.name, replace(caller, epoch=Epoch(1)), found)
+    with pytest.raises(StaleIncarnation):
+        driver.store.answer(driver.name, replace(caller, incarnation=Incarnation(9)), found)
+    driver.clock.advance(10)
+    with pytest.raises(LeaseExpired):
+        driver.store.answer(driver.name, caller, found)
+
+
+# -- the acknowledgement ----------------------------------------------------------------------------------------------
+
+
+def test_the_last_acknowledgement_ends_the_reset() -> None:
+    driver = resetting()
+    driver.acknowledge(driver.member(0))
+    assert state(driver) is RegionState.RESETTING
+    driver.acknowledge(driver.member(1))
+    assert state(driver) is RegionState.RUNNING
+    assert [b.member for b in happened(driver, events.Acknowledged)[-2:]] == [driver.member(0), driver.member(1)]
+    judge(driver)
+
+
+def test_a_second_acknowledgement_changes_nothing() -> None:
+    driver = resetting()
+    driver.acknowledge(driver.member(0))
+    counter = driver.region.counter
+    driver.acknowledge(driver.member(0))
+    assert driver.region.counter == counter
+
+
+def test_what_the_member_left_running_is_discarded_with_it() -> None:
+    driver = running()
+    mine, theirs = driver.begin(driver.member(0)), driver.begin(driver.member(1))
+    fail(driver)
+    driver.claim(driver.member(0))
+    driver.acknowledge(driver.member(0))
+    assert driver.row(mine).outcome is Outcome.DISCARDED
+    assert driver.row(theirs).outcome is None
+
+
+def test_a_member_claims_before_it_acknowledges() -> None:
+    driver = resetting(claimed=False)
+    with pytest.raises(NotClaimed, match=r"g\[0\] has not claimed in epoch 2; claim first, then acknowledge"):
+        driver.store.acknowledge(driver.name, driver.caller(driver.member(0)))
+
+
+def test_and_answers_what_is_open() -> None:
+    driver = resetting(delivery=Delivery.EXACTLY_ONCE)
+    with pytest.raises(BatchRefused, match=r"g\[0\] has open seek entries: g:t-0"):
+        driver.store.acknowledge(driver.name, driver.caller(driver.member(0)))
+    driver.acknowledge(driver.member(0))
+
+
+def test_there_is_something_to_acknowledge_only_in_a_reset() -> None:
+    driver = running()
+    with pytest.raises(RegionInState, match="is running; an acknowledgement needs it resetting or starting"):
+        driver.store.acknowledge(driver.name, driver.caller(driver.member(0)))
+
+
+def test_an_acknowledgement_is_fenced() -> None:
+    driver = resetting()
+    caller = driver.caller(driver.member(0))
+    with pytest.raises(StaleEpoch):
+        driver.store.acknowledge(driver.name, replace(caller, epoch=Epoch(1)))
+    with pytest.raises(StaleIncarnation):
+        driver.store.acknowledge(driver.name, replace(caller, incarnation=Incarnation(9)))
+    driver.clock.advance(10)
+    with pytest.raises(LeaseExpired):
+        driver.store.acknowledge(driver.name, caller)
+
+
+# -- automatic requests -----------------------------------------------------------------------------------------------
+
+
+def test_a_request_of_the_present_epoch_begins_a_reset_and_names_who_asked() -> None:
+    driver = running()
+    fail(driver)
+    assert causes(driver) == ["start", "batch_failed"]
+    assert happened(driver, events.ResetBegun)[-1].detail == "g[0]: it broke"
+    assert happened(driver, events.ResetRequested)[0].epoch == 1
+
+
+def test_one_of_an_older_epoch_is_answered_already() -> None:
+    driver = running()
+    fail(driver)
+    fail(driver, epoch=1)
+    assert causes(driver) == ["start", "batch_failed"]
+    assert len(happened(driver, events.ResetRequested)) == 2
+
+
+def test_one_of_an_epoch_that_the_store_has_not_reached_is_refused() -> None:
+    driver = running()
+    with pytest.raises(StaleEpoch):
+        fail(driver, epoch=7)
+
+
+def test_a_halted_or_stopped_region_resets_nothing_by_itself() -> None:
+    driver = running()
+    driver.store.report_outsider(driver.name, "a stranger")
+    fail(driver)
+    assert causes(driver) == ["start"]
+    driver.store.kill(driver.name)
+    fail(driver)
+    assert causes(driver) == ["start"]
+
+
+def test_a_request_without_a_word_is_named_by_who_made_it() -> None:
+    driver = running()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_TIMEOUT, "")
+    assert happened(driver, events.ResetBegun)[-1].detail == "g[1]"
+
+
+def test_who_lost_its_lease_asks_for_nothing() -> None:
+    driver = running()
+    driver.clock.advance(10)
+    with pytest.raises(LeaseExpired):
+        fail(driver)
+    assert positions(driver) == [0, 0, 0, 0]

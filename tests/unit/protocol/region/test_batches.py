@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import (
+    BatchRefused,
+    LeaseExpired,
+    NotClaimed,
+    NumberOutOfRange,
+    StaleEpoch,
+    StaleIncarnation,
+    UnknownMember,
+)
+from airflow_kcr.protocol.region import batches
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.rows import BoundOffset, CutPurpose, Outcome, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.rules import CutRules, RegionRules
+from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Nonce, Offset, Range
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import judge, positions, state
+from tests.support.scripts import bound, hourly, located, running, started
+
+
+def one(*, partitions: int = 1) -> Driver:
+    return running(partitions=partitions, members=1)
+
+
+def asked(driver: Driver, from_: int = 0, to: int = 10, *, partition: int = 0) -> BatchRequest:
+    """Return a request of the first member for a range of one partition."""
+    return request(driver, {driver.partition(partition): Range(Offset(from_), Offset(to))})
+
+
+def request(driver: Driver, ranges: Mapping[GroupPartition, Range]) -> BatchRequest:
+    caller = driver.caller(driver.member(0))
+    return BatchRequest(
+        batch=BatchId("b"),
+        member=caller.member,
+        incarnation=caller.incarnation,
+        epoch=caller.epoch,
+        ranges=ranges,
+    )
+
+
+def begin(driver: Driver, wanted: BatchRequest, *, region: Region | None = None) -> Region:
+    return batches.begin(region or driver.region, driver.clock.now, wanted)
+
+
+def end(driver: Driver, batch: BatchId, *, incarnation: int = 1, region: Region | None = None) -> Region:
+    return batches.end(region or driver.region, driver.clock.now, batch, driver.member(0), Incarnation(incarnation))
+
+
+# -- begin ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_begun_batch_is_in_the_ledger_and_its_ranges_are_marked() -> None:
+    driver = one(partitions=2)
+    batch = driver.begin(driver.member(0))
+    row = driver.row(batch)
+    assert (row.outcome, row.epoch, row.lineage, row.begun_at) == (None, 1, 1, driver.clock.now)
+    assert (row.sequence, row.begun_after) == (driver.region.next_sequence, driver.region.counter)
+    assert {(c.position, c.begun_to) for c in driver.region.claims.values()} == {(0, 10)}
+    assert driver.region.running.keys() == {batch}
+
+
+def test_the_same_batch_again_is_the_one_that_runs() -> None:
+    driver = one()
+    region = begin(driver, asked(driver))
+    assert batches.begin(region, driver.clock.now, asked(driver)) is region
+
+
+def test_a_begin_is_fenced_by_member_incarnation_lease_and_epoch() -> None:
+    driver = one()
+    with pytest.raises(UnknownMember):
+        begin(driver, replace(asked(driver), member=driver.member(9)))
+    with pytest.raises(StaleIncarnation):
+        begin(driver, replace(asked(driver), incarnation=Incarnation(9)))
+    with pytest.raises(StaleEpoch):
+        begin(driver, replace(asked(driver), epoch=Epoch(0)))
+    wanted = asked(driver)
+    driver.clock.advance(10)
+    with pytest.raises(LeaseExpired):
+        begin(driver, wanted)
+
+
+def test_a_batch_begins_only_while_the_region_runs() -> None:
+    driver = one()
+    wanted = asked(driver)
+    for other in set(RegionState) - {RegionState.RUNNING}:
+        with pytest.raises(BatchRefused, match=f"is {other}; a batch begins only while it is running"):
+            begin(driver, wanted, region=replace(driver.region, state=other))
+
+
+def test_and_while_that_is_wanted_unless_a_cut_approaches_its_bound() -> None:
+    driver = hourly()
+    driver.store.pause(driver.name)
+    with pytest.raises(BatchRefused, match="is wanted paused; no batch begins"):
+        driver.begin(driver.member(0))
+    driver.request_cut("n", bound=bound(1), purpose=CutPurpose.DRAIN)
+    driver.begin(driver.member(0))
+
+
+def test_a_batch_without_ranges_is_a_plan_that_was_not_looked_at() -> None:
+    driver = one()
+    with pytest.raises(BatchRefused, match="has no ranges"):
+        begin(driver, request(driver, {}))
+
+
+def test_a_batch_needs_a_current_claim_on_every_partition() -> None:
+    driver = running(partitions=2)
+    with pytest.raises(NotClaimed, match=r"does not hold g:t-1 now \(held by g\[1\], epoch 1\)"):
+        begin(driver, asked(driver, partition=1))
+    with pytest.raises(NotClaimed, match="held by nobody"):
+        begin(driver, asked(driver, partition=7))
+    older = replace(driver.region.claims[driver.partition(0)], epoch=Epoch(0))
+    region = replace(driver.region, claims={driver.partition(0): older})
+    with pytest.raises(NotClaimed, match="epoch 0"):
+        begin(driver, asked(driver), region=region)
+
+
+@pytest.mark.parametrize(("from_", "to"), [(5, 5), (6, 5), (-1, 4)])
+def test_a_range_that_is_none_is_refused(from_: int, to: int) -> None:
+    driver = one()
+    with pytest.raises(NumberOutOfRange):
+        begin(driver, asked(driver, from_, to))
+
+
+def test_a_batch_begins_at_the_position() -> None:
+    driver = one()
+    driver.process()
+    with pytest.raises(BatchRefused, match="would begin at 0, its position is 10"):
+        begin(driver, asked(driver, 0, 5))
+    with pytest.raises(BatchRefused, match="would begin at 11, its position is 10"):
+        begin(driver, asked(driver, 11, 15))
+
+
+def test_no_batch_begins_before_the_one_before_it_has_ended() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    with pytest.raises(BatchRefused, match="an earlier batch, begun up to 10, has not ended"):
+        begin(driver, asked(driver, 0, 5))
+    driver.discard(batch)
+    with pytest.raises(BatchRefused, match="begun up to 10, has not ended"):
+        begin(driver, asked(driver, 0, 5))
+
+
+def test_no_batch_crosses_the_bound() -> None:
+    driver = hourly(partitions=1, members=1)
+    located(driver, bound(1), 8)
+    with pytest.raises(BatchRefused, match=r"\[0, 9\) crosses the bound .*, whose offset is 8"):
+        begin(driver, asked(driver, 0, 9))
+    begin(driver, asked(driver, 0, 8))
+
+
+def test_a_partition_at_the_bound_holds_there() -> None:
+    driver = hourly(partitions=1, members=1)
+    located(driver, bound(1), 10)
+    driver.process()
+    with pytest.raises(BatchRefused, match="crosses the bound"):
+        begin(driver, asked(driver, 10, 11))
+
+
+def test_a_bound_that_the_position_is_past_already_limits_nothing_but_an_open_cut_does() -> None:
+    driver = hourly(partitions=1, members=1)
+    driver.process()
+    located(driver, bound(1), 5)
+    driver.process()
+    assert positions(driver) == [20]
+    driver.request_cut("two", bound=bound(2))
+    located(driver, bound(2), 15)
+    assert driver.region.requests[Nonce("two")].state is RequestState.REFUSED
+
+
+def test_under_an_open_cut_a_position_past_its_bound_goes_no_further() -> None:
+    driver = hourly(partitions=2, members=1)
+    driver.process()
+    driver.request_cut("n", bound=bound(1), allow_inexact=True)
+    region = driver.region
+    key = (driver.partition(0), region.claims[driver.partition(0)].topic_id, bound(1))
+    from_past = replace(region, bound_offsets={key: BoundOffset(offset=Offset(5))})
+    with pytest.raises(BatchRefused, match="crosses the bound"):
+        begin(driver, asked(driver, 10, 11), region=from_past)
+
+
+def test_a_skipped_record_is_never_processed() -> None:
+    driver = one()
+    region = replace(driver.region, skips={driver.partition(0): (Offset(5), Offset(50))})
+    with pytest.raises(BatchRefused, match=r"\[0, 10\) contains the skipped record 5; end the batch before it"):
+        begin(driver, asked(driver), region=region)
+    begin(driver, asked(driver, 0, 5), region=region)
+
+
+# -- the stamp --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_stamped_with_the_open_cut_else_with_the_next_sequence() -> None:
+    driver = hourly()
+    assert batches.stamp(driver.region) == driver.region.next_sequence
+    driver.request_cut("n", bound=bound(1))
+    assert batches.stamp(driver.region) == driver.region.open_cut
+    assert driver.row(driver.begin(driver.member(0))).sequence == driver.region.open_cut
+
+
+# -- the count --------------------------------------------------------------------------------------------------------
+
+
+def counting(records: int = 25) -> Driver:
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, cut=CutRules(records=records))
+    return started(Driver(partitions=2, rules=rules))
+
+
+def test_a_region_without_a_count_has_none_left() -> None:
+    assert batches.records_left(one().region) is None
+
+
+def test_what_is_begun_since_the_base_counts_whether_it_has_ended_or_not() -> None:
+    driver = counting()
+    assert batches.records_left(driver.region) == 25
+    batch = driver.begin(driver.member(0), width=10)
+    assert batches.records_left(driver.region) == 5
+    driver.end(batch)
+    assert batches.records_left(driver.region) == 5
+
+
+def test_a_batch_is_capped_to_what_is_left() -> None:
+    driver = counting()
+    driver.process(width=10)
+    with pytest.raises(BatchRefused, match="the batch has 6 offsets, 5 are left until the cut at 25"):
+        driver.begin(driver.member(0), width=3)
+    driver.begin(driver.member(0), width=2)
+
+
+def test_a_cut_counts_anew_from_its_offsets() -> None:
+    driver = counting(20)
+    driver.process(width=10)
+    assert batches.records_left(driver.region) == 0
+    driver.store.settle(driver.name)
+    driver.complete()
+    assert batches.records_left(driver.region) == 20
+
+
+# -- end --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_end_advances_the_positions_and_the_outcome_is_done() -> None:
+    driver = one(partitions=2)
+    batch = driver.begin(driver.member(0))
+    driver.end(batch)
+    row = driver.row(batch)
+    assert (row.outcome, row.ended_at, row.ended_after) == (Outcome.DONE, driver.clock.now, driver.region.counter)
+    assert positions(driver) == [10, 10]
+    assert {c.begun_to for c in driver.region.claims.values()} == {10}
+    judge(driver)
+
+
+def test_an_end_steps_over_skipped_records_behind_the_range() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    region = replace(driver.region, skips={driver.partition(0): (Offset(10), Offset(11))})
+    claim = end(driver, batch, region=region).claims[driver.partition(0)]
+    assert (claim.position, claim.begun_to) == (12, 12)
+
+
+def test_an_end_is_accepted_whatever_is_wanted_and_while_a_cut_drains() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    driver.store.pause(driver.name)
+    driver.request_cut("n")
+    assert state(driver) is RegionState.DRAINING
+    driver.end(batch)
+    assert positions(driver) == [10]
+
+
+def test_an_end_needs_no_lease() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    driver.clock.advance(20)
+    assert end(driver, batch).running == {}
+
+
+def test_an_end_of_what_does_not_run_is_refused() -> None:
+    driver = one()
+    with pytest.raises(BatchRefused, match="is not running; read its outcome"):
+        end(driver, BatchId("unknown"))
+    batch = driver.begin(driver.member(0))
+    stolen = {batch: replace(driver.region.running[batch], member=driver.member(1))}
+    with pytest.raises(BatchRefused, match="is not running"):
+        end(driver, batch, region=replace(driver.region, running=stolen))
+
+
+def test_an_end_of_another_incarnation_is_refused() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    with pytest.raises(BatchRefused, match="was begun by incarnation 1; a newer one exists"):
+        end(driver, batch, incarnation=2)
+    driver.join(driver.member(0), takeover=True)
+    with pytest.raises(BatchRefused, match="a newer one exists"):
+        end(driver, batch)
+
+
+def test_an_end_in_another_epoch_or_state_is_refused() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    with pytest.raises(StaleEpoch):
+        end(driver, batch, region=replace(driver.region, epoch=Epoch(2)))
+    with pytest.raises(BatchRefused, match="is halted; the work of batch"):
+        end(driver, batch, region=replace(driver.region, state=RegionState.HALTED))
+
+
+def test_an_end_whose_claim_has_gone_is_refused() -> None:
+    driver = one(partitions=2)
+    batch = driver.begin(driver.member(0))
+    driver.claim(driver.member(0), [driver.partition(0)])
+    with pytest.raises(NotClaimed, match="does not hold g:t-1 now"):
+        end(driver, batch)
+
+
+def test_an_end_whose_position_has_moved_is_refused() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    moved = replace(driver.region.claims[driver.partition(0)], position=Offset(3))
+    with pytest.raises(BatchRefused, match="the position is 3, the batch began at 0"):
+        end(driver, batch, region=replace(driver.region, claims={driver.partition(0): moved}))
+
+
+# -- discard ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_discarded_batch_counts_for_nothing_and_a_reset_follows() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    driver.discard(batch)
+    assert driver.row(batch).outcome is Outcome.DISCARDED
+    assert positions(driver) == [0]
+    assert driver.region.claims[driver.partition(0)].is_in_flight
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    assert not driver.region.claims[driver.partition(0)].is_in_flight
+
+
+def test_a_newer_incarnation_discards_for_its_predecessor_and_not_the_other_way_round() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    row = driver.region.running[batch]
+    newer = replace(driver.region, running={batch: replace(row, incarnation=Incarnation(2))})
+    with pytest.raises(BatchRefused, match="is not running"):
+        batches.discard(newer, driver.clock.now, batch, driver.member(0), Incarnation(1))
+    driver.join(driver.member(0), came_back=True)
+    driver.discard(batch)
+    assert driver.row(batch).outcome is Outcome.DISCARDED
+
+
+def test_only_who_may_act_discards() -> None:
+    driver = one()
+    batch = driver.begin(driver.member(0))
+    region, now = driver.region, driver.clock.now
+    with pytest.raises(BatchRefused):
+        batches.discard(region, now, batch, driver.member(1), Incarnation(1))
+    with pytest.raises(BatchRefused):
+        batches.discard(region, now, BatchId("unknown"), driver.member(0), Incarnation(1))
+    with pytest.raises(LeaseExpired):
+        batches.discard(region, now + timedelta(minutes=1), batch, driver.member(0), Incarnation(1))

@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused, RegionExists, RegionInState
+from airflow_kcr.protocol.region import events, lifecycle
+from airflow_kcr.protocol.region.lifecycle import Memory
+from airflow_kcr.protocol.region.rows import (
+    Committed,
+    CutPhase,
+    CutPurpose,
+    HaltReason,
+    PersonResetState,
+    RegionState,
+    Requester,
+    RequestState,
+    ResetCause,
+    ResetState,
+    Wanted,
+)
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Epoch, EventNumber, Incarnation, Nonce, Offset, Sequence
+from tests.support.driver import Driver
+from tests.support.judging import causes, happened, judge, open_cut, positions, state
+from tests.support.scripts import all_crash, bound, cuts_of_ten, hourly, located, running
+
+SOMEBODY = Requester(who="somebody")
+
+
+def failing(driver: Driver) -> None:
+    caller = driver.caller(driver.member(0))
+    driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "it broke")
+
+
+def drained(driver: Driver) -> Sequence:
+    """Complete, publish and commit the open cut."""
+    sequence = driver.complete()
+    driver.publish()
+    for member in sorted(driver.processes):
+        if state(driver) is not RegionState.STOPPED:
+            driver.echo(member)
+    return sequence
+
+
+# -- declare and start ------------------------------------------------------------------------------------------------
+
+
+def test_a_declared_region_is_stopped_and_says_what_it_delivers() -> None:
+    driver = Driver()
+    assert (state(driver), driver.region.wanted, driver.region.epoch) == (RegionState.STOPPED, Wanted.STOPPED, 0)
+    assert happened(driver, events.RegionCreated) == [events.RegionCreated(deliveries={"g": "at_least_once"})]
+    with pytest.raises(RegionExists):
+        driver.store.declare(driver.name, driver.region.spec)
+
+
+def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
+    driver = Driver()
+    driver.store.start(driver.name, SOMEBODY)
+    assert causes(driver) == ["start"]
+    assert (driver.region.epoch, driver.region.wanted) == (1, Wanted.RUNNING)
+    assert happened(driver, events.WantedChanged)[0].requester == SOMEBODY
+    assert happened(driver, events.ResetBegun)[0].detail == "somebody"
+
+
+def test_a_start_of_a_region_that_runs_changes_nothing() -> None:
+    driver = running()
+    counter = driver.region.counter
+    driver.store.start(driver.name)
+    assert driver.region.counter == counter
+
+
+def test_the_next_start_resumes_at_the_base() -> None:
+    driver = running()
+    cuts_of_ten(driver, 1)
+    driver.process()
+    driver.store.kill(driver.name)
+    all_crash(driver)
+    driver.store.start(driver.name)
+    driver.recover()
+    assert positions(driver) == [10, 10, 10, 10]
+    judge(driver)
+
+
+def test_a_start_of_a_halted_region_counts_failures_anew() -> None:
+    driver = running()
+    failing(driver)
+    driver.store.report_outsider(driver.name, "a stranger")
+    driver.store.start(driver.name)
+    assert (driver.region.failures, driver.region.halt) == (0, None)
+    assert causes(driver)[-1] == "start"
+
+
+# -- pause ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_lets_batches_end_and_none_begin() -> None:
+    driver = running()
+    batch = driver.begin(driver.member(0))
+    driver.store.pause(driver.name)
+    with pytest.raises(BatchRefused, match="wanted paused"):
+        driver.begin(driver.member(1))
+    driver.end(batch)
+    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, Wanted.PAUSED)
+    driver.store.start(driver.name)
+    driver.process()
+    assert causes(driver) == ["start"]
+
+
+def test_a_pause_survives_a_crash() -> None:
+    driver = running()
+    driver.process()
+    driver.store.pause(driver.name)
+    all_crash(driver)
+    driver.recover()
+    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, Wanted.PAUSED)
+    assert causes(driver) == ["start", "claim"]
+
+
+def test_a_pause_aborts_a_cut_that_only_approaches_its_bound_and_the_run_is_served_after_the_resume() -> None:
+    driver = hourly()
+    driver.request_cut("n", bound=bound(1))
+    driver.store.pause(driver.name)
+    assert open_cut(driver) is None
+    assert happened(driver, events.CutAborted)[0].reason == "the region was paused"
+    driver.store.start(driver.name)
+    assert driver.region.requests[Nonce("n")].state is RequestState.OPEN
+
+
+def test_a_persons_drain_to_a_bound_is_over_with_the_persons_pause() -> None:
+    driver = hourly()
+    driver.request_cut("n", bound=bound(1), purpose=CutPurpose.DRAIN)
+    driver.store.pause(driver.name)
+    assert driver.region.requests[Nonce("n")].state is RequestState.SUPERSEDED
+
+
+def test_a_pause_waits_for_a_cut_that_drains() -> None:
+    driver = running()
+    driver.request_cut("n")
+    driver.store.pause(driver.name)
+    assert driver.region.cut is not None
+    assert driver.region.cut.phase is CutPhase.DRAINING
+    driver.complete()
+    assert driver.region.wanted is Wanted.PAUSED
+
+
+def test_what_is_stopped_or_stopping_is_not_paused() -> None:
+    with pytest.raises(RegionInState, match="is stopped or stopping"):
+        Driver().store.pause(Driver().name)
+    driver = running()
+    driver.store.stop(driver.name)
+    with pytest.raises(RegionInState, match="is stopped or stopping"):
+        driver.store.pause(driver.name)
+
+
+# -- stop -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
+    driver = running()
+    driver.process()
+    driver.store.stop(driver.name, SOMEBODY)
+    cut = driver.region.cut
+    assert cut is not None
+    assert (cut.purpose, cut.nonce) == (CutPurpose.STOP, "stop:1:1")
+    drained(driver)
+    assert state(driver) is RegionState.STOPPED
+    assert happened(driver, events.Stopped) == [events.Stopped(drained=True)]
+    assert driver.region.stopping is None
+    driver.store.start(driver.name)
+    driver.settle_reset()
+    assert positions(driver) == [10, 10, 10, 10]
+    judge(driver)
+
+
+def test_nothing_begins_between_the_cut_of_a_stop_and_its_end() -> None:
+    driver = running()
+    driver.store.stop(driver.name)
+    driver.complete()
+    with pytest.raises(BatchRefused):
+        driver.begin(driver.member(0))
+
+
+def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_undrained() -> None:
+    driver = running()
+    all_crash(driver)
+    driver.store.stop(driver.name)
+    assert state(driver) is RegionState.STOPPED
+    halted = running()
+    halted.store.report_outsider(halted.name, "a stranger")
+    halted.store.stop(halted.name)
+    assert state(halted) is RegionState.STOPPED
+    assert halted.region.halt is None
+    assert happened(driver, events.Stopped) == happened(halted, events.Stopped) == [events.Stopped(drained=False)]
+
+
+def test_a_second_stop_changes_nothing() -> None:
+    driver = running()
+    for _ in range(2):
+        driver.store.stop(driver.name)
+    assert len(happened(driver, events.CutRequested)) == 1
+    stopped = Driver()
+    stopped.store.stop(stopped.name)
+    assert happened(stopped, events.Stopped) == []
+
+
+def test_a_stop_aborts_an_approaching_cut() -> None:
+    driver = hourly()
+    driver.request_cut("n", bound=bound(1))
+    driver.store.stop(driver.name)
+    assert driver.region.cut is not None
+    assert driver.region.cut.purpose is CutPurpose.STOP
+
+
+def test_a_stop_fails_a_persons_reset_that_waits() -> None:
+    driver = running()
+    failing(driver)
+    driver.reset(ToOffset(offset=Offset(0)), nonce="r")
+    driver.store.stop(driver.name)
+    assert driver.region.person_resets[Nonce("r")].state is PersonResetState.FAILED
+
+
+def test_a_resume_after_a_restore_opens_a_lineage_at_the_base_that_the_store_has() -> None:
+    driver = running()
+    cut = cuts_of_ten(driver, 1)[0]
+    driver.process()
+    driver.store.report_later(driver.name, memory(driver, epoch=5))
+    driver.store.start(driver.name)
+    assert driver.region.lineage == 2
+    assert positions(driver) == [10, 10, 10, 10]
+    assert driver.region.checkpoints[cut].is_on_path
+    reset = running()
+    reset.store.report_later(reset.name, memory(reset, epoch=5))
+    reset.store.start(reset.name)
+    assert reset.region.lineage == 2
+    assert positions(reset) == [0, 0, 0, 0]
+
+
+def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -> None:
+    driver = running()
+    driver.process()
+    driver.store.stop(driver.name)
+    failing(driver)
+    driver.settle_reset()
+    cut = driver.region.cut
+    assert cut is not None
+    assert cut.purpose is CutPurpose.STOP
+    assert len([b for b in happened(driver, events.CutRequested) if b.purpose is CutPurpose.STOP]) == 1
+    drained(driver)
+    assert state(driver) is RegionState.STOPPED
+    judge(driver)
+
+
+def test_a_stop_whose_last_member_dies_is_done_undrained() -> None:
+    driver = running()
+    driver.process()
+    driver.store.stop(driver.name)
+    assert not lifecycle.is_stop_due(driver.region, driver.clock.now)
+    all_crash(driver)
+    driver.store.settle(driver.name)
+    assert state(driver) is RegionState.STOPPED
+    assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
+
+
+def test_a_stop_can_be_taken_back_before_its_cut_and_after_it() -> None:
+    driver = running()
+    driver.request_cut("first")
+    driver.store.stop(driver.name)
+    driver.store.start(driver.name)
+    assert [r.state for r in driver.region.requests.values() if r.purpose is CutPurpose.STOP] == [
+        RequestState.SUPERSEDED
+    ]
+    driver.complete()
+    driver.publish()
+    driver.store.stop(driver.name)
+    driver.complete()
+    assert driver.region.stopping is not None
+    driver.store.start(driver.name)
+    assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)
+    driver.process()
+    assert causes(driver) == ["start"]
+
+
+def test_a_stop_gives_up_the_running_reset_and_settles_the_commit() -> None:
+    driver = running()
+    driver.request_cut("n")
+    cut = driver.complete()
+    region = lifecycle.stopped(driver.region, driver.clock.now, drained=False)
+    assert region.checkpoints[cut].committed is Committed.NO
+    failing(driver)
+    region = lifecycle.stopped(driver.region, driver.clock.now, drained=False)
+    assert region.resets[region.epoch].state is ResetState.SUPERSEDED
+
+
+def test_a_stop_cut_is_not_asked_for_where_nobody_wants_one() -> None:
+    region, now = running().region, bound(0)
+    assert lifecycle.ask_stop_cut(region, now) is region
+    assert lifecycle.finish_stop(region, now) is region
+
+
+# -- kill -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
+    driver = running()
+    driver.process()
+    batch = driver.begin(driver.member(0))
+    driver.request_cut("n")
+    driver.store.kill(driver.name, SOMEBODY)
+    region = driver.region
+    assert (state(driver), region.wanted, region.epoch, region.open_cut) == (
+        RegionState.STOPPED,
+        Wanted.STOPPED,
+        2,
+        None,
+    )
+    assert happened(driver, events.Killed) == [events.Killed(epoch=Epoch(2), requester=SOMEBODY)]
+    assert region.requests[Nonce("n")].state is RequestState.SUPERSEDED
+    with pytest.raises(Exception, match="epoch"):
+        driver.end(batch)
+
+
+def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:
+    driver = Driver()
+    driver.store.kill(driver.name)
+    assert (state(driver), driver.region.epoch) == (RegionState.STOPPED, 1)
+    assert happened(driver, events.Stopped) == []
+
+
+def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
+    driver = running()
+    driver.reset(ToOffset(offset=Offset(0)), nonce="r")
+    driver.store.kill(driver.name)
+    row = driver.region.person_resets[Nonce("r")]
+    assert row.state is PersonResetState.FAILED
+    assert happened(driver, events.PersonResetFailed)[0].why
+
+
+# -- delete -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_region_that_anybody_may_work_for_is_not_deleted() -> None:
+    driver = running()
+    with pytest.raises(RegionInState, match=r"is running; leases are held by g\[0\], g\[1\]; stop it"):
+        driver.store.delete(driver.name)
+    driver.store.kill(driver.name)
+    with pytest.raises(RegionInState, match="leases are held"):
+        driver.store.delete(driver.name)
+    all_crash(driver)
+    driver.store.delete(driver.name)
+    assert driver.store.names() == ()
+
+
+# -- a restored store -------------------------------------------------------------------------------------------------
+
+
+def memory(driver: Driver, **later: int) -> Memory:
+    region = driver.region
+    return Memory(
+        member=driver.member(0),
+        epoch=Epoch(region.epoch + later.get("epoch", 0)),
+        incarnation=Incarnation(region.members[driver.member(0)].incarnation + later.get("incarnation", 0)),
+        sequence=Sequence(region.next_sequence - 1 + later.get("sequence", 0)),
+        counter=EventNumber(region.counter + later.get("counter", 0)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("epoch", "epoch 4"), ("incarnation", "incarnation 4"), ("sequence", "sequence 4"), ("counter", "event")],
+)
+def test_a_store_that_is_older_than_what_somebody_has_seen_halts_its_region(what: str, said: str) -> None:
+    driver = running()
+    driver.store.report_later(driver.name, memory(driver, **{what: 3}))
+    region = driver.region
+    assert region.halt is not None
+    assert (state(driver), region.halt.reason) == (RegionState.HALTED, HaltReason.RESTORED)
+    assert said in region.halt.text
+    assert len(region.halt.choices) == 3
+    assert said in happened(driver, events.StoreRestoredSeen)[0].detail
+
+
+def test_its_numbers_are_raised_above_everything_that_was_seen() -> None:
+    driver = running()
+    driver.store.report_later(driver.name, memory(driver, epoch=5, incarnation=5, sequence=5))
+    region = driver.region
+    assert (region.epoch, region.next_sequence) == (6, 7)
+    assert region.members[driver.member(0)].incarnation == 6
+
+
+def test_a_member_that_the_restored_store_never_knew_is_remembered_by_its_incarnation() -> None:
+    driver = running()
+    seen = replace(memory(driver), member=driver.member(1), incarnation=Incarnation(8))
+    region = replace(driver.region, members={}, leases={})
+    halted = lifecycle.seen_later(region, driver.clock.now, seen)
+    assert halted.members[driver.member(1)].incarnation == 8
+    assert halted.members[driver.member(1)].left
+
+
+def test_what_the_store_has_too_halts_nothing() -> None:
+    driver = running()
+    region = driver.region
+    assert lifecycle.seen_later(region, driver.clock.now, memory(driver)) is region
+
+
+def test_an_outsider_halts_the_region_with_the_choices() -> None:
+    driver = running()
+    driver.store.report_outsider(driver.name, "consumer c-1 of 10.0.0.1 is in group g")
+    halt = driver.region.halt
+    assert halt is not None
+    assert (halt.reason, halt.text) == (HaltReason.OUTSIDER, "consumer c-1 of 10.0.0.1 is in group g")
+    assert len(halt.choices) == 2
+
+
+def test_a_stop_of_a_region_at_its_bound_is_not_held_up_by_it() -> None:
+    driver = hourly()
+    located(driver, bound(1), 0)
+    driver.store.stop(driver.name)
+    drained(driver)
+    assert state(driver) is RegionState.STOPPED

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.errors import StaleEpoch
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import out_of_range
+from airflow_kcr.protocol.region.out_of_range import OutOfRange
+from airflow_kcr.protocol.region.rows import HaltReason, RegionState
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.values import Epoch, Offset, TopicId
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import causes, judge, positions, state
+from tests.support.scripts import started
+
+FAIL, EARLIEST, LATEST = OutOfRangePolicy
+
+
+def at_ten(
+    *,
+    overtaken: OutOfRangePolicy = FAIL,
+    beyond: OutOfRangePolicy = FAIL,
+    delivery: Delivery = Delivery.AT_LEAST_ONCE,
+) -> Driver:
+    """Return a region of two partitions, everything accepted up to 10 and cut there."""
+    rules = RegionRules(
+        groups={GROUP: group_rules(members=1, delivery=delivery)}, out_of_range=overtaken, beyond_end=beyond
+    )
+    driver = started(Driver(partitions=2, rules=rules))
+    driver.process()
+    driver.cut("n")
+    return driver
+
+
+def log(start: int, end: int, topic_id: str = "id-1") -> LogBounds:
+    return LogBounds(start=Offset(start), end=Offset(end), topic_id=TopicId(topic_id))
+
+
+def found(driver: Driver, read: LogBounds, *, region: Region | None = None) -> tuple[OutOfRange, ...]:
+    return out_of_range.found(region or driver.region, {driver.partition(0): read})
+
+
+def report(driver: Driver, read: LogBounds) -> None:
+    """Report what the log of the first partition looks like, and see the claims as the member does then."""
+    member = driver.member(0)
+    driver.store.report_out_of_range(driver.name, driver.caller(member), {driver.partition(0): read})
+
+
+@pytest.mark.parametrize("read", [log(0, 10), log(10, 10), log(10, 99), log(0, 99), log(0, 10, "")])
+def test_a_position_at_either_end_of_its_log_is_in_it(read: LogBounds) -> None:
+    assert found(at_ten(), read) == ()
+
+
+def test_retention_the_end_and_a_new_topic_id_are_told_apart_each_with_its_policy() -> None:
+    driver = at_ten(overtaken=EARLIEST, beyond=LATEST)
+    overtaken, moved, recreated = (found(driver, read)[0] for read in (log(11, 99), log(0, 9), log(0, 99, "id-2")))
+    assert (overtaken.policy, overtaken.why) == (EARLIEST, "retention overtook it: the log now starts at 11")
+    assert (moved.policy, moved.why) == (LATEST, "the log's end moved back to 9")
+    assert recreated.policy is LATEST
+    assert "deleted and created again (id id-1 became id-2)" in recreated.why
+
+
+def test_a_position_that_stepped_over_a_skipped_record_at_the_end_is_in_the_log() -> None:
+    driver = at_ten()
+    region = replace(driver.region, skips={driver.partition(0): (Offset(9),)})
+    assert found(driver, log(0, 9), region=region) == ()
+
+
+def test_a_partition_without_a_row_or_a_position_has_no_place_to_be_wrong_at() -> None:
+    driver = at_ten()
+    assert out_of_range.found(driver.region, {driver.partition(7): log(5, 5)}) == ()
+    claim = replace(driver.region.claims[driver.partition(0)], position=None)
+    assert found(driver, log(50, 99), region=replace(driver.region, claims={driver.partition(0): claim})) == ()
+
+
+def test_with_the_policy_to_fail_the_region_halts_at_once_with_the_choices() -> None:
+    driver = at_ten()
+    report(driver, log(11, 99))
+    halt = driver.region.halt
+    assert halt is not None
+    assert (state(driver), halt.reason) == (RegionState.HALTED, HaltReason.OUT_OF_RANGE)
+    assert halt.text == "g:t-0 at 10: retention overtook it: the log now starts at 11"
+    assert len(halt.choices) == 3
+    assert causes(driver) == ["start"]
+    judge(driver)
+
+
+def test_one_partition_whose_policy_is_to_fail_is_enough() -> None:
+    driver = at_ten(overtaken=EARLIEST)
+    troubles = out_of_range.found(driver.region, {driver.partition(0): log(11, 99), driver.partition(1): log(0, 9)})
+    assert out_of_range.handled(driver.region, driver.clock.now, troubles).state is RegionState.HALTED
+
+
+@pytest.mark.parametrize(("policy", "place"), [(EARLIEST, 11), (LATEST, 99)])
+def test_with_another_it_is_a_reset_of_that_cause_and_a_new_lineage(policy: OutOfRangePolicy, place: int) -> None:
+    driver = at_ten(overtaken=policy)
+    driver.process()
+    report(driver, log(21, 99) if place == 11 else log(30, 99))
+    region = driver.region
+    assert causes(driver) == ["start", "out_of_range"]
+    assert region.lineage == 2
+    entry = region.seek[driver.partition(0)]
+    assert (entry.source, entry.current, entry.clamped_from) == (SeekSource.OUT_OF_RANGE, 20, 20)
+    assert positions(driver) == [21 if place == 11 else 99, 10]
+    assert region.failures == 0
+
+
+def test_the_other_partitions_go_where_an_automatic_reset_would_take_them() -> None:
+    driver = at_ten(overtaken=EARLIEST, delivery=Delivery.ALMOST_ONCE)
+    driver.process()
+    report(driver, log(50, 99))
+    assert positions(driver) == [50, 20]
+
+
+def test_where_a_sink_keeps_progress_they_go_to_what_is_known_to_be_done() -> None:
+    driver = at_ten(overtaken=EARLIEST, delivery=Delivery.EXACTLY_ONCE)
+    driver.process()
+    report(driver, log(50, 99))
+    entry = driver.region.seek[driver.partition(1)]
+    assert (entry.offset, entry.source) == (20, SeekSource.BATCH_END)
+    assert driver.region.seek.open == ()
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+def test_a_recreated_topic_is_known_by_its_new_id_from_then_on() -> None:
+    driver = at_ten(beyond=EARLIEST)
+    report(driver, log(0, 5, "id-2"))
+    claim = driver.region.claims[driver.partition(0)]
+    assert (claim.topic_id, claim.position) == ("id-2", 0)
+    assert found(driver, log(0, 5, "id-2")) == ()
+
+
+def test_a_report_of_what_is_in_range_changes_nothing() -> None:
+    driver = at_ten()
+    counter = driver.region.counter
+    report(driver, log(0, 99))
+    assert driver.region.counter == counter
+
+
+def test_a_report_of_an_older_epoch_is_refused() -> None:
+    driver = at_ten()
+    caller = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
+    with pytest.raises(StaleEpoch):
+        driver.store.report_out_of_range(driver.name, caller, {driver.partition(0): log(50, 99)})

@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import (
+    InvalidTarget,
+    RegionInState,
+    ResetInProgress,
+    StalePlan,
+    UnknownCheckpoint,
+)
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import events, person
+from airflow_kcr.protocol.region.rows import (
+    CheckpointState,
+    CutPurpose,
+    Outcome,
+    PersonResetState,
+    RegionState,
+    RequestState,
+    ResetCause,
+)
+from airflow_kcr.protocol.scopes import parse_scope
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, from_offsets
+from airflow_kcr.protocol.targets import ByDuration, ShiftBy, ToCheckpoint, ToCurrent, ToDatetime, ToInitial, ToOffset
+from airflow_kcr.protocol.values import Epoch, Nonce, Offset, Sequence
+from tests.support.driver import Driver
+from tests.support.judging import causes, happened, judge, open_cut, positions, state
+from tests.support.scripts import all_crash, bound, cuts_of_ten, hourly, running, started
+
+TO_START = ToOffset(offset=Offset(0))
+
+
+def stands(driver: Driver, nonce: str = "r") -> PersonResetState:
+    return driver.region.person_resets[Nonce(nonce)].state
+
+
+def failure(driver: Driver, nonce: str = "r") -> str:
+    return driver.region.person_resets[Nonce(nonce)].failure
+
+
+def fail(driver: Driver) -> None:
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+
+
+def halted() -> Driver:
+    driver = running()
+    driver.process()
+    driver.store.report_outsider(driver.name, "a stranger")
+    return driver
+
+
+# -- accepted or refused ----------------------------------------------------------------------------------------------
+
+
+def test_an_applied_reset_is_stored_with_who_asked_and_drains_to_a_cut_first() -> None:
+    driver = running()
+    driver.process()
+    row = driver.reset(TO_START, nonce="r")
+    assert (row.state, row.requester.who) == (PersonResetState.DRAINING, "somebody")
+    cut = driver.region.cut
+    assert cut is not None
+    assert (cut.purpose, cut.nonce) == (CutPurpose.RESET, "r")
+    accepted = happened(driver, events.PersonResetAccepted)[0]
+    assert (accepted.target, accepted.forced) == ("to-offset 0", False)
+
+
+def test_a_known_nonce_changes_nothing() -> None:
+    driver = running()
+    driver.reset(TO_START, nonce="r")
+    counter = driver.region.counter
+    driver.reset(ToCurrent(), nonce="r", epoch=Epoch(0))
+    assert driver.region.counter == counter
+
+
+def test_a_plan_of_another_epoch_is_refused_and_nothing_is_stored() -> None:
+    driver = running()
+    with pytest.raises(StalePlan, match="was made in epoch 0, region flights is in epoch 1; plan again"):
+        driver.reset(TO_START, nonce="r", epoch=Epoch(0))
+    assert driver.region.person_resets == {}
+
+
+def test_a_target_that_can_not_be_used_is_refused_before_anything_is_stored() -> None:
+    driver = running()
+    counter = driver.region.counter
+    with pytest.raises(UnknownCheckpoint, match="has no checkpoint 99"):
+        driver.reset(ToCheckpoint(sequence=Sequence(99)))
+    with pytest.raises(InvalidTarget, match="topic u"):
+        driver.reset(TO_START, scope=parse_scope(topics=["u"]))
+    with pytest.raises(InvalidTarget, match="in the future"):
+        driver.reset(ToDatetime(instant=driver.clock.now + timedelta(days=1)))
+    assert driver.region.counter == counter
+
+
+def test_a_region_that_can_not_drain_needs_to_be_forced() -> None:
+    driver = halted()
+    with pytest.raises(RegionInState, match="is halted and can't drain; a forced reset"):
+        driver.reset(TO_START)
+    starting = Driver()
+    starting.store.start(starting.name)
+    starting.join(starting.member(0))
+    starting.claim(starting.member(0), list(starting.logs))
+    starting.crash(starting.member(0))
+    starting.wait(30)
+    assert state(starting) is RegionState.STARTING
+    with pytest.raises(RegionInState, match="is starting and can't drain"):
+        starting.reset(TO_START)
+
+
+def test_where_a_persons_reset_stands_can_be_asked() -> None:
+    driver = running()
+    driver.reset(TO_START, nonce="r")
+    assert person.status(driver.region, Nonce("r")).state is PersonResetState.DRAINING
+    with pytest.raises(UnknownCheckpoint, match="no reset x"):
+        person.status(driver.region, Nonce("x"))
+
+
+# -- online -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_drained_map_with_the_scope_replaced_is_the_base_of_a_new_lineage() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 2)
+    driver.process()
+    driver.reset(ToCheckpoint(sequence=cuts[0]), nonce="r", scope=parse_scope(topics=["t:0,3"]))
+    drained = driver.complete()
+    region = driver.region
+    assert positions(driver) == [10, 30, 30, 10]
+    sources = [region.seek[p].source for p in sorted(region.seek)]
+    assert sources == [SeekSource.MERGED, SeekSource.DRAINED, SeekSource.DRAINED, SeekSource.MERGED]
+    assert {e.current for e in region.seek.values()} == {30}
+    reset = region.reset
+    assert reset is not None
+    assert (region.lineage, region.base, reset.person) == (2, reset.sequence, "r")
+    assert reset.undoes == (cuts[1], drained)
+    driver.settle_reset()
+    assert stands(driver) is PersonResetState.DONE
+    judge(driver)
+
+
+def test_its_cut_is_published_before_the_region_goes_on() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START)
+    cut = driver.complete()
+    reset = driver.region.reset
+    assert reset is not None
+    assert reset.must_publish == (cut,)
+
+
+def test_relative_targets_are_resolved_against_that_cut() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(ShiftBy(by=-5))
+    driver.complete()
+    assert positions(driver) == [5, 5, 5, 5]
+
+
+def test_a_duration_means_the_instant_at_which_the_reset_begins_for_every_owner() -> None:
+    driver = started(Driver(partitions=1, members=1))
+    driver.wait(600)
+    driver.reset(ByDuration(back=timedelta(minutes=5)), nonce="r")
+    driver.wait(60)
+    driver.complete()
+    target = driver.region.person_resets[Nonce("r")].target
+    assert target == ToDatetime(instant=driver.clock.now - timedelta(minutes=5))
+
+
+def test_a_reset_does_not_wait_for_a_cut_that_only_approaches_its_bound() -> None:
+    driver = hourly()
+    driver.request_cut("n", bound=bound(1))
+    driver.reset(TO_START)
+    assert driver.region.cut is not None
+    assert driver.region.cut.purpose is CutPurpose.RESET
+
+
+def test_if_the_log_no_longer_has_the_target_the_request_fails_and_the_region_goes_on_from_its_cut() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 1)
+    driver.process()
+    driver.reset(ToCheckpoint(sequence=cuts[0]), nonce="r")
+    for partition in driver.logs:
+        driver.grow(partition, start=15, end=1_000)
+    cut = driver.complete()
+    assert stands(driver) is PersonResetState.FAILED
+    assert "can't go there, the log has moved on" in failure(driver)
+    assert (state(driver), driver.region.base, driver.region.lineage) == (RegionState.RUNNING, cut, 1)
+    driver.process()
+    judge(driver)
+
+
+def test_so_it_does_if_the_scope_means_nothing_any_more() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, nonce="r")
+    row = driver.region.person_resets[Nonce("r")]
+    elsewhere = replace(row, scope=parse_scope(topics=["u"]))
+    sequence = driver.region.open_cut
+    assert sequence is not None
+    offsets = OffsetMap(dict.fromkeys(driver.logs, Offset(10)))
+    region = replace(
+        driver.region,
+        person_resets={row.nonce: elsewhere},
+        offsets={sequence: offsets},
+        open_cut=None,
+    )
+    region = person.begin_at_cut(region, driver.clock.now, region.checkpoints[sequence])
+    assert region.state is RegionState.RUNNING
+    assert "topic u" in region.person_resets[row.nonce].failure
+
+
+def test_if_its_cut_aborts_nothing_else_has_changed() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, nonce="r", skip={driver.partition(0): Offset(3)})
+    driver.wait(181)
+    assert stands(driver) is PersonResetState.FAILED
+    assert (driver.region.lineage, driver.region.skips, state(driver)) == (1, {}, RegionState.RUNNING)
+
+
+def test_a_stop_waits_for_the_drain_of_a_reset_and_begins_none() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, nonce="r")
+    driver.store.stop(driver.name)
+    driver.complete()
+    assert (stands(driver), failure(driver)) == (PersonResetState.FAILED, "the region was stopped")
+    assert causes(driver) == ["start"]
+    driver.publish()
+    cut = driver.region.cut
+    assert cut is not None
+    assert cut.purpose is CutPurpose.STOP
+    judge(driver)
+
+
+def test_a_stop_that_was_taken_back_before_the_drain_is_over_has_given_nothing_up() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, nonce="r")
+    driver.store.stop(driver.name)
+    driver.store.start(driver.name)
+    driver.complete()
+    assert stands(driver) is PersonResetState.BEGUN
+    judge(driver)
+
+
+def test_a_stop_gives_up_what_only_waits() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, nonce="drains")
+    driver.reset(TO_START, nonce="waits")
+    driver.store.stop(driver.name)
+    assert (stands(driver, "waits"), failure(driver, "waits")) == (PersonResetState.FAILED, "the region was stopped")
+    assert stands(driver, "drains") is PersonResetState.DRAINING
+
+
+def test_a_reset_fails_once_however_it_is_given_up() -> None:
+    driver = running()
+    driver.reset(TO_START, nonce="r")
+    driver.store.kill(driver.name)
+    assert stands(driver) is PersonResetState.FAILED
+    assert len(happened(driver, events.PersonResetFailed)) == 1
+    assert driver.region.requests[Nonce("r")].state is RequestState.SUPERSEDED
+    judge(driver)
+
+
+# -- one after the other ----------------------------------------------------------------------------------------------
+
+
+def test_while_another_reset_runs_the_request_waits_and_is_resolved_anew_when_its_turn_comes() -> None:
+    driver = running()
+    driver.process()
+    fail(driver)
+    driver.reset(ShiftBy(by=-3), nonce="r")
+    assert stands(driver) is PersonResetState.WAITING
+    driver.settle_reset()
+    assert stands(driver) is PersonResetState.DRAINING
+    assert causes(driver) == ["start", "batch_failed"]
+    driver.complete()
+    assert positions(driver) == [0, 0, 0, 0]
+    assert {e.clamped_from for e in driver.region.seek.values()} == {-3}
+
+
+def test_persons_are_served_one_at_a_time_in_the_order_of_their_asking() -> None:
+    driver = running()
+    driver.process()
+    for nonce in ("first", "second", "third"):
+        driver.reset(TO_START, nonce=nonce)
+    assert [r.nonce for r in person.waiting(driver.region)] == ["second", "third"]
+    driver.complete()
+    assert stands(driver, "second") is PersonResetState.WAITING
+    driver.settle_reset()
+    assert stands(driver, "first") is PersonResetState.DONE
+    assert stands(driver, "second") is PersonResetState.DRAINING
+    assert stands(driver, "third") is PersonResetState.WAITING
+
+
+def test_a_region_that_does_not_run_serves_nobody() -> None:
+    driver = running()
+    fail(driver)
+    driver.reset(TO_START)
+    region = driver.region
+    assert person.serve_next(region, driver.clock.now) is region
+
+
+# -- forced -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_forced_reset_needs_no_cut_and_goes_from_the_last_done_positions() -> None:
+    driver = halted()
+    driver.reset(ShiftBy(by=-4), nonce="r", forced=True, scope=parse_scope(topics=["t:0"]))
+    assert stands(driver) is PersonResetState.BEGUN
+    assert open_cut(driver) is None
+    assert driver.region.seek[driver.partition(0)].offset is None
+    assert driver.region.seek[driver.partition(1)].offset == 10
+    for member in driver.all_members():
+        driver.claim(member)
+    assert driver.region.halt is None
+
+
+def test_it_takes_the_place_of_whatever_waited() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, nonce="drains")
+    driver.reset(TO_START, nonce="waits")
+    driver.reset(ToInitial(), nonce="r", forced=True)
+    for nonce in ("drains", "waits"):
+        assert stands(driver, nonce) is PersonResetState.FAILED
+        assert failure(driver, nonce) == "a forced reset (r) took its place"
+    assert len(happened(driver, events.PersonResetFailed)) == 2
+    assert driver.region.requests[Nonce("drains")].state is RequestState.SUPERSEDED
+    driver.settle_reset()
+    assert stands(driver) is PersonResetState.DONE
+    judge(driver)
+
+
+def test_and_of_one_that_has_begun() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, nonce="begun")
+    driver.complete()
+    driver.reset(ToCurrent(), nonce="r", forced=True)
+    assert stands(driver, "begun") is PersonResetState.FAILED
+    assert driver.region.lineage == 3
+
+
+def test_it_counts_failures_anew() -> None:
+    driver = running()
+    fail(driver)
+    driver.reset(ToCurrent(), forced=True)
+    assert driver.region.failures == 0
+
+
+def test_it_gives_up_complete_cuts_beyond_its_target_whose_publication_may_be_what_is_stuck() -> None:
+    driver = running()
+    published = cuts_of_ten(driver, 1)[0]
+    driver.process()
+    driver.request_cut("stuck")
+    stuck = driver.complete()
+    driver.reset(ToCheckpoint(sequence=published), nonce="first", forced=True)
+    reset = driver.region.reset
+    assert reset is not None
+    assert reset.must_publish == (stuck,)
+    driver.reset(ToCheckpoint(sequence=published), nonce="second", forced=True)
+    assert driver.region.checkpoints[stuck].state is CheckpointState.RETIRED
+    assert happened(driver, events.CheckpointsRetired) == [events.CheckpointsRetired(sequences=(stuck,))]
+    assert stuck not in driver.region.offsets
+    driver.settle_reset()
+    assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10, 10, 10, 10])
+    judge(driver)
+
+
+def test_a_region_that_is_stopped_is_not_forced() -> None:
+    driver = running()
+    cuts_of_ten(driver, 1)
+    driver.store.kill(driver.name)
+    with pytest.raises(ResetInProgress, match="nothing has to be forced"):
+        driver.reset(ToCurrent(), forced=True)
+
+
+# -- stopped ----------------------------------------------------------------------------------------------------------
+
+
+def stopped() -> Driver:
+    driver = running()
+    cuts_of_ten(driver, 2)
+    driver.store.kill(driver.name)
+    all_crash(driver)
+    return driver
+
+
+def test_in_a_stopped_region_the_caller_has_resolved_everything_and_the_next_start_goes_there() -> None:
+    driver = stopped()
+    seek = from_offsets(OffsetMap(dict.fromkeys(driver.logs, Offset(7))), SeekSource.EXPLICIT)
+    row = driver.reset(ToOffset(offset=Offset(7)), resolved=seek)
+    assert (row.state, state(driver)) == (PersonResetState.DONE, RegionState.STOPPED)
+    driver.store.start(driver.name)
+    driver.recover()
+    assert positions(driver) == [7, 7, 7, 7]
+    judge(driver)
+
+
+def test_a_partition_that_nobody_resolved_is_named() -> None:
+    driver = stopped()
+    with pytest.raises(RegionInState, match="missing: all of them"):
+        driver.reset(TO_START)
+    some = SeekMap({driver.partition(0): SeekEntry(offset=None, source=SeekSource.EXPLICIT)})
+    with pytest.raises(RegionInState, match="missing: g:t-0"):
+        driver.reset(TO_START, resolved=some)
+
+
+# -- skipped records --------------------------------------------------------------------------------------------------
+
+
+def test_a_skipped_record_is_stepped_over_from_the_begin_of_its_reset_on() -> None:
+    driver = started(Driver(partitions=1, members=1))
+    partition = driver.partition(0)
+    driver.process()
+    driver.reset(ToCurrent(), skip={partition: Offset(10)})
+    assert driver.region.skips == {}
+    driver.complete()
+    driver.settle_reset()
+    assert driver.region.skips == {partition: (10,)}
+    assert positions(driver) == [11]
+    assert happened(driver, events.Skipped) == [events.Skipped(offsets=OffsetMap({partition: Offset(10)}))]
+    driver.process()
+    driver.cut("n")
+    driver.reset(ToCurrent(), skip={partition: Offset(5)})
+    driver.complete()
+    assert driver.region.skips == {partition: (5, 10)}
+    judge(driver)
+
+
+def test_a_forced_reset_of_a_sink_that_keeps_progress_undoes_what_lies_beyond() -> None:
+    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
+    driver.process()
+    batch = driver.begin(driver.member(0))
+    driver.discard(batch)
+    driver.reset(ToInitial(), forced=True)
+    assert {b.outcome for b in driver.batches} == {Outcome.UNDONE, Outcome.DISCARDED}
+    driver.settle_reset()
+    judge(driver)

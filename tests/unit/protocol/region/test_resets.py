@@ -1,0 +1,458 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import events, resets
+from airflow_kcr.protocol.region.rows import (
+    CheckpointState,
+    Committed,
+    Halt,
+    HaltReason,
+    Outcome,
+    PersonResetState,
+    RegionState,
+    RequestState,
+    ResetCause,
+    ResetState,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import NO_SEEK, Region
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, from_offsets
+from airflow_kcr.protocol.targets import ToCheckpoint, ToDatetime, ToOffset
+from airflow_kcr.protocol.values import Epoch, Lineage, MemberId, Nonce, Offset
+from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.judging import accepted, causes, happened, judge, open_cut, positions, state
+from tests.support.scripts import all_crash, cuts_of_ten, running, started
+
+
+def fail(driver: Driver, member: MemberId | None = None, cause: ResetCause = ResetCause.BATCH_FAILED) -> None:
+    """Let a member ask for a reset."""
+    driver.store.request_reset(driver.name, driver.caller(member or driver.member(0)), cause, "it broke")
+
+
+def opening(driver: Driver, offset: int) -> resets.Opening:
+    places = OffsetMap(dict.fromkeys(driver.region.claims, Offset(offset)))
+    return resets.Opening(seek=from_offsets(places, SeekSource.EXPLICIT))
+
+
+def begun(driver: Driver, cause: ResetCause = ResetCause.CLAIM, *, at: int | None = None) -> Region:
+    """Return the region after the begin of a reset, not stored."""
+    return resets.begin(
+        driver.region, driver.clock.now, cause, opening=None if at is None else opening(driver, at), detail="why"
+    )
+
+
+def person(driver: Driver, nonce: str) -> PersonResetState:
+    return driver.region.person_resets[Nonce(nonce)].state
+
+
+# -- the begin --------------------------------------------------------------------------------------------------------
+
+
+def test_a_begin_is_a_new_epoch_and_a_burnt_sequence_with_its_cause() -> None:
+    driver = running()
+    before = driver.region
+    region = begun(driver)
+    assert (region.epoch, region.next_sequence) == (before.epoch + 1, before.next_sequence + 1)
+    row = region.resets[region.epoch]
+    assert (row.cause, row.detail, row.attempt) == (ResetCause.CLAIM, "why", 1)
+    assert (row.sequence, row.base) == (before.next_sequence, before.base)
+    assert region.state is RegionState.RESETTING
+
+
+def test_every_partition_goes_to_its_seek_entry_and_what_lies_beyond_is_undone() -> None:
+    driver = running()
+    driver.process()
+    fail(driver)
+    assert positions(driver) == [0, 0, 0, 0]
+    assert {c.is_begun for c in driver.region.claims.values()} == {False}
+    assert {b.outcome for b in driver.batches} == {Outcome.UNDONE}
+
+
+def test_the_open_cut_is_aborted_and_its_request_waits_for_the_reset() -> None:
+    driver = running()
+    cut = driver.request_cut("n").sequence
+    fail(driver)
+    assert cut is not None
+    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
+    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
+
+
+def test_the_first_one_opens_the_first_lineage_and_is_its_base() -> None:
+    driver = Driver()
+    driver.store.start(driver.name)
+    region = driver.region
+    assert (region.lineage, region.epoch, region.base, region.base_epoch) == (1, 1, 1, 1)
+    assert state(driver) is RegionState.STARTING
+
+
+def test_an_automatic_one_opens_no_lineage_and_keeps_the_base() -> None:
+    driver = running()
+    cut = cuts_of_ten(driver, 1)[0]
+    region = begun(driver)
+    assert (region.lineage, region.base, region.resets[region.epoch].undoes) == (1, cut, ())
+
+
+def test_a_seek_map_of_its_own_opens_a_lineage_is_its_base_and_undoes_what_lies_beyond() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 2)
+    region = begun(driver, at=10)
+    row = region.resets[region.epoch]
+    assert (region.lineage, region.base, region.base_epoch) == (2, row.sequence, region.epoch)
+    assert row.undoes == (cuts[1],)
+    assert region.checkpoints[cuts[1]].undone_by == 2
+    assert happened(driver, events.ResetBegun)[-1].undoes == ()
+
+
+def test_a_pending_commit_is_superseded() -> None:
+    driver = running()
+    driver.request_cut("n")
+    cut = driver.complete()
+    assert begun(driver).checkpoints[cut].committed is Committed.SUPERSEDED
+
+
+def test_a_halted_region_that_begins_a_reset_is_halted_no_more() -> None:
+    driver = running()
+    driver.store.report_outsider(driver.name, "a stranger")
+    assert begun(driver).halt is None
+
+
+def test_skipped_records_are_stepped_over_where_a_partition_resumes() -> None:
+    driver = running(partitions=1, members=1)
+    partition = driver.partition(0)
+    region = replace(driver.region, skips={partition: (Offset(0), Offset(1))})
+    region = resets.begin(region, driver.clock.now, ResetCause.CLAIM)
+    assert (region.claims[partition].resume, region.claims[partition].position) == (2, 2)
+    assert region.seek[partition].offset == 0
+
+
+# -- attempts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_further_attempt_has_its_own_epoch_and_the_same_target() -> None:
+    driver = running()
+    cuts_of_ten(driver, 1)
+    fail(driver)
+    fail(driver)
+    first, second = driver.region.resets[Epoch(2)], driver.region.resets[Epoch(3)]
+    assert (first.state, second.state, second.attempt) == (ResetState.SUPERSEDED, ResetState.RUNNING, 2)
+    assert driver.region.seek_maps[Epoch(2)].offsets == driver.region.seek_maps[Epoch(3)].offsets
+
+
+def test_a_further_attempt_still_carries_out_the_persons_request() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(ToOffset(offset=Offset(4)), nonce="r")
+    driver.complete()
+    fail(driver)
+    reset = driver.region.reset
+    assert reset is not None
+    assert (reset.person, reset.attempt) == ("r", 2)
+    driver.settle_reset()
+    assert person(driver, "r") is PersonResetState.DONE
+    assert positions(driver) == [4, 4, 4, 4]
+    judge(driver)
+
+
+def test_another_lineage_gives_the_persons_request_up() -> None:
+    driver = running()
+    driver.reset(ToOffset(offset=Offset(4)), nonce="r")
+    driver.complete()
+    region = begun(driver, ResetCause.OUT_OF_RANGE, at=7)
+    row = region.person_resets[Nonce("r")]
+    assert row.state is PersonResetState.FAILED
+    assert "another reset (out_of_range) opened a lineage" in row.failure
+    assert region.resets[region.epoch].person is None
+    assert region.resets[region.epoch].attempt == 1
+
+
+def test_there_is_nothing_to_give_up_where_no_reset_runs_or_nobody_asked_for_it() -> None:
+    driver = running()
+    region = driver.region
+    assert resets.give_up(region, driver.clock.now, "why") is region
+    fail(driver)
+    given_up = resets.give_up(driver.region, driver.clock.now, "why")
+    assert given_up.resets[given_up.epoch].state is ResetState.SUPERSEDED
+    assert not given_up.events
+
+
+def test_attempts_expire_and_count_as_failures_and_say_what_was_missing() -> None:
+    driver = running()
+    fail(driver)
+    driver.wait(301)
+    assert driver.region.epoch == 3
+    reset = driver.region.reset
+    assert reset is not None
+    assert (reset.cause, reset.attempt) == (ResetCause.ATTEMPT_EXPIRED, 2)
+    assert "g[0] has not acknowledged epoch 2" in reset.detail
+    assert driver.region.failures == 2
+
+
+def test_an_attempt_has_no_deadline_while_members_with_leases_can_not_cover_the_partitions() -> None:
+    driver = running()
+    driver.process()
+    driver.crash(driver.member(1))
+    fail(driver)
+    assert state(driver) is RegionState.RESETTING
+    driver.wait(30)
+    reset = driver.region.reset
+    assert reset is not None
+    assert (state(driver), reset.deadline) == (RegionState.STARTING, None)
+    driver.wait(3600)
+    assert driver.region.epoch == 2
+    driver.join(driver.member(1))
+    again = driver.region.reset
+    assert again is not None
+    assert (state(driver), again.attempt) == (RegionState.RESETTING, 1)
+    assert again.deadline == driver.clock.now + driver.region.rules.timeouts.reset
+    judge(driver)
+
+
+def test_a_region_without_a_reset_makes_no_progress_with_one() -> None:
+    driver = running()
+    region = driver.region
+    assert resets.progress(region, driver.clock.now) is region
+
+
+# -- open entries -----------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_once_written_never_changes() -> None:
+    driver = running()
+    fail(driver)
+    region = driver.region
+    late = SeekMap({driver.partition(0): SeekEntry(offset=Offset(99), source=SeekSource.EXPLICIT)})
+    assert resets.write_seek(region, driver.clock.now, late) is region
+
+
+def test_the_base_learns_an_entry_too_so_that_later_resets_go_there_as_well() -> None:
+    driver = started(Driver(partitions=1, members=1))
+    driver.process()
+    driver.reset(ToDatetime(instant=BEGINNING))
+    driver.complete()
+    assert driver.region.seek.open == (driver.partition(0),)
+    fail(driver)
+    driver.claim(driver.member(0))
+    driver.answer(driver.member(0))
+    region = driver.region
+    assert region.base_epoch is not None
+    assert region.base_epoch < region.epoch
+    assert list(region.seek.offsets.values()) == [0]
+    assert region.seek_maps[region.base_epoch].offsets == region.seek.offsets
+    driver.settle_reset()
+    judge(driver)
+
+
+def test_a_lineage_whose_entries_are_found_later_undoes_checkpoints_then() -> None:
+    driver = started(Driver(partitions=1, members=1))
+    cut = cuts_of_ten(driver, 1)[0]
+    driver.reset(ToDatetime(instant=BEGINNING))
+    drained = driver.complete()
+    driver.publish()
+    assert driver.region.checkpoints[cut].undone_by is None
+    driver.settle_reset()
+    assert driver.region.checkpoints[cut].undone_by == driver.region.checkpoints[drained].undone_by == 2
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reset_ends_in_what_is_wanted() -> None:
+    driver = running()
+    driver.store.pause(driver.name)
+    fail(driver)
+    driver.settle_reset()
+    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, Wanted.PAUSED)
+    with pytest.raises(BatchRefused, match="wanted paused"):
+        driver.begin(driver.member(0))
+    done = driver.region.resets[Epoch(2)]
+    assert (done.state, done.done_at, done.deadline) == (ResetState.DONE, driver.clock.now, None)
+
+
+def test_it_publishes_every_complete_cut_first() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n")
+    cut = driver.complete()
+    fail(driver)
+    reset = driver.region.reset
+    assert reset is not None
+    assert reset.must_publish == (cut,)
+    for member in driver.all_members():
+        driver.claim(member)
+    for member in driver.all_members():
+        driver.acknowledge(member)
+    assert state(driver) is RegionState.RESETTING
+    driver.publish()
+    assert state(driver) is RegionState.RUNNING
+
+
+def test_what_an_older_epoch_left_running_is_closed_as_unknown() -> None:
+    driver = running()
+    batch = driver.begin(driver.member(1))
+    driver.crash(driver.member(1))
+    fail(driver)
+    driver.recover()
+    assert driver.row(batch).outcome is Outcome.UNKNOWN
+    assert driver.region.running == {}
+
+
+def test_a_sinks_progress_proves_that_a_batch_was_done_after_all() -> None:
+    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
+    driver.process()
+    batch = driver.begin(driver.member(0))
+    driver.commit_output(batch)
+    driver.crash(driver.member(0))
+    driver.recover()
+    assert driver.row(batch).outcome is Outcome.DONE
+    assert positions(driver) == [20]
+    assert [tuple(r) for r in accepted(driver, driver.partition(0))] == [(0, 10), (10, 20)]
+    judge(driver)
+
+
+def test_progress_of_an_older_lineage_proves_nothing() -> None:
+    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
+    driver.process()
+    batch = driver.begin(driver.member(0))
+    driver.commit_output(batch)
+    all_crash(driver)
+    driver.reset(ToOffset(offset=Offset(0)), forced=True)
+    driver.recover()
+    assert driver.row(batch).outcome is Outcome.UNKNOWN
+    assert driver.region.lineage == Lineage(2)
+
+
+def test_not_even_where_a_second_attempt_in_the_new_lineage_asks_the_sink() -> None:
+    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
+    batch = driver.begin(driver.member(0))
+    driver.discard(batch)
+    driver.reset(ToOffset(offset=Offset(20)), forced=True)
+    driver.claim(driver.member(0))
+    driver.answer(driver.member(0))
+    fail(driver)
+    assert driver.region.seek[driver.partition(0)].source is SeekSource.SINK_PROGRESS
+    driver.settle_reset()
+    assert positions(driver) == [0]
+    assert driver.row(batch).outcome is Outcome.DISCARDED
+
+
+def test_an_entry_of_an_automatic_reset_to_a_cut_undoes_no_checkpoint() -> None:
+    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
+    cuts = cuts_of_ten(driver, 1)
+    driver.process()
+    fail(driver)
+    driver.settle_reset()
+    assert positions(driver) == [20]
+    assert driver.region.checkpoints[cuts[0]].is_on_path
+    judge(driver)
+
+
+def test_a_first_start_of_a_sink_that_keeps_progress_proves_nothing_either() -> None:
+    driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
+    assert state(driver) is RegionState.RUNNING
+    assert driver.batches == ()
+
+
+# -- failures and halts -----------------------------------------------------------------------------------------------
+
+
+def test_failed_batches_and_used_up_attempts_halt_the_region_in_the_end() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, max_failures=2)
+    driver = started(Driver(partitions=1, rules=rules))
+    for _ in range(2):
+        fail(driver)
+        driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    fail(driver)
+    halt = driver.region.halt
+    assert halt is not None
+    assert (state(driver), halt.reason) == (RegionState.HALTED, HaltReason.FAILURES)
+    assert "3 resets since progress was last accepted" in halt.text
+    assert "it broke" in halt.text
+    assert len(halt.choices) == 3
+    judge(driver)
+
+
+def test_membership_changes_never_do() -> None:
+    driver = running()
+    for _ in range(20):
+        fail(driver, cause=ResetCause.LEASE_LOST)
+        driver.settle_reset()
+    assert (state(driver), driver.region.failures) == (RegionState.RUNNING, 0)
+
+
+def test_a_failure_without_a_word_is_named_by_its_cause() -> None:
+    driver = running()
+    region = replace(driver.region, failures=99)
+    halted = resets.demand(region, driver.clock.now, ResetCause.BATCH_TIMEOUT, "")
+    assert halted.halt is not None
+    assert "because: batch_timeout" in halted.halt.text
+
+
+def test_a_halt_gives_up_the_open_cut_the_running_reset_and_its_person() -> None:
+    driver = running()
+    driver.request_cut("n")
+    halt = Halt(reason=HaltReason.OUTSIDER, text="a stranger", choices=("go",))
+    region = resets.halt(driver.region, driver.clock.now, halt)
+    assert (region.state, region.halt, region.open_cut) == (RegionState.HALTED, halt, None)
+    driver.complete()
+    driver.publish()
+    driver.reset(ToOffset(offset=Offset(0)), nonce="r")
+    driver.complete()
+    region = resets.halt(driver.region, driver.clock.now, halt)
+    assert region.resets[region.epoch].state is ResetState.SUPERSEDED
+    assert region.person_resets[Nonce("r")].state is PersonResetState.FAILED
+    assert "a resume goes to the base" in region.person_resets[Nonce("r")].failure
+
+
+# -- a stopped region -------------------------------------------------------------------------------------------------
+
+
+def test_the_base_of_a_stopped_region_moves_without_a_start() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 2)
+    driver.store.kill(driver.name)
+    epoch = driver.region.epoch
+    seek = from_offsets(driver.region.offsets[cuts[0]], SeekSource.MERGED)
+    row = driver.reset(ToCheckpoint(sequence=cuts[0]), resolved=seek)
+    region = driver.region
+    assert (state(driver), region.epoch, region.lineage) == (RegionState.STOPPED, epoch + 1, 2)
+    assert row.state is PersonResetState.DONE
+    assert region.resets[region.epoch].state is ResetState.DONE
+    all_crash(driver)
+    driver.processes.clear()
+    driver.store.start(driver.name)
+    driver.recover()
+    assert positions(driver) == [10, 10, 10, 10]
+    judge(driver)
+
+
+def test_a_commit_that_is_settled_stays_as_it_is() -> None:
+    driver = running()
+    cuts_of_ten(driver, 1)
+    region = driver.region
+    assert resets.settle_commit(region, driver.clock.now, Committed.NO, "why") is region
+    fresh = Driver().region
+    assert resets.settle_commit(fresh, BEGINNING, Committed.NO, "why") is fresh
+
+
+def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
+    driver = Driver(partitions=0, members=1)
+    driver.store.start(driver.name)
+    driver.join(driver.member(0))
+    assert driver.region.seek == NO_SEEK
+    driver.claim(driver.member(0), [])
+    driver.acknowledge(driver.member(0))
+    assert state(driver) is RegionState.STARTING
+    driver.grow(driver.partition(0), end=10)
+    driver.claim(driver.member(0), [driver.partition(0)])
+    driver.store.settle(driver.name)
+    assert state(driver) is RegionState.RUNNING
+    assert open_cut(driver) is None
+    assert causes(driver) == ["start"]

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.errors import LeaseExpired, UnknownMember
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region import events, specs
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause, Wanted
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import CutMode, CutRules, RegionRules
+from airflow_kcr.schedules import Every
+from airflow_kcr.store.regions import SpecUpdate
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import causes, happened, judge, positions, state
+from tests.support.scripts import HOUR, bound, cuts_of_ten, running
+
+HOURLY = CutRules(schedule=Every(HOUR), mode=CutMode.DAG_RUN)
+
+
+def spec(rules: RegionRules, revision: int = 2) -> Spec:
+    return Spec(text=f"revision {revision}", rules=rules, revision=revision)
+
+
+def fewer_members() -> Spec:
+    return spec(RegionRules(groups={GROUP: group_rules(members=1)}))
+
+
+def change(driver: Driver, *, at_once: Spec | None = None, later: Spec | None = None) -> None:
+    driver.store.change_spec(driver.name, SpecUpdate(at_once=at_once or driver.region.spec, later=later))
+
+
+# -- at once ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_region_takes_the_whole_spec_at_once() -> None:
+    driver = Driver()
+    change(driver, later=fewer_members())
+    assert driver.region.spec == fewer_members()
+    assert driver.region.next_spec is None
+    assert happened(driver, events.SpecChanged) == [
+        events.SpecChanged(revision=2, deliveries={"g": Delivery.AT_LEAST_ONCE})
+    ]
+
+
+def test_what_may_change_while_members_run_is_in_force_at_once() -> None:
+    driver = running()
+    patient = replace(driver.region.rules, max_failures=50)
+    change(driver, at_once=spec(patient))
+    assert driver.region.rules.max_failures == 50
+    assert state(driver) is RegionState.RUNNING
+    driver.process()
+
+
+def test_the_same_spec_again_is_no_change() -> None:
+    driver = running()
+    change(driver)
+    assert happened(driver, events.SpecChanged) == []
+
+
+def test_a_changed_schedule_sets_the_next_bound_from_now_on() -> None:
+    driver = running()
+    change(driver, at_once=spec(replace(driver.region.rules, cut=HOURLY)))
+    assert driver.region.next_bound == bound(1)
+    change(driver, at_once=spec(replace(driver.region.rules, cut=CutRules()), revision=3))
+    assert driver.region.next_bound is None
+
+
+def test_other_rules_of_a_cut_leave_the_next_bound_alone() -> None:
+    driver = running()
+    change(driver, at_once=spec(replace(driver.region.rules, cut=HOURLY)))
+    driver.wait(90 * 60)
+    change(driver, at_once=spec(replace(driver.region.rules, cut=replace(HOURLY, catchup=True)), revision=3))
+    assert driver.region.next_bound == bound(1)
+
+
+def test_a_region_that_never_ran_gets_its_bound_when_it_starts() -> None:
+    driver = Driver()
+    change(driver, at_once=spec(replace(driver.region.rules, cut=HOURLY)))
+    assert driver.region.next_bound is None
+    driver.up()
+    assert driver.region.next_bound == bound(1)
+
+
+# -- at the next cut --------------------------------------------------------------------------------------------------
+
+
+def test_what_changes_the_members_waits_for_the_next_cut_and_restarts_them_there() -> None:
+    driver = running()
+    driver.process()
+    change(driver, later=fewer_members())
+    assert driver.region.rules.groups[GROUP].members == 2
+    driver.process()
+    driver.request_cut("n")
+    cut = driver.complete()
+    region = driver.region
+    assert region.rules.groups[GROUP].members == 1
+    assert region.reset is not None
+    assert (region.reset.cause, region.base, region.lineage) == (ResetCause.SPEC_CHANGED, cut, 1)
+    assert positions(driver) == [20, 20, 20, 20]
+    judge(driver)
+
+
+def test_a_change_that_was_taken_back_before_the_cut_restarts_nobody() -> None:
+    driver = running()
+    change(driver, later=fewer_members())
+    change(driver)
+    driver.cut("n")
+    assert causes(driver) == ["start"]
+
+
+def test_members_that_the_new_spec_has_no_place_for_are_fenced_and_nobody_waits_for_them() -> None:
+    driver = running()
+    change(driver, later=fewer_members())
+    driver.request_cut("n")
+    driver.complete()
+    stranger = driver.member(1)
+    region = driver.region
+    assert region.members[stranger].left
+    assert {c.last_owner for c in region.claims.values() if c.owner is None} == {stranger}
+    with pytest.raises(LeaseExpired):
+        driver.claim(stranger)
+    with pytest.raises(UnknownMember):
+        driver.join(stranger)
+    del driver.processes[stranger]
+    driver.spread()
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    driver.process()
+    judge(driver)
+
+
+def test_so_are_the_members_of_a_group_that_is_gone() -> None:
+    driver = running()
+    other = spec(RegionRules(groups={group_rules("h").group_id: group_rules("h")}))
+    region = specs.change(
+        replace(driver.region, state=RegionState.STOPPED), driver.clock.now, at_once=other, later=None
+    )
+    assert all(m.left for m in region.members.values())
+    assert all(c.owner is None for c in region.claims.values())
+
+
+def test_a_member_that_has_left_already_is_not_counted_out_again() -> None:
+    driver = running()
+    driver.leave(driver.member(1))
+    region = replace(driver.region, state=RegionState.STOPPED)
+    changed = specs.change(region, driver.clock.now, at_once=fewer_members(), later=None)
+    assert changed.members == region.members
+
+
+# -- at the next start ------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first() -> None:
+    driver = running()
+    change(driver, later=fewer_members())
+    driver.store.stop(driver.name)
+    driver.complete()
+    assert driver.region.rules.groups[GROUP].members == 2
+    assert causes(driver) == ["start"]
+    driver.publish()
+    for member in driver.all_members():
+        driver.echo(member)
+    assert state(driver) is RegionState.STOPPED
+    driver.store.start(driver.name)
+    assert driver.region.rules.groups[GROUP].members == 1
+    assert driver.region.wanted is Wanted.RUNNING
+
+
+def test_without_a_waiting_spec_there_is_nothing_to_take() -> None:
+    driver = running()
+    region = driver.region
+    assert specs.take_pending(region, driver.clock.now) is region
+    cuts_of_ten(driver, 1)
+    assert driver.region.next_spec is None

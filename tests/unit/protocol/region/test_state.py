@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.layered import Layered
+from airflow_kcr.protocol.region.rows import Claim, Halt, HaltReason, InitialOffset, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import (
+    Region,
+    Spec,
+    base_offsets,
+    contributions_to,
+    digest,
+    initial_offset,
+    initial_offsets,
+    is_live,
+    live_members,
+    moved_to,
+    past_skips,
+    put,
+    record,
+    require_epoch,
+    require_member,
+    require_state,
+    settled,
+    universe,
+    without,
+)
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import (
+    Epoch,
+    GroupId,
+    Incarnation,
+    MemberId,
+    Offset,
+    RegionName,
+    TopicId,
+    TopicName,
+)
+from tests.support.driver import BEGINNING, Driver, group_rules
+from tests.support.scripts import cuts_of_ten, running, started
+
+
+def fresh() -> Region:
+    rules = RegionRules(groups={GroupId("g"): group_rules(topic="t")})
+    return Region(name=RegionName("flights"), spec=Spec(text="{}", rules=rules))
+
+
+class Rows(Layered[str, int]):
+    """A table that shows whether it was read."""
+
+    def __init__(self, rows: Mapping[str, int]) -> None:
+        self.rows, self.reads = dict(rows), 0
+
+    def __getitem__(self, key: str) -> int:
+        self.reads += 1
+        return self.rows[key]
+
+    def __iter__(self) -> Iterator[str]:
+        self.reads += 1
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        self.reads += 1
+        return len(self.rows)
+
+    def put(self, rows: Mapping[str, int]) -> Mapping[str, int]:
+        return Rows({**self.rows, **rows})
+
+    def without(self, keys: frozenset[str]) -> Mapping[str, int]:
+        return Rows({k: v for k, v in self.rows.items() if k not in keys})
+
+
+# -- what a decision changes ----------------------------------------------------------------------------------------
+
+
+def test_every_event_has_the_next_number_and_the_regions_epoch_after_the_decision() -> None:
+    region = record(replace(fresh(), epoch=Epoch(3)), BEGINNING, events.Stopped(drained=True))
+    region = record(region, BEGINNING, events.Stopped(drained=False))
+    assert [(e.number, e.epoch, e.at) for e in region.events] == [(1, 3, BEGINNING), (2, 3, BEGINNING)]
+    assert region.counter == 2
+
+
+def test_what_is_written_is_no_longer_carried_along() -> None:
+    region = settled(record(fresh(), BEGINNING, events.Stopped(drained=True)))
+    assert region.events == region.ledger == ()
+    assert region.counter == 1
+
+
+def test_a_settled_region_is_settled_as_it_is() -> None:
+    region = fresh()
+    assert settled(region) is region
+
+
+def test_rows_are_added_and_replaced_in_a_copy() -> None:
+    table = {"a": 1, "b": 2}
+    assert put(table, {"b": 3, "c": 4}) == {"a": 1, "b": 3, "c": 4}
+    assert without(table, frozenset({"a", "z"})) == {"b": 2}
+    assert table == {"a": 1, "b": 2}
+
+
+def test_a_table_to_which_nothing_is_added_stays_itself() -> None:
+    table = {"a": 1}
+    assert put(table, {}) is table
+
+
+def test_a_table_of_a_store_is_changed_without_being_read() -> None:
+    table = Rows({"a": 1, "b": 2})
+    added, taken = put(table, {"c": 3}), without(table, frozenset({"a"}))
+    assert table.reads == 0
+    assert dict(added) == {"a": 1, "b": 2, "c": 3}
+    assert dict(taken) == {"b": 2}
+
+
+def test_a_move_to_another_state_is_told_with_its_reason_and_one_to_the_same_is_none() -> None:
+    region = fresh()
+    assert moved_to(region, BEGINNING, RegionState.STOPPED, "again") is region
+    moved = moved_to(region, BEGINNING, RegionState.STARTING, "started")
+    assert moved.state is RegionState.STARTING
+    assert moved.events[0].body == events.StateChanged(
+        before=RegionState.STOPPED, after=RegionState.STARTING, why="started"
+    )
+
+
+# -- who may act ----------------------------------------------------------------------------------------------------
+
+
+def test_a_member_is_live_as_long_as_its_newest_incarnation_holds_a_lease() -> None:
+    driver = running()
+    one, other = driver.member(0), driver.member(1)
+    region, now = driver.region, driver.clock.now
+    assert live_members(region, now) == (one, other)
+    assert not is_live(region, one, region.leases[one].until)
+    assert not is_live(region, MemberId(GroupId("g"), 7), now)
+    newer = replace(region.members[one], incarnation=Incarnation(2))
+    assert not is_live(replace(region, members={one: newer}), one, now)
+    gone = replace(region.members[one], left=True)
+    assert live_members(replace(region, members={**region.members, one: gone}), now) == (other,)
+
+
+def test_a_member_that_may_act_is_given_its_row() -> None:
+    driver = running()
+    member = driver.member(0)
+    row = require_member(driver.region, member, Incarnation(1), driver.clock.now, epoch=driver.region.epoch)
+    assert row.member == member
+
+
+def test_who_may_not_act_is_told_by_the_error_that_says_what_to_do() -> None:
+    driver = running()
+    region, member, now = driver.region, driver.member(0), driver.clock.now
+    with pytest.raises(UnknownMember, match="register it first"):
+        require_member(region, driver.member(7), Incarnation(1), now)
+    with pytest.raises(StaleIncarnation, match="superseded"):
+        require_member(region, member, Incarnation(2), now)
+    with pytest.raises(LeaseExpired, match="new incarnation"):
+        require_member(region, member, Incarnation(1), region.leases[member].until)
+    with pytest.raises(StaleEpoch, match="is in epoch 1, the request was made in epoch 9"):
+        require_member(region, member, Incarnation(1), now, epoch=Epoch(9))
+
+
+def test_a_verb_that_is_bound_to_no_epoch_is_never_stale() -> None:
+    require_epoch(replace(fresh(), epoch=Epoch(5)), None)
+    require_epoch(replace(fresh(), epoch=Epoch(5)), Epoch(5))
+
+
+def test_a_state_that_forbids_a_verb_is_named_with_those_that_allow_it() -> None:
+    allowed = frozenset({RegionState.RUNNING, RegionState.DRAINING})
+    with pytest.raises(RegionInState, match=r"flights is stopped; a claim needs it draining or running$"):
+        require_state(fresh(), allowed, "a claim")
+    require_state(replace(fresh(), state=RegionState.RUNNING), allowed, "a claim")
+
+
+def test_a_halted_region_says_why_it_is_halted_when_it_refuses_a_verb() -> None:
+    halt = Halt(reason=HaltReason.FAILURES, text="six batches failed", choices=())
+    region = replace(fresh(), state=RegionState.HALTED, halt=halt)
+    with pytest.raises(RegionInState, match="six batches failed"):
+        require_state(region, frozenset({RegionState.RUNNING}), "a claim")
+
+
+# -- what it holds --------------------------------------------------------------------------------------------------
+
+
+def test_a_region_has_a_reset_only_while_one_runs() -> None:
+    driver = started(Driver(members=1))
+    assert driver.region.reset is None
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    region = driver.region
+    assert region.reset is not None
+    assert region.reset.epoch == region.epoch
+    assert region.seek == region.seek_maps[region.epoch]
+
+
+def test_a_new_region_has_neither_reset_nor_cut_nor_seek_map() -> None:
+    region = fresh()
+    assert region.reset is None
+    assert region.cut is None
+    assert not region.seek
+    assert region.rules is region.spec.rules
+
+
+def test_an_open_cut_is_found_by_its_sequence() -> None:
+    driver = running()
+    driver.request_cut("n")
+    cut = driver.region.cut
+    assert cut is not None
+    assert cut.nonce == "n"
+
+
+def test_the_initial_offset_is_that_of_the_topics_present_id() -> None:
+    driver = running(partitions=1, members=1)
+    region, partition = driver.region, driver.partition(0)
+    row = initial_offset(region, partition)
+    assert row is not None
+    assert row.offset == 0
+    assert initial_offset(region, driver.partition(9)) is None
+    recreated = replace(region.claims[partition], topic_id=TopicId("id-2"))
+    other = replace(region, claims={partition: recreated})
+    assert initial_offset(other, partition) is None
+    assert initial_offsets(other) == EMPTY
+    assert initial_offsets(region) == OffsetMap({partition: Offset(0)})
+
+
+def test_the_base_is_a_cuts_offsets_or_those_of_the_seek_map_that_opened_the_lineage() -> None:
+    driver = Driver()
+    assert base_offsets(driver.region) == EMPTY
+    driver.up()
+    assert set(base_offsets(driver.region).values()) == {0}
+    cut = cuts_of_ten(driver, 1)[0]
+    assert base_offsets(driver.region) == driver.region.offsets[cut]
+    assert set(base_offsets(driver.region).values()) == {10}
+    driver.reset(ToOffset(offset=Offset(4)))
+    driver.complete()
+    assert set(base_offsets(driver.region).values()) == {4}
+
+
+def test_contributions_to_other_cuts_are_not_looked_at() -> None:
+    driver = running()
+    first, second = cuts_of_ten(driver, 2)
+    parts = contributions_to(driver.region, second)
+    assert {o for part in parts.values() for o in part.offsets.values()} == {20}
+    assert contributions_to(driver.region, first).keys() == parts.keys() == set(driver.all_members())
+
+
+def test_a_regions_partitions_are_those_of_the_base_and_those_with_an_initial_offset_in_its_spec() -> None:
+    driver = running(partitions=2, members=1)
+    region = driver.region
+    assert universe(region) == {driver.partition(0), driver.partition(1)}
+    later = driver.partition(2)
+    found = InitialOffset(offset=Offset(0), source="", bounds=LogBounds(start=Offset(0), end=Offset(9)))
+    assert later in universe(replace(region, initial={**region.initial, (later, TopicId("")): found}))
+
+
+def test_a_partition_that_the_spec_gives_nobody_is_not_the_regions() -> None:
+    driver = running(partitions=2, members=1)
+    region = driver.region
+    elsewhere = {GroupId("g"): replace(group_rules(), topics=(TopicName("other"),))}
+    assert universe(replace(region, spec=replace(region.spec, rules=replace(region.rules, groups=elsewhere)))) == set()
+
+
+def test_a_row_that_nobody_holds_and_that_has_no_resume_point_is_no_partition_yet() -> None:
+    driver = Driver()
+    assert universe(replace(driver.region, claims={driver.partition(0): Claim()})) == set()
+    held = Claim(owner=driver.member(0))
+    assert universe(replace(driver.region, claims={driver.partition(0): held})) == {driver.partition(0)}
+
+
+def test_skipped_records_in_a_row_are_stepped_over_together() -> None:
+    driver = Driver()
+    partition = driver.partition(0)
+    region = replace(driver.region, skips={partition: (Offset(3), Offset(4), Offset(6))})
+    assert [past_skips(region, partition, Offset(o)) for o in (2, 3, 4, 5, 6)] == [2, 5, 5, 5, 7]
+    assert past_skips(region, driver.partition(1), Offset(3)) == 3
+
+
+def test_equal_offsets_have_equal_digests_and_others_do_not() -> None:
+    driver = Driver()
+    one, two = driver.partition(0), driver.partition(1)
+    assert digest(OffsetMap({one: Offset(1), two: Offset(2)})) == digest(OffsetMap({two: Offset(2), one: Offset(1)}))
+    assert digest(OffsetMap({one: Offset(1)})) != digest(OffsetMap({one: Offset(2)}))
+    assert digest(OffsetMap({one: Offset(1)})) != digest(OffsetMap({two: Offset(1)}))
+
+
+def test_the_counter_is_that_of_the_last_event() -> None:
+    driver = running()
+    assert driver.region.counter == driver.events[-1].number
