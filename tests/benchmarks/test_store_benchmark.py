@@ -19,13 +19,17 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
+from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.completion import Part
-from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.region.resolution import NoTimes
+from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.scopes import EVERYTHING
+from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import BatchId, Incarnation, Offset, Range, Sequence
+from airflow_kcr.protocol.values import BatchId, Incarnation, Nonce, Offset, Range, Sequence
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.driver import GROUP, Driver, group_rules
 
@@ -95,11 +99,11 @@ def test_begin_and_end(durable_url: str, total: int) -> None:
     )
 
 
-def _batches(driver: Driver, width: int) -> tuple[object, ...]:
+def _batches(driver: Driver, width: int, rounds: int = ROUNDS) -> tuple[object, ...]:
     member, epoch = driver.member(0), driver.region.epoch
     begins, ends = [], []
     held = sorted(driver.logs)[:width]
-    for number in range(ROUNDS):
+    for number in range(rounds):
         batch = BatchId(f"b-{width}-{number}")
         claims = driver.region.claims
         ranges = {p: Range(place, Offset(place + 100)) for p in held if (place := claims[p].position) is not None}
@@ -117,15 +121,15 @@ def test_cut_reset_and_view(durable_url: str) -> None:
         with driver_over(durable_url, partitions=total) as driver:
             rows.append((total, *_cuts_and_resets(driver)))
     show(
-        "last contribution with completion, reset begin, a member's view: ms, median; MiB at the peak of a completion",
-        ("partitions", "completion", "reset begin", "view", "MiB"),
+        "completion, reset begin, a plan, a member's view: ms, median of whole transactions; MiB at a completion's peak",
+        ("partitions", "completion", "reset begin", "plan", "view", "MiB"),
         rows,
     )
 
 
 def _cuts_and_resets(driver: Driver) -> tuple[object, ...]:
-    driver.process(width=100)
-    completions, begins, views, peaks = [], [], [], []
+    _batches(driver, len(driver.logs), rounds=1)
+    completions, begins, plans, views, peaks = [], [], [], [], []
     for turn in range(6):
         driver.request_cut(f"n{turn}")
         contribute = partial(driver.store.contribute, driver.name, _part(driver))
@@ -137,11 +141,29 @@ def _cuts_and_resets(driver: Driver) -> tuple[object, ...]:
         else:
             completions.append(timed(contribute))
         driver.publish()
+        plans.append(timed(partial(driver.store.plan_reset, driver.name, _rewind(driver), _log(driver))))
         views.append(timed(partial(driver.store.view, driver.name, driver.member(0))))
         caller = driver.caller(driver.member(0))
         begins.append(timed(partial(driver.store.request_reset, driver.name, caller, ResetCause.LEASE_LOST, "")))
         driver.settle_reset()
-    return median(completions), median(begins), median(views), max(peaks)
+    return median(completions), median(begins), median(plans), median(views), max(peaks)
+
+
+def _rewind(driver: Driver) -> PersonReset:
+    """Return a person's reset to the newest checkpoint: its plan reads that, and asks what the reset would undo."""
+    return PersonReset(
+        nonce=Nonce("plan"),
+        target=ToCheckpoint(sequence=driver.region.base or Sequence(0)),
+        scope=EVERYTHING,
+        state=PersonResetState.WAITING,
+        requester=Requester(who="somebody"),
+        requested_at=driver.clock.now,
+        order=0,
+    )
+
+
+def _log(driver: Driver) -> LogView:
+    return LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
 
 
 def _part(driver: Driver) -> Part:
@@ -158,25 +180,29 @@ def _part(driver: Driver) -> Part:
 
 
 def test_an_idle_region_of_a_hundred_members(durable_url: str) -> None:
+    rounds = 5
     with driver_over(durable_url, partitions=100, members=100) as driver:
-        lease = driver.region.rules.timeouts.lease
-        before = _transactions(durable_url)
+        lease, members = driver.region.rules.timeouts.lease, sorted(driver.processes)
+        before = _transactions(durable_url, driver)
         spent = [
             timed(partial(driver.store.renew, driver.name, member, Incarnation(1), lease))
-            for _ in range(5)
-            for member in sorted(driver.processes)
+            for _ in range(rounds)
+            for member in members
         ]
-        counted = (_transactions(durable_url) - before) / len(spent)
+        each = (_transactions(durable_url, driver) - before) / len(spent)
     show(
         "heartbeats of 100 idle members, one each 2 s",
-        ("transactions each", "statements/s", "ms, median", "share of a core"),
-        [(counted, counted * 100 / 2, median(spent), f"{sum(spent) / len(spent) / 1000 * 50:.1%}")],
+        ("transactions each", "transactions/s", "ms, median", "share of a core"),
+        [(each, each * 100 / 2, median(spent), f"{sum(spent) / len(spent) / 1000 * 50:.1%}")],
     )
 
 
-def _transactions(url: str) -> int:
-    """Return how many transactions this database has seen, the caller's own few among them."""
-    execute(url, "SELECT pg_sleep(1.2)")  # the counters are reported once a second
+def _transactions(url: str, driver: Driver) -> int:
+    """Return how many transactions the database has seen; the store's connections report theirs when they close."""
+    transactions = driver.store._transactions
+    if isinstance(transactions, PostgresTransactions):
+        transactions._engine.dispose()
+    execute(url, "SELECT pg_sleep(1)")
     ((count,),) = execute(url, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
     if not isinstance(count, int):
         raise TypeError(count)

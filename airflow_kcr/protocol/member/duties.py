@@ -123,6 +123,9 @@ def publish(member: Member, now: float) -> Driven:
     view = member.view
     if view is None or not view.publish or not facts.is_well(member) or "publish" in member.awaited:
         return member, ()
+    if member.view_is_stale:
+        # The view that follows a publication no longer names it; by an old one it would be published twice.
+        return member, ()
     return awaiting(member, "publish"), (effects.Publish(sequence=view.publish[0]),)
 
 

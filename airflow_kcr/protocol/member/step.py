@@ -118,7 +118,7 @@ def _compared(member: Member, epoch: Epoch | None, counter: EventNumber | None) 
 
     An answer that came late looks like a restored store; told so, the store finds out, and nothing happens.
     """
-    less = (epoch or member.newest_epoch) < member.newest_epoch
+    less = epoch is not None and epoch < member.newest_epoch
     less = less or (counter is not None and counter < member.newest_counter)
     return replace(member, store_is_older=True) if less else member
 

@@ -81,8 +81,8 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
 def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:
     """Return the region with a member's acknowledgement, and its reset done if that was the last thing missing.
 
-    Whatever this incarnation, or an older one of the same member, left running is discarded with it: the member says
-    that nothing of it runs any more.
+    Whatever this incarnation left running is discarded with it: the member says that nothing of it runs any more. Said
+    twice in one epoch, it changes nothing.
 
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired: the member may not act, or not in this epoch.
@@ -91,9 +91,9 @@ def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:
         BatchRefused: an open entry of its partitions is unanswered.
     """
     row = require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
-    require_state(region, RESET_STATES, "an acknowledgement")
     if row.acknowledged == region.epoch:
         return region
+    require_state(region, RESET_STATES, "an acknowledgement")
     if row.claimed != region.epoch:
         raise NotClaimed(f"{caller.member} has not claimed in epoch {region.epoch}; claim first, then acknowledge")
     unanswered = open_targets(region, caller.member)

@@ -35,7 +35,9 @@ def target(region: Region) -> SeekMap:
 def _entry(region: Region, partition: GroupPartition, base: SeekEntry) -> SeekEntry:
     claim = region.claims.get(partition, Claim())
     resume, current = claim.resume, claim.position
-    to_base = SeekEntry(offset=base.offset, source=base.source, current=current, clamped_from=base.clamped_from)
+    # An entry that nobody has answered yet is asked again, from where the partition was when it was first asked.
+    asked_from = base.current if base.offset is None else current
+    to_base = SeekEntry(offset=base.offset, source=base.source, current=asked_from, clamped_from=base.clamped_from)
     delivery = region.rules.groups[partition.group].delivery
     match delivery:
         case Delivery.AT_LEAST_ONCE:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, path
-from airflow_kcr.protocol.region.rows import BoundOffset, Claim
+from airflow_kcr.protocol.region.rows import BoundOffset, Claim, RegionState
 from airflow_kcr.protocol.region.state import Region, past_skips, put, record
 from airflow_kcr.protocol.rules import CutMode
 from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence
@@ -108,6 +108,25 @@ def passed(region: Region, now: datetime) -> datetime | None:
     if cut.catchup or path.unpublished(region):
         return region.next_bound
     return max(region.next_bound, cut.schedule.at_or_before(now))
+
+
+def held_until(region: Region) -> datetime | None:
+    """Return when a hold at the next bound has lasted a whole period; None where no run is waited for.
+
+    A region that cuts itself waits for nobody, and a hold that was told of is not told of again.
+    """
+    cut, bound = region.rules.cut, region.next_bound
+    if cut.schedule is None or cut.mode is not CutMode.DAG_RUN or bound is None or bound == region.held_bound:
+        return None
+    return cut.schedule.after(bound)
+
+
+def held(region: Region, now: datetime) -> Region:
+    """Return the region with a hold longer than one period told, once for each bound (design section 7.2)."""
+    until, bound = held_until(region), region.next_bound
+    if until is None or bound is None or until > now or region.state is not RegionState.RUNNING:
+        return region
+    return record(replace(region, held_bound=bound), now, events.BoundHeld(bound=bound))
 
 
 def limit(region: Region) -> datetime | None:

@@ -46,7 +46,7 @@ from airflow_kcr.protocol.region.state import (
     require_member,
     with_checkpoint,
 )
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Sequence
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Offset, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +144,13 @@ def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:
     Raises:
         OverlappingOffsets: two members contributed one partition; a double claim is never resolved silently.
     """
-    total = EMPTY
+    total: dict[GroupPartition, Offset] = {}
     for member in sorted(contributions):
-        total = total.union(contributions[member].offsets)
-    return total
+        shared = sorted(total.keys() & contributions[member].offsets.keys())
+        if shared:
+            raise OverlappingOffsets(f"{', '.join(map(str, shared))}: {member} is not the only one to contribute it")
+        total.update(contributions[member].offsets)
+    return OffsetMap(total)
 
 
 def lacking(region: Region, cut: Checkpoint) -> tuple[str, ...]:
@@ -165,9 +168,10 @@ def lacking(region: Region, cut: Checkpoint) -> tuple[str, ...]:
 
 
 def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
-    parts = contributions_to(region, cut.sequence)
+    if any((cut.sequence, member) not in region.contributions for member in cut.roster):
+        return region
     try:
-        offsets = merged(parts)
+        offsets = merged(contributions_to(region, cut.sequence))
     except OverlappingOffsets as overlap:
         return resets.demand(region, now, ResetCause.DOUBLE_CLAIM, overlap.message)
     if lacking(region, cut):

@@ -39,6 +39,7 @@ _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     cuts.overdue,
     completion.overdue,
     resets.progress,
+    bounds.held,
     lifecycle.finish_stop,
     lifecycle.ask_stop_cut,
 )
@@ -104,6 +105,8 @@ def _due_at(region: Region, now: datetime) -> datetime | None:
     moments += [c.publish_deadline for c in region.checkpoints.values() if c.state is CheckpointState.COMPLETE]
     if region.wanted is Wanted.STOPPED and region.state is not RegionState.STOPPED:
         moments.append(coverage.horizon(region, now))
+    if region.state is RegionState.RUNNING:
+        moments.append(bounds.held_until(region))
     if region.state is RegionState.RUNNING and bounds.is_automatic(region):
         moments.append(region.next_bound)
     if any(True for _ in requests.queue(region)) and region.state is RegionState.RUNNING:

@@ -299,6 +299,13 @@ class NextBoundChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundHeld:
+    """Members have held at a bound for longer than a period, and nobody has asked for its cut (`request: dag_run`)."""
+
+    bound: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequested:
     """An automatic request arrived."""
 
@@ -413,6 +420,7 @@ Body: TypeAlias = (
     | CheckpointPinned
     | BoundStored
     | NextBoundChanged
+    | BoundHeld
     | ResetRequested
     | PersonResetAccepted
     | PersonResetFailed

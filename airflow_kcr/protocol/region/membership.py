@@ -117,11 +117,14 @@ def leave(region: Region, now: datetime, member: MemberId, incarnation: Incarnat
     """Return the region without the member's lease and claims: it left its group by itself.
 
     Its partitions are nobody's until Kafka moves them; their resume points stay. One that has a batch running is not
-    let go before that batch is closed, by its own discard or the lease's end.
+    let go before that batch is closed, by its own discard or the lease's end. Who has left already need not leave.
 
     Raises:
         StaleIncarnation, UnknownMember, LeaseExpired: it may not act any more, and need not.
     """
+    known = region.members.get(member)
+    if known is not None and known.left and known.incarnation == incarnation:
+        return region
     row = require_member(region, member, incarnation, now)
     rows: dict[GroupPartition, Claim] = {
         p: replace(c, owner=None, last_owner=member) for p, c in region.claims.items() if c.owner == member

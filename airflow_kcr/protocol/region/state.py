@@ -143,6 +143,9 @@ class Region:
     """The epoch whose seek map is the base; None while the base is a cut."""
 
     next_bound: datetime | None = None
+    held_bound: datetime | None = None
+    """The bound for which it was said that members have held there for longer than a period."""
+
     failures: int = 0
     open_cut: Sequence | None = None
     stopping: Sequence | None = None

@@ -6,12 +6,12 @@ the contract suite holds the two together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from itertools import groupby
 from typing import Any, Final, assert_never
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import text
 
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, Outcome
@@ -25,7 +25,7 @@ from airflow_kcr.protocol.region.state import (
     RangesUndone,
 )
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
-from airflow_kcr.store.postgres.layouts import member_of, partition_of
+from airflow_kcr.store.postgres.row_layout import member_of, partition_of
 from airflow_kcr.store.postgres.session import Found, Session
 
 PAGE: Final = 500
@@ -114,7 +114,7 @@ _PROVE: Final = text(f"""
       AND NOT EXISTS (
         SELECT FROM kcr.batch_range r
         LEFT JOIN {_PLACES} ON place.group_id = r.group_id AND place.topic = r.topic AND place.partition = r.partition
-        WHERE r.batch_number = b.number AND (r.to_offset > place.place)
+        WHERE r.batch_number = b.number AND (place.place IS NULL OR r.to_offset > place.place)
       )
 """)  # noqa: S608 (a constant of this module)
 
@@ -124,6 +124,8 @@ _FORGET: Final = (
     text("DELETE FROM kcr.echo WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
     text("DELETE FROM kcr.contribution WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
 )
+
+_FORGET_ALL: Final = text("DELETE FROM kcr.batch WHERE region_id = :region")
 
 _RUNNING: Final = text(
     f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL"  # noqa: S608
@@ -239,9 +241,9 @@ def ranges_of(session: Session, numbers: list[int]) -> Rows[Found]:
     return session.rows(_RANGES, numbers=numbers)
 
 
-def statement_for_all() -> TextClause:
-    """Return the statement that forgets a region's ledger, ranges and all."""
-    return text("DELETE FROM kcr.batch WHERE region_id = :region")
+def forget_all(session: Session) -> None:
+    """Forget a region's ledger, ranges and all."""
+    session.run(_FORGET_ALL)
 
 
 def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:
@@ -251,14 +253,6 @@ def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:
     for row in ranges_of(session, [b[0] for b in found]):
         ranges.setdefault(row[0], []).append(row)
     return [batch_from(b, ranges.get(b[0], [])) for b in found]
-
-
-def read_all(session: Session) -> Iterator[Batch]:
-    """Yield the whole ledger, page by page, each page read on its own."""
-    after: int | None = 0
-    while after is not None:
-        batches, after = page(session, after)
-        yield from batches
 
 
 def _begin(session: Session, batch: Batch) -> None:

@@ -29,9 +29,11 @@ def _columns(alias: str, names: tuple[str, ...]) -> str:
     return ", ".join(f"{alias}.{name}" for name in names)
 
 
-# name: permit_head — the clock, the region's row, the member, its lease, and the running batch of this id.
+# name: permit_head — the clock, the region's row, whether any record is skipped, the member, its lease, and the running
+# batch of this id.
 _HEAD: Final = text(f"""
     SELECT clock_timestamp(), r.id, {_columns("r", HEAD_COLUMNS)},
+           EXISTS (SELECT FROM kcr.skip s WHERE s.region_id = r.id),
            {_columns("m", MEMBERS.columns)}, {_columns("l", LEASES.columns)}, {_columns("b", ledger.BATCH_COLUMNS)}
     FROM kcr.region r
     LEFT JOIN kcr.member m ON m.region_id = r.id AND m.group_id = :group AND m.member_index = :index
@@ -39,6 +41,9 @@ _HEAD: Final = text(f"""
     LEFT JOIN kcr.batch b ON b.region_id = r.id AND b.batch_id = :batch AND b.outcome IS NULL
     WHERE r.name = :name
 """)  # noqa: S608 (constants of this package)
+
+_SKIPS: Final = 2 + len(HEAD_COLUMNS)
+"""Where in that row it says whether any record is skipped; the member's columns follow."""
 
 _BOUND: Final = ("next_offset", "inexact", "leader_epoch")
 
@@ -92,6 +97,8 @@ def load(
     if partitions is None:
         partitions = frozenset(running[batch].ranges) if running else frozenset()
     region = replace(region, members=members, leases=leases, running=running, checkpoints=_cut(session, region))
+    if not row[_SKIPS]:
+        region = replace(region, skips={})
     claims, located = _claims(session, region, partitions)
     region = replace(region, bound_offsets=located)
     return (region if region.rules.cut.records is not None else replace(region, claims=claims)), row[0]
@@ -114,7 +121,7 @@ def write(session: Session, before: Region, after: Region) -> None:
 
 def _split(row: Found) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
     """Return the columns of member, lease and batch."""
-    first = 2 + len(HEAD_COLUMNS)
+    first = _SKIPS + 1
     second = first + len(MEMBERS.columns)
     third = second + len(LEASES.columns)
     return tuple(row[first:second]), tuple(row[second:third]), tuple(row[third:])

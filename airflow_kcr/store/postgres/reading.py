@@ -42,12 +42,10 @@ from airflow_kcr.store.postgres.layouts import (
     SEEKS,
     ContributionKey,
     Contributor,
-    Layout,
     MapLayout,
-    member_of,
-    partition_of,
 )
 from airflow_kcr.store.postgres.lazy import Parts, Whole
+from airflow_kcr.store.postgres.row_layout import Layout, member_of, partition_of
 from airflow_kcr.store.postgres.session import Found, Session
 
 K = TypeVar("K")
@@ -69,6 +67,7 @@ HEAD_COLUMNS: Final = (
     "base",
     "base_epoch",
     "next_bound",
+    "held_bound",
     "failures",
     "open_cut",
     "stopping",
@@ -147,6 +146,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         base,
         base_epoch,
         next_bound,
+        held_bound,
         failures,
         open_cut,
         stopping,
@@ -169,6 +169,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         base=base,
         base_epoch=base_epoch,
         next_bound=next_bound,
+        held_bound=held_bound,
         failures=failures,
         open_cut=open_cut,
         stopping=stopping,

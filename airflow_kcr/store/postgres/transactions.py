@@ -7,15 +7,14 @@ for everything else. Rows are read after it, and so is the clock: a transaction'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine, text
 
 from airflow_kcr.errors import GroupInOtherRegion, KcrError, RegionExists, StoreBusy, UnknownMember, UnknownRegion
 from airflow_kcr.ports import Beat, Rule
@@ -34,11 +33,11 @@ from airflow_kcr.protocol.values import (
     RegionName,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import failures, ledger, permits, reading, writing
+from airflow_kcr.store.postgres import ledger, permits, reading, writing
+from airflow_kcr.store.postgres.connections import Connections
 from airflow_kcr.store.postgres.engine import build_engine
 from airflow_kcr.store.postgres.listening import NOTIFY, Listeners, payload
-from airflow_kcr.store.postgres.session import Found, Session
-from airflow_kcr.store.schema_upgrade import require_current
+from airflow_kcr.store.postgres.session import Session
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -51,9 +50,6 @@ _EXCLUSIVE: Final = text("SELECT pg_advisory_xact_lock(:region_key)")
 
 # name: lock_shared — for a permit, and the member's own lock after it: its permits are one at a time.
 _SHARED: Final = text("SELECT pg_advisory_xact_lock_shared(:region_key), pg_advisory_xact_lock(:member_key)")
-
-# name: no_lock — the first statement of a transaction that only reads.
-_NO_LOCK: Final = text("SELECT 1")
 
 # name: renew — one statement, no region lock: an expired lease is not revived, nor one of another incarnation. It
 # answers, renewed or not, with what tells the member whether anything is worth reading.
@@ -101,12 +97,8 @@ class PostgresTransactions:
 
     def __init__(self, engine: Engine, read_rules: Callable[[str], RegionRules]) -> None:
         self._engine = engine
-        self._snapshots = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._read_rules = lru_cache(maxsize=128)(read_rules)
-        self._address = failures.Address(engine.url)
+        self._connections = Connections(engine, lru_cache(maxsize=128)(read_rules))
         self._listeners = Listeners(engine)
-        self._schema_is_current = False
         self._is_owned = False
 
     @classmethod
@@ -138,7 +130,7 @@ class PostgresTransactions:
         """See `ports.Transactions.create`."""
         region: Region | None = None
         try:
-            with self._transaction(_EXCLUSIVE, region_key=_key(name)) as session:
+            with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
                 region = rule(session.rows(_NOW)[0][0])
                 return settled(writing.write_new(session, region))
         except RegionExists:
@@ -158,7 +150,7 @@ class PostgresTransactions:
     def _decide_once(self, name: RegionName, rule: Rule) -> Region:
         after: Region | None = None
         try:
-            with self._transaction(_EXCLUSIVE, region_key=_key(name)) as session:
+            with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
                 before, now = self._found(session, name)
                 after = rule(before, now)
                 stored = settled(writing.write(session, before, after))
@@ -177,7 +169,7 @@ class PostgresTransactions:
         rule: Rule,
     ) -> Region:
         """See `ports.Transactions.permit`."""
-        with self._transaction(_SHARED, region_key=_key(name), member_key=_key(name, member)) as session:
+        with self._connections.transaction(_SHARED, region_key=_key(name), member_key=_key(name, member)) as session:
             found = permits.load(session, name, member, batch, partitions)
             if found is None:
                 raise _unknown_in(session.connection, name)
@@ -188,18 +180,18 @@ class PostgresTransactions:
 
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """See `ports.Transactions.delete`."""
-        with self._transaction(_EXCLUSIVE, region_key=_key(name)) as session:
+        with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
             check(*self._found(session, name))
             # A long history takes its time; nobody waits for a region that is stopped.
             session.run(_UNLIMITED)
-            session.run(ledger.statement_for_all())
+            ledger.forget_all(session)
             session.run(_DELETE)
 
     # -- leases --------------------------------------------------------------------------------------------------
 
     def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
         """See `ports.Transactions.renew`."""
-        rows = self._answer(
+        rows = self._connections.answer(
             _RENEW, name=name, group=member.group, index=member.index, incarnation=incarnation, lease=lease
         )
         if not rows:
@@ -213,20 +205,20 @@ class PostgresTransactions:
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions.read`; offsets and seek maps are read when they are asked for."""
-        with self._transaction(_NO_LOCK, self._snapshots) as session:
+        with self._connections.snapshot() as session:
             region, now = self._found(session, name)
             reading.preload(region)
             return region, now
 
     def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
         """See `ports.Transactions.read_for`."""
-        with self._transaction(_NO_LOCK, self._snapshots) as session:
+        with self._connections.snapshot() as session:
             region, now = self._found(session, name)
             return reading.for_member(session, region, member), now
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""
-        return tuple(name for (name,) in self._answer(_NAMES))
+        return tuple(name for (name,) in self._connections.answer(_NAMES))
 
     def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
         """See `ports.Transactions.events`."""
@@ -257,7 +249,7 @@ class PostgresTransactions:
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
         """See `ports.Transactions.wait`."""
-        self._require_schema()
+        self._connections.require_schema()
 
         def counter(connection: Connection) -> EventNumber:
             found = connection.execute(_COUNTER, {"name": name}).scalar_one_or_none()
@@ -267,95 +259,17 @@ class PostgresTransactions:
 
         self._listeners.wait(name, after, timeout, counter)
 
-    # -- transactions --------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _transaction(self, first: TextClause, engine: Engine | None = None, **parameters: object) -> Iterator[Session]:
-        """Run the body in one transaction that begins with the statement `first`, and commit it.
-
-        Raises:
-            StoreError: see `failures`; before COMMIT was sent, nothing was changed.
-        """
-        self._require_schema()
-        started = monotonic()
-        connection, _ = self._begun(engine or self._engine, first, parameters, started)
-        session = Session(connection, self._reading, self._read_rules)
-        try:
-            with self._translating(started):
-                yield session
-            try:
-                connection.commit()
-            except failures.FAILURES as error:
-                raise failures.during_commit(error, self._address, monotonic() - started) from error
-        finally:
-            session.end()
-            _close(connection)
-
-    def _begun(
-        self, engine: Engine, first: TextClause, parameters: dict[str, object], started: float
-    ) -> tuple[Connection, Sequence[Found]]:
-        """Return a connection in a transaction whose first statement was run, and the rows of that.
-
-        A pooled connection may have died since it was used last. It is found here, before anything was asked that
-        changes something, and replaced once.
-        """
-        with self._translating(started):
-            try:
-                return _with_first(engine.connect(), first, parameters)
-            except failures.FAILURES as error:
-                if not failures.is_lost(error) and failures.sqlstate_of(error) not in _REPLACED:
-                    raise
-            return _with_first(engine.connect(), first, parameters)
-
-    def _answer(self, statement: TextClause, **parameters: object) -> Sequence[Found]:
-        """Return the rows of one statement in autocommit, which may be repeated without harm; one round trip."""
-        self._require_schema()
-        started = monotonic()
-        connection, rows = self._begun(self._autocommit, statement, parameters, started)
-        _close(connection)
-        return rows
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        """Lend a connection in a short transaction, for tables of a region that were not read in their own."""
-        with self._transaction(_NO_LOCK) as session:
-            if session.connection is not None:
-                yield session.connection
+    # -- answers -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _about(self, name: RegionName) -> Iterator[Session]:
         """Lend a session that reads about a region."""
-        with self._transaction(_NO_LOCK, self._snapshots) as session:
+        with self._connections.snapshot() as session:
             found = session.rows(_FIND, name=name)
             if not found:
                 raise _unknown_in(session.connection, name)
             session.region_id = found[0][0]
             yield session
-
-    @contextmanager
-    def _translating(self, started: float) -> Iterator[None]:
-        try:
-            yield
-        except failures.FAILURES as error:
-            if failures.sqlstate_of(error) in failures.UNDEFINED:
-                self._schema_is_current = False
-                self._require_schema()
-            raise failures.before_commit(error, self._address, monotonic() - started) from error
-        except UnicodeEncodeError as error:
-            raise failures.unstorable() from error
-
-    def _require_schema(self) -> None:
-        """Look once, and again after something was found to be missing, whether the schema is this program's."""
-        if self._schema_is_current:
-            return
-        started = monotonic()
-        try:
-            require_current(self._engine)
-        except failures.FAILURES as error:
-            raise failures.before_commit(error, self._address, monotonic() - started) from error
-        self._schema_is_current = True
-
-    # -- answers -------------------------------------------------------------------------------------------------
 
     def _found(self, session: Session, name: RegionName) -> tuple[Region, datetime]:
         row = reading.head(session, name)
@@ -366,25 +280,11 @@ class PostgresTransactions:
     def _group_taken(self, name: RegionName, region: Region | None) -> KcrError:
         """Return the refusal that names the group and its region; the transaction that found out is over."""
         groups = [] if region is None else sorted(region.rules.groups)
-        found = self._answer(_OWNERS, groups=groups, name=name)
+        found = self._connections.answer(_OWNERS, groups=groups, name=name)
         if not found:  # it was deleted meanwhile
             return GroupInOtherRegion()
         group, other = found[0]
         return GroupInOtherRegion(f"group {group} belongs to region {other}; one group is in exactly one region")
-
-
-_REPLACED: Final = frozenset({"57P01", "57P02", "57P05", "25P03", "08006", "08003"})
-"""What the server says, as its last words, on a connection that it had already ended."""
-
-
-def _with_first(
-    connection: Connection, first: TextClause, parameters: dict[str, object]
-) -> tuple[Connection, Sequence[Found]]:
-    try:
-        return connection, connection.execute(first, parameters).all()
-    except BaseException:
-        _close(connection)
-        raise
 
 
 def _unknown_in(connection: Connection | None, name: RegionName) -> UnknownRegion:
@@ -393,14 +293,6 @@ def _unknown_in(connection: Connection | None, name: RegionName) -> UnknownRegio
 
 def _unknown(name: RegionName, known: Iterable[RegionName]) -> UnknownRegion:
     return UnknownRegion(f"there is no region {name!r} in this store; it has: {', '.join(known) or 'none'}")
-
-
-def _close(connection: Connection) -> None:
-    """Give a connection back to the pool, which rolls back what was not committed; a broken one is thrown away."""
-    try:
-        connection.close()
-    except failures.FAILURES:
-        connection.invalidate()
 
 
 def _key(name: RegionName, member: MemberId | None = None) -> int:

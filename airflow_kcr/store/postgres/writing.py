@@ -19,6 +19,7 @@ from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
 from airflow_kcr.store.codec import to_json
 from airflow_kcr.store.postgres import ledger
+from airflow_kcr.store.postgres.columns import PARTITION
 from airflow_kcr.store.postgres.layouts import (
     BOUND_OFFSETS,
     CHECKPOINTS,
@@ -31,23 +32,18 @@ from airflow_kcr.store.postgres.layouts import (
     LEASES,
     MEMBERS,
     OFFSETS,
-    PARTITION,
     PERSON_RESETS,
     REQUESTS,
     RESETS,
     SEEKS,
     ContributionKey,
     Contributor,
-    Layout,
     MapLayout,
     Rows,
-    Values,
-    array_type,
-    document,
-    is_document,
 )
 from airflow_kcr.store.postgres.lazy import Changes, changes
 from airflow_kcr.store.postgres.reading import HEAD_COLUMNS
+from airflow_kcr.store.postgres.row_layout import Layout, Values, array_type, document, is_document
 from airflow_kcr.store.postgres.session import Session
 from airflow_kcr.store.postgres.tables import event, skip
 

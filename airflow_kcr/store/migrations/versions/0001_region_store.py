@@ -33,6 +33,7 @@ STATEMENTS: Final = (
         base bigint,
         base_epoch bigint,
         next_bound timestamptz,
+        held_bound timestamptz,
         failures bigint NOT NULL,
         open_cut bigint,
         stopping bigint,

@@ -76,9 +76,10 @@ def test_the_base_may_be_a_reset_and_stays_the_target_of_every_later_one() -> No
 def test_an_open_entry_of_the_base_is_open_in_the_target_too_and_no_sink_is_asked() -> None:
     driver = after_a_cut_at_10(Delivery.EXACTLY_ONCE)
     epoch = driver.region.epoch
-    still_open = SeekMap({driver.partition(0): SeekEntry(offset=None, source=SeekSource.EXPLICIT)})
+    asked = SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=Offset(15))
+    still_open = SeekMap({driver.partition(0): asked})
     region = replace(driver.region, base_epoch=epoch, seek_maps={epoch: still_open})
-    assert entry(region, driver) == SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=Offset(20))
+    assert entry(region, driver) == asked
 
 
 def test_a_partition_that_the_base_lacks_goes_to_its_initial_offset_each_time() -> None:

@@ -318,3 +318,34 @@ def test_a_reset_that_moves_nothing_opens_a_lineage_and_counts_from_the_reset() 
     driver.complete()
     assert driver.region.lineage == 2
     assert driver.region.next_bound == bound(2)
+
+
+# -- a hold that lasts ------------------------------------------------------------------------------------------------
+
+
+def holding(mode: CutMode) -> Driver:
+    """Return a running region with an hourly schedule."""
+    rules = RegionRules(groups={GROUP: group_rules()}, cut=CutRules(schedule=Every(HOUR), mode=mode))
+    driver = Driver(rules=rules)
+    driver.up()
+    return driver
+
+
+def test_a_hold_longer_than_a_period_is_told_once_for_each_bound() -> None:
+    driver = holding(CutMode.DAG_RUN)
+    assert driver.region.next_bound == BEGINNING + HOUR
+    driver.clock.advance(HOUR.total_seconds())
+    driver.store.settle(driver.name)
+    assert happened(driver, events.BoundHeld) == []
+    assert driver.region.due_at == BEGINNING + 2 * HOUR
+    for _ in range(2):
+        driver.clock.advance(HOUR.total_seconds())
+        driver.store.settle(driver.name)
+    assert happened(driver, events.BoundHeld) == [events.BoundHeld(bound=BEGINNING + HOUR)]
+
+
+def test_a_region_that_cuts_itself_waits_for_nobody() -> None:
+    driver = holding(CutMode.AUTO)
+    driver.clock.advance(3 * HOUR.total_seconds())
+    driver.store.settle(driver.name)
+    assert happened(driver, events.BoundHeld) == []

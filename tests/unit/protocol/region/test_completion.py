@@ -208,7 +208,7 @@ def test_the_merge_is_the_union_whatever_the_order() -> None:
 def test_a_double_claim_is_never_merged() -> None:
     driver = Driver()
     same = contribution(driver, {driver.partition(0): 1})
-    with pytest.raises(OverlappingOffsets, match="more than one owner"):
+    with pytest.raises(OverlappingOffsets, match="g:t-0"):
         completion.merged({driver.member(0): same, driver.member(1): same})
 
 
@@ -254,6 +254,20 @@ def test_an_idle_member_contributes_an_empty_map_and_is_waited_for() -> None:
     assert open_cut(driver) is not None
     driver.contribute(idle)
     assert open_cut(driver) is None
+
+
+def test_every_member_is_not_enough_where_nobody_contributed_a_partition() -> None:
+    driver = running()
+    driver.request_cut("n")
+    driver.claim(driver.member(1), [driver.partition(2)])
+    driver.complete()
+    cut = driver.region.cut
+    assert cut is not None
+    assert completion.lacking(driver.region, cut) == ("nobody contributed g:t-3",)
+    driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
+    driver.complete()
+    assert driver.region.requests[Nonce("n")].state is RequestState.ANSWERED
+    judge(driver)
 
 
 # -- completion -------------------------------------------------------------------------------------------------------

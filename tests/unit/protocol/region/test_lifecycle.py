@@ -275,7 +275,7 @@ def test_a_stop_can_be_taken_back_before_its_cut_and_after_it() -> None:
     driver.publish()
     driver.store.stop(driver.name)
     driver.complete()
-    assert driver.region.stopping is not None
+    assert driver.store.view(driver.name, driver.member(0)).stopping
     driver.store.start(driver.name)
     assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)
     driver.process()

@@ -166,6 +166,14 @@ def test_who_leaves_gives_up_lease_and_claims_and_the_resume_points_stay() -> No
     assert told.dropped == (driver.partition(2), driver.partition(3))
 
 
+def test_who_has_left_already_need_not_leave() -> None:
+    driver = running()
+    driver.leave(driver.member(1))
+    counter = driver.region.counter
+    driver.store.leave(driver.name, driver.member(1), Incarnation(1))
+    assert driver.region.counter == counter
+
+
 def test_who_keeps_its_slot_keeps_its_claims_too() -> None:
     driver = running()
     driver.store.keep_slot(driver.name, driver.member(1), Incarnation(1))

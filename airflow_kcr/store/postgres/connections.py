@@ -1,0 +1,142 @@
+"""Connections of the store's engine, lent for one transaction or one statement, and what may fail on the way.
+
+Every failure leaves here as an error of this project, which says whether anything can have changed (`failures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from time import monotonic
+from typing import Final
+
+from sqlalchemy import Connection, Engine, TextClause, text
+
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.store.postgres import failures
+from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.schema_upgrade import require_current
+
+# name: no_lock — the first statement of a transaction that only reads.
+NO_LOCK: Final = text("SELECT 1")
+
+_REPLACED: Final = frozenset({"57P01", "57P02", "57P05", "25P03", "08006", "08003"})
+"""What the server says, as its last words, on a connection that it had already ended."""
+
+
+class Connections:
+    """Lends connections of one engine.
+
+    Args:
+        engine: as `build_engine` makes it.
+        read_rules: for the sessions, which build regions from rows.
+    """
+
+    def __init__(self, engine: Engine, read_rules: Callable[[str], RegionRules]) -> None:
+        self._engine = engine
+        self._snapshots = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._read_rules = read_rules
+        self._address = failures.Address(engine.url)
+        self._schema_is_current = False
+
+    def transaction(self, first: TextClause, **parameters: object) -> AbstractContextManager[Session]:
+        """Run the body in one transaction that begins with the statement `first`, and commit it.
+
+        Raises:
+            StoreError: see `failures`; before COMMIT was sent, nothing was changed.
+        """
+        return self._lent(self._engine, first, parameters)
+
+    def snapshot(self) -> AbstractContextManager[Session]:
+        """Run the body in a transaction that only reads, all of it as of one moment."""
+        return self._lent(self._snapshots, NO_LOCK, {})
+
+    @contextmanager
+    def _lent(self, engine: Engine, first: TextClause, parameters: dict[str, object]) -> Iterator[Session]:
+        self.require_schema()
+        started = monotonic()
+        connection, _ = self._begun(engine, first, parameters, started)
+        session = Session(connection, self._reading, self._read_rules)
+        try:
+            with self._translating(started):
+                yield session
+            try:
+                connection.commit()
+            except failures.FAILURES as error:
+                raise failures.during_commit(error, self._address, monotonic() - started) from error
+        finally:
+            session.end()
+            _close(connection)
+
+    def _begun(
+        self, engine: Engine, first: TextClause, parameters: dict[str, object], started: float
+    ) -> tuple[Connection, Sequence[Found]]:
+        """Return a connection in a transaction whose first statement was run, and the rows of that.
+
+        A pooled connection may have died since it was used last. It is found here, before anything was asked that
+        changes something, and replaced once.
+        """
+        with self._translating(started):
+            try:
+                return _with_first(engine.connect(), first, parameters)
+            except failures.FAILURES as error:
+                if not failures.is_lost(error) and failures.sqlstate_of(error) not in _REPLACED:
+                    raise
+            return _with_first(engine.connect(), first, parameters)
+
+    def answer(self, statement: TextClause, **parameters: object) -> Sequence[Found]:
+        """Return the rows of one statement in autocommit, which may be repeated without harm; one round trip."""
+        self.require_schema()
+        started = monotonic()
+        connection, rows = self._begun(self._autocommit, statement, parameters, started)
+        _close(connection)
+        return rows
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """Lend a connection in a short transaction, for tables of a region that were not read in their own."""
+        with self.transaction(NO_LOCK) as session:
+            if session.connection is not None:
+                yield session.connection
+
+    @contextmanager
+    def _translating(self, started: float) -> Iterator[None]:
+        try:
+            yield
+        except failures.FAILURES as error:
+            if failures.sqlstate_of(error) in failures.UNDEFINED:
+                self._schema_is_current = False
+                self.require_schema()
+            raise failures.before_commit(error, self._address, monotonic() - started) from error
+        except UnicodeEncodeError as error:
+            raise failures.unstorable() from error
+
+    def require_schema(self) -> None:
+        """Look once, and again after something was found to be missing, whether the schema is this program's."""
+        if self._schema_is_current:
+            return
+        started = monotonic()
+        try:
+            require_current(self._engine)
+        except failures.FAILURES as error:
+            raise failures.before_commit(error, self._address, monotonic() - started) from error
+        self._schema_is_current = True
+
+
+def _with_first(
+    connection: Connection, first: TextClause, parameters: dict[str, object]
+) -> tuple[Connection, Sequence[Found]]:
+    try:
+        return connection, connection.execute(first, parameters).all()
+    except BaseException:
+        _close(connection)
+        raise
+
+
+def _close(connection: Connection) -> None:
+    """Give a connection back to the pool, which rolls back what was not committed; a broken one is thrown away."""
+    try:
+        connection.close()
+    except failures.FAILURES:
+        connection.invalidate()

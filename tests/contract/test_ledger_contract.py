@@ -1,0 +1,91 @@
+"""What a reset makes of the ledger: the set-based statements say what memory says, whatever the ranges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from random import Random
+
+import pytest
+
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.region.state import (
+    BatchBegun,
+    BatchClosed,
+    BatchesProven,
+    BatchQuietAfter,
+    LedgerChange,
+    RangesUndone,
+    Region,
+)
+from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Lineage, Offset, Range, Sequence
+from tests.contract.conftest import Drive
+from tests.support.driver import Driver
+
+pytestmark = pytest.mark.postgres
+
+FURTHEST = 12
+
+
+def range_(chance: Random) -> Range:
+    from_ = chance.randrange(FURTHEST)
+    return Range(Offset(from_), Offset(chance.randrange(from_ + 1, FURTHEST + 1)))
+
+
+def places(chance: Random, partitions: list[GroupPartition]) -> OffsetMap:
+    chosen = chance.sample(partitions, chance.randrange(1, len(partitions) + 1))
+    return OffsetMap({p: Offset(chance.randrange(FURTHEST + 2)) for p in chosen})
+
+
+def batches(chance: Random, driver: Driver, turn: int, now: datetime) -> list[LedgerChange]:
+    """Return some batches, begun and ended at once."""
+    found: list[LedgerChange] = []
+    partitions = sorted(driver.logs)
+    for number in range(chance.randrange(4)):
+        ranges = {p: range_(chance) for p in sorted(chance.sample(partitions, chance.randrange(1, 4)))}
+        batch = Batch(
+            batch=BatchId(f"b-{turn}-{number}"),
+            member=driver.member(chance.randrange(2)),
+            incarnation=Incarnation(1),
+            epoch=Epoch(chance.randrange(3)),
+            lineage=Lineage(1),
+            sequence=Sequence(1),
+            ranges=ranges,
+            begun_at=now,
+            begun_after=driver.region.counter,
+        )
+        outcome = chance.choice([Outcome.DONE, Outcome.DONE, Outcome.DISCARDED, Outcome.UNKNOWN])
+        found += [
+            BatchBegun(batch=batch),
+            BatchQuietAfter(batch=batch.batch, at=now),
+            BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=driver.region.counter),
+        ]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_ledger_is_undone_and_proven_as_memory_says(drive_twins: Drive, seed: int) -> None:
+    chance, driver = Random(seed), drive_twins(partitions=4)
+    partitions = sorted(driver.logs)
+    for turn in range(25):
+
+        def rule(region: Region, now: datetime, turn: int = turn) -> Region:
+            # The same for both stores, which are asked one after the other.
+            again = Random(f"{seed}-{turn}")
+            changes = batches(again, driver, turn, now)
+            changes.append(
+                RangesUndone(offsets=places(again, partitions))
+                if again.random() < 0.5
+                else BatchesProven(epoch=Epoch(again.randrange(3)), progress=places(again, partitions))
+            )
+            return replace(region, ledger=tuple(changes))
+
+        driver.store._transactions.decide(driver.name, rule)
+        partition, offset = chance.choice(partitions), Offset(chance.randrange(FURTHEST + 1))
+        found = driver.store._transactions.batches_with(driver.name, partition, offset)
+        held = [(b, b.ranges[partition]) for b in driver.batches if partition in b.ranges]
+        assert list(found) == [b for b, r in held if r.from_ <= offset < r.to]
+    outcomes = {b.outcome for b in driver.batches}
+    assert outcomes == {Outcome.DONE, Outcome.UNDONE, Outcome.DISCARDED, Outcome.UNKNOWN}
+    assert any(b.undone_from and b.outcome is Outcome.DONE for b in driver.batches)

@@ -1,0 +1,372 @@
+"""A small exhaustive explorer: every order in which two members' steps and a few happenings can come.
+
+The store is the real verbs over a store in memory; a member's step is one verb, taken as soon as it has any effect: it
+claims, begins, ends or discards, contributes, publishes, echoes, acknowledges. From every state every step is tried,
+and a state that was seen before is not entered again. No time passes. What a step of the real member does in between
+(it looks, it plans, it waits) changes nothing in the store, so the orders of verbs are the orders that matter there.
+
+Every state is checked for what must hold at once; every final state, in which nobody has a step left, by the invariants
+over its history, by what the sink holds, and by whether the region runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.claims import Assigned, Proposal
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.person import Apply
+from airflow_kcr.protocol.region.rows import (
+    Batch,
+    CheckpointState,
+    Claim,
+    CutPurpose,
+    Outcome,
+    PersonReset,
+    PersonResetState,
+    RegionState,
+    Requester,
+    ResetCause,
+)
+from airflow_kcr.protocol.region.state import Region, Spec
+from airflow_kcr.protocol.rules import GroupRules, RegionRules
+from airflow_kcr.protocol.scopes import EVERYTHING
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
+from airflow_kcr.protocol.targets import ToInitial
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Nonce,
+    Offset,
+    Range,
+    RegionName,
+    TopicId,
+    TopicName,
+)
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.regions import RegionStore
+from tests.support.simulation.snapshots import Snapshot, put_back, taken
+from tests.support.simulation.world import EPOCH
+
+GROUP, NAME = GroupId("g"), RegionName("flights")
+MEMBERS = (MemberId(GROUP, 0), MemberId(GROUP, 1))
+PARTITIONS = tuple(GroupPartition(GROUP, TopicName("t"), n) for n in range(2))
+FIRST = Incarnation(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What is outside of the store."""
+
+    assigned: tuple[frozenset[GroupPartition], ...] = (frozenset({PARTITIONS[0]}), frozenset({PARTITIONS[1]}))
+    generation: int = 1
+    claimed: tuple[int, ...] = (0, 0)
+    """The generation that each member has claimed."""
+
+    left: frozenset[str] = frozenset()
+    """Happenings that may still come."""
+
+    made: int = 0
+    written: tuple[tuple[GroupPartition, int], ...] = ()
+    """What the batches that ended, or failed late, have written, in order of partition and offset."""
+
+
+@dataclass(slots=True)
+class Explored:
+    """What an exploration found."""
+
+    states: int = 0
+    moves: int = 0
+    ends: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Explorer:
+    """Explores one scope.
+
+    Args:
+        happenings: each may come once, at any moment: `cut`, `rebalance`, `reset`, `forced`, `failure`.
+        records: how many records each partition has; a batch takes one of each.
+        delivery: of the group.
+    """
+
+    def __init__(
+        self, happenings: tuple[str, ...], *, records: int = 1, delivery: Delivery = Delivery.AT_LEAST_ONCE
+    ) -> None:
+        self.delivery = delivery
+        self.records = records
+        self.log = LogBounds(start=Offset(0), end=Offset(records), topic_id=TopicId("id-1"))
+        self.inner = MemoryTransactions(lambda: EPOCH)
+        self.store = RegionStore(self.inner)
+        group = GroupRules(group_id=GROUP, topics=(TopicName("t"),), members=2, delivery=delivery)
+        self.store.declare(NAME, Spec(text="{}", rules=RegionRules(groups={GROUP: group})))
+        self.store.start(NAME)
+        for member in MEMBERS:
+            self.store.register(NAME, Arrival(member=member, token=str(member)))
+        self.world = World(left=frozenset(happenings))
+        for index in (0, 1):
+            self.world = self.claim(index)
+        for index in (0, 1):
+            self.acknowledge(index)
+
+    @property
+    def region(self) -> Region:
+        """The region as stored."""
+        return self.store.read(NAME)[0]
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def moves(self) -> Iterator[Callable[[], World]]:
+        """Yield every step that somebody might take; one that is refused or changes nothing is none."""
+        for index in (0, 1):
+            for step in (self.claim, self.begin, self.end, self.discard, self.contribute, self.echo, self.acknowledge):
+                yield lambda step=step, index=index: step(index)  # type: ignore[misc]
+        yield self.publish
+        for name in sorted(self.world.left):
+            yield lambda name=name: self.happen(name)  # type: ignore[misc]
+
+    def claim(self, index: int) -> World:
+        """Claim the assignment, once in each generation and epoch, nothing of an older epoch running."""
+        region, world = self.region, self.world
+        running = [b for b in region.running.values() if b.member == MEMBERS[index] and b.epoch != region.epoch]
+        fresh = world.claimed[index] == world.generation
+        if running or (fresh and region.members[MEMBERS[index]].claimed == region.epoch):
+            return world
+        start = SeekEntry(offset=self.log.start, source=SeekSource.START_POSITION)
+        proposal = Proposal(
+            member=MEMBERS[index],
+            incarnation=FIRST,
+            assignment=AssignmentId(world.generation),
+            partitions={p: Assigned(bounds=self.log, initial=start) for p in world.assigned[index]},
+        )
+        self.store.claim(NAME, proposal)
+        claimed = tuple(world.generation if i == index else g for i, g in enumerate(world.claimed))
+        return replace(world, claimed=claimed)
+
+    def held(self, index: int) -> dict[GroupPartition, Claim]:
+        """Return the claims that count."""
+        region = self.region
+        return {p: c for p, c in region.claims.items() if c.owner == MEMBERS[index] and c.epoch == region.epoch}
+
+    def begin(self, index: int) -> World:
+        """Begin a batch of one record of every partition that has one left."""
+        world = self.world
+        if any(b.member == MEMBERS[index] for b in self.region.running.values()):
+            return world
+        places = {
+            p: c.position for p, c in self.held(index).items() if c.position is not None and c.position < self.records
+        }
+        made = replace(world, made=world.made + 1)
+        request = BatchRequest(
+            batch=BatchId(str(made.made)),
+            member=MEMBERS[index],
+            incarnation=FIRST,
+            epoch=self.region.epoch,
+            ranges={p: Range(o, Offset(o + 1)) for p, o in places.items()},
+        )
+        self.store.begin_batch(NAME, request)
+        return made
+
+    def mine(self, index: int) -> Batch | None:
+        """Return the member's running batch."""
+        return next((b for b in self.region.running.values() if b.member == MEMBERS[index]), None)
+
+    def end(self, index: int) -> World:
+        """Write the batch's output, then end it; refused, the output stays and the work is discarded."""
+        batch = self.mine(index)
+        if batch is None:
+            return self.world
+        world = self._wrote(batch)
+        try:
+            self.store.end_batch(NAME, batch.batch, batch.member, FIRST)
+        except KcrError:
+            self._discarded(index, batch, ResetCause.BATCH_REFUSED)
+        return world
+
+    def discard(self, index: int) -> World:
+        """Cancel a batch of an older epoch."""
+        batch = self.mine(index)
+        if batch is not None and batch.epoch != self.region.epoch:
+            self._discarded(index, batch, ResetCause.BATCH_REFUSED)
+        return self.world
+
+    def _discarded(self, index: int, batch: Batch, cause: ResetCause) -> None:
+        self.store.discard_batch(NAME, batch.batch, MEMBERS[index], FIRST)
+        caller = Caller(member=MEMBERS[index], incarnation=FIRST, epoch=batch.epoch)
+        self.store.request_reset(NAME, caller, cause, "")
+
+    def _wrote(self, batch: Batch) -> World:
+        written = [*self.world.written, *((p, r.from_) for p, r in batch.ranges.items())]
+        return replace(self.world, written=tuple(sorted(written)))
+
+    def contribute(self, index: int) -> World:
+        """Contribute the positions to the open cut."""
+        region = self.region
+        offsets = {p: c.position for p, c in self.held(index).items() if c.position is not None}
+        if region.open_cut is None or (region.open_cut, MEMBERS[index]) in region.contributions:
+            return self.world
+        part = Part(
+            sequence=region.open_cut,
+            member=MEMBERS[index],
+            incarnation=FIRST,
+            epoch=region.epoch,
+            offsets=OffsetMap(offsets),
+            bounds=dict.fromkeys(offsets, self.log),
+        )
+        self.store.contribute(NAME, part)
+        return self.world
+
+    def echo(self, index: int) -> World:
+        """Echo the base for the partitions held, once."""
+        region = self.region
+        if region.base is None or region.base_epoch is not None:
+            return self.world
+        offsets = region.offsets[region.base].restrict(self.held(index))
+        if offsets and not offsets.keys() <= region.echoes.get(region.base, OffsetMap()).keys():
+            self.store.echo(NAME, region.base, MEMBERS[index], FIRST, offsets)
+        return self.world
+
+    def acknowledge(self, index: int) -> World:
+        """Acknowledge the running reset, once, nothing of an older epoch running."""
+        region = self.region
+        if self.mine(index) is None and region.members[MEMBERS[index]].acknowledged != region.epoch:
+            caller = Caller(member=MEMBERS[index], incarnation=FIRST, epoch=region.epoch)
+            self.store.acknowledge(NAME, caller)
+        return self.world
+
+    def publish(self) -> World:
+        """Publish the earliest complete cut."""
+        complete = [s for s, c in sorted(self.region.checkpoints.items()) if c.state is CheckpointState.COMPLETE]
+        if complete:
+            self.store.publish(NAME, complete[0])
+        return self.world
+
+    def happen(self, name: str) -> World:
+        """Let a happening come."""
+        world = replace(self.world, left=self.world.left - {name})
+        match name:
+            case "rebalance":
+                return replace(world, assigned=world.assigned[::-1], generation=world.generation + 1)
+            case "cut":
+                self.store.request_cut(NAME, Nonce("cut"), purpose=CutPurpose.REQUEST)
+            case "failure":
+                batch = self.mine(0)
+                if batch is None:
+                    return self.world
+                self._discarded(0, batch, ResetCause.BATCH_FAILED)
+            case _:
+                self._person(forced=name == "forced")
+        return world
+
+    def _person(self, *, forced: bool) -> None:
+        reset = PersonReset(
+            nonce=Nonce("person"),
+            target=ToInitial(),
+            scope=EVERYTHING,
+            state=PersonResetState.WAITING,
+            requester=Requester(who="somebody"),
+            requested_at=EPOCH,
+            order=0,
+            forced=forced,
+        )
+        self.store.apply_reset(NAME, Apply(reset=reset, epoch=self.region.epoch))
+
+    # -- all of them ---------------------------------------------------------------------------------------------
+
+    def key(self) -> tuple[object, ...]:
+        """Return what tells two states apart: everything but numbers that only count, and the order of asking."""
+        region = self.region
+        ledger = sorted(
+            (str(b.member), b.epoch, b.outcome or "", tuple(b.ranges.items()), tuple(b.undone_from.items()))
+            for b in self.store.batches(NAME)
+        )
+        rows = (region.members, region.claims, region.resets, region.person_resets, region.echoes, region.contributions)
+        requests = sorted((str(n), str(r.state), r.sequence or 0) for n, r in region.requests.items())
+        head = (region.state, region.wanted, region.epoch, region.lineage, region.next_sequence, region.base)
+        cuts = sorted((s, str(c.state), str(c.committed)) for s, c in region.checkpoints.items())
+        # `order` and `begun_after` count events; the tables are compared without them.
+        tables = tuple(tuple((str(k), _plain(v)) for k, v in sorted(t.items(), key=str)) for t in rows)
+        return (*head, tuple(cuts), tuple(requests), tables, tuple(ledger), replace(self.world, made=0))
+
+    def explore(self, most: int = 200_000) -> Explored:
+        """Return what was found in every state that can be reached."""
+        found, seen = Explored(), {self.key()}
+        open_states = [(taken(self.inner, NAME), self.world)]
+        while open_states and len(seen) < most and not found.wrong:
+            snapshot, world = open_states.pop()
+            found.states += 1
+            enabled = 0
+            for number in range(len(self._at(snapshot, world))):
+                move = self._at(snapshot, world)[number]
+                before = self.key()
+                try:
+                    self.world = move()
+                except KcrError:
+                    continue
+                key = self.key()
+                if key == before:
+                    continue
+                enabled += 1
+                found.moves += 1
+                if key not in seen:
+                    seen.add(key)
+                    found.wrong += self._flaws()
+                    open_states.append((taken(self.inner, NAME), self.world))
+            if enabled == 0:
+                self._at(snapshot, world)
+                found.ends += 1
+                found.wrong += self._final_flaws()
+        if len(seen) >= most:
+            found.wrong.append(f"more than {most} states; the scope is too large")
+        return found
+
+    def _at(self, snapshot: Snapshot, world: World) -> list[Callable[[], World]]:
+        put_back(self.inner, snapshot)
+        self.world = world
+        return list(self.moves())
+
+    def _flaws(self) -> list[str]:
+        """What must hold at once: nothing accepted twice in one lineage, nobody at a place that is not theirs."""
+        accepted: Counter[tuple[int, GroupPartition, int]] = Counter()
+        for batch in self.store.batches(NAME):
+            if batch.outcome is Outcome.DONE:
+                for partition, range_ in batch.ranges.items():
+                    if range_.from_ < batch.undone_from.get(partition, range_.to):
+                        accepted[batch.lineage, partition, range_.from_] += 1
+        return [f"{place} was accepted {n} times" for place, n in accepted.items() if n > 1]
+
+    def _final_flaws(self) -> list[str]:
+        region = self.region
+        events = self.store.events(NAME, EventNumber(0), 10_000)
+        batches = tuple(self.store.batches(NAME))
+        flaws = [f"{v.invariant}: {v.detail}" for v in verify(History(events=events, batches=batches))]
+        if region.state is not RegionState.RUNNING:
+            flaws.append(f"nobody has a step left and the region is {region.state}")
+        written = Counter(self.world.written)
+        wanted = [(p, o) for p in PARTITIONS for o in range(self.records)]
+        if self.delivery is not Delivery.AT_MOST_ONCE:
+            flaws += [f"{p}@{o} was never written" for p, o in wanted if written[p, o] == 0]
+        begun = Counter((p, r.from_) for b in batches for p, r in b.ranges.items())
+        return flaws + [
+            f"{place} was written more often than begun" for place in written if written[place] > begun[place]
+        ]
+
+
+def _plain(row: object) -> str:
+    """Return a row as text, without what only counts events."""
+    return str(replace(row, order=0)) if isinstance(row, PersonReset) else str(row)

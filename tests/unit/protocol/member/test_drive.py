@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import inspect
+
+from airflow_kcr.protocol.member import batching, drive, duties, effects, events, placing, presence
+from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.values import Incarnation, Sequence
+from tests.support.lone_member import LoneMember, claims_of, view_of
+
+
+def rules_of(module: object) -> set[str]:
+    """Return the names of a module's own public functions."""
+    return {
+        name
+        for name, value in inspect.getmembers(module, inspect.isfunction)
+        if value.__module__ == module.__name__ and not name.startswith("_")  # type: ignore[attr-defined]
+    }
+
+
+def test_every_rule_of_the_member_is_asked() -> None:
+    asked = {(rule.__module__, rule.__name__) for rule in drive.RULES}
+    modules = (presence, batching, duties, placing)
+    assert asked == {(module.__name__, name) for module in modules for name in rules_of(module)}
+
+
+def test_facts_and_not_the_event_decide_so_a_repeated_hint_changes_nothing() -> None:
+    lone = LoneMember().processing()
+    once = lone.member
+    assert lone.feed(events.Tick()) == ()
+    assert lone.member == once
+
+
+def test_what_is_asked_for_is_not_asked_for_again_before_it_is_answered() -> None:
+    lone = LoneMember()
+    lone.feed(events.Tick())
+    assert [type(e) for e in lone.last] == [effects.Register]
+    assert lone.feed(events.Tick()) == ()
+    lone.feed(events.Registered(incarnation=Incarnation(1), sent_at=0.0))
+    assert [type(e) for e in lone.last] == [effects.Read]
+
+
+def test_several_things_may_follow_from_one_event_in_the_order_of_their_importance() -> None:
+    lone = LoneMember().processing()
+    lone.now = 3.0
+    lone.see(view_of(claims_of()))
+    assert isinstance(lone.last[0], effects.Renew)
+
+
+def test_a_member_that_is_closed_wants_nothing_more() -> None:
+    lone = LoneMember()
+    lone.feed(events.Tick(), events.RegistrationRefused(why="no such index"))
+    assert lone.state is State.CLOSED
+    assert lone.feed(events.Tick(), events.Published(sequence=Sequence(1))) == ()

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller, Found
+from airflow_kcr.protocol.region.rows import CutPhase, OpenTarget, RegionState
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.targets import ToInitial
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    Incarnation,
+    Lineage,
+    Offset,
+    Sequence,
+)
+from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
+
+SEEN = view_of(claims_of())
+MY_CLAIM = effects.Claim(incarnation=Incarnation(1), assignment=AssignmentId(1), partitions=frozenset(MINE))
+LOG = LogBounds(start=Offset(0), end=Offset(100))
+
+
+def later(view: MemberView, counter: int = 11) -> MemberView:
+    return replace(view, counter=EventNumber(counter))
+
+
+def caller(epoch: int = 1) -> Caller:
+    return Caller(member=ME, incarnation=Incarnation(1), epoch=Epoch(epoch))
+
+
+# -- the claim --------------------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_is_claimed_as_a_whole_and_once() -> None:
+    lone = LoneMember().join().assign()
+    assert lone.wanted(effects.Claim) == [MY_CLAIM]
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Claim) == []
+
+
+def test_it_is_not_claimed_while_kafka_says_revoked_or_the_region_takes_no_claims() -> None:
+    lone = LoneMember().join()
+    lone.see(later(replace(view_of(), state=RegionState.HALTED)))
+    lone.assign()
+    assert lone.wanted(effects.Claim) == []
+    lone.feed(events.Revoked())
+    lone.see(later(view_of(), 12))
+    assert lone.wanted(effects.Claim) == []
+
+
+def test_a_new_epoch_is_claimed_anew_once_the_old_batch_is_over() -> None:
+    lone = LoneMember().in_batch()
+    lone.see(later(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)))
+    assert lone.wanted(effects.Claim) == []
+    lone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    lone.feed(events.Discarded(batch=BatchId("b1")))
+    assert lone.wanted(effects.Claim) == [MY_CLAIM]
+
+
+def test_an_assignment_that_changes_in_a_batch_is_claimed_with_the_batch_running() -> None:
+    lone = LoneMember().in_batch().assign(assignment=2)
+    assert lone.wanted(effects.Claim) == [replace(MY_CLAIM, assignment=AssignmentId(2))]
+    assert lone.wanted(effects.Cancel) == []
+
+
+def test_a_refused_claim_is_made_again_with_back_off() -> None:
+    lone = LoneMember().join().assign()
+    waits = []
+    for _ in range(7):
+        lone.feed(events.ClaimRefused(assignment=AssignmentId(1), why="busy"))
+        assert lone.wanted(effects.Claim) == []
+        waits.append(round(lone.member.claim_after - lone.now, 3))
+        lone.now = lone.member.claim_after
+        lone.member = replace(lone.member, lease_sent_at=lone.now)
+        lone.feed(events.Tick())
+        assert lone.wanted(effects.Claim) == [MY_CLAIM]
+    assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+
+# -- the reset --------------------------------------------------------------------------------------------------------
+
+
+def resetting(view: MemberView | None = None) -> LoneMember:
+    """A member that has claimed in a reset of epoch 2, its partitions resuming at 5."""
+    seen = view or replace(
+        view_of(claims_of(epoch=2, resume=5, position=5)),
+        epoch=Epoch(2),
+        state=RegionState.RESETTING,
+        acknowledged=False,
+        lineage=Lineage(3),
+        target=ToInitial(),
+        skips={MINE[0]: (Offset(7),)},
+    )
+    lone = LoneMember().processing()
+    lone.see(later(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)))
+    return lone.grant(later(seen, 12))
+
+
+def test_the_sinks_come_first_with_where_everything_resumes() -> None:
+    lone = resetting()
+    assert lone.state is State.READY
+    assert lone.wanted(effects.ResetSinks) == [
+        effects.ResetSinks(
+            epoch=Epoch(2),
+            lineage=Lineage(3),
+            resume=OffsetMap(dict.fromkeys(MINE, Offset(5))),
+            open={},
+            target=ToInitial(),
+            skips={MINE[0]: (Offset(7),)},
+        )
+    ]
+    assert lone.wanted(effects.Acknowledge) == []
+
+
+def test_then_the_acknowledgement_with_what_they_found() -> None:
+    lone = resetting()
+    found = {MINE[0]: Found(offset=Offset(9))}
+    lone.feed(events.SinksReset(epoch=Epoch(2), found=found))
+    assert lone.wanted(effects.Acknowledge) == [effects.Acknowledge(caller=caller(2), found=found)]
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Acknowledge) == []
+    lone.feed(events.Acknowledged(epoch=Epoch(2)))
+    assert lone.wanted(effects.Read)
+
+
+def test_what_was_found_for_an_older_epoch_is_not_told() -> None:
+    lone = resetting()
+    lone.feed(events.SinksReset(epoch=Epoch(1), found={}))
+    assert lone.wanted(effects.Acknowledge) == []
+
+
+def test_a_further_attempt_waits_for_the_sinks_of_the_one_before_it() -> None:
+    lone = resetting()
+    next_view = replace(view_of(claims_of(epoch=3)), epoch=Epoch(3), state=RegionState.RESETTING, acknowledged=False)
+    lone.see(later(replace(next_view, claims={}), 13))
+    lone.grant(later(next_view, 14))
+    assert lone.wanted(effects.ResetSinks) == []
+    lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
+    assert [e.epoch for e in lone.wanted(effects.ResetSinks)] == [3]
+
+
+def test_open_entries_are_asked_for_even_after_an_acknowledgement() -> None:
+    opened = {MINE[0]: OpenTarget(source=SeekSource.EXPLICIT, fallback=None)}
+    view = replace(
+        view_of(claims_of(epoch=2)), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=True, open=opened
+    )
+    assert resetting(view).wanted(effects.ResetSinks)[0].open == opened
+    assert resetting(replace(view, open={})).wanted(effects.ResetSinks) == []
+
+
+def test_a_refused_acknowledgement_is_done_again_from_the_claim_on() -> None:
+    lone = resetting()
+    lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
+    lone.feed(events.AcknowledgementRefused(epoch=Epoch(2), why="open entries"))
+    assert lone.member.claimed_epoch is None
+    lone.see(later(replace(lone.view, acknowledged=False), 13))
+    lone.wait(1)
+    assert lone.wanted(effects.Claim) == [MY_CLAIM]
+
+
+# -- the cut ----------------------------------------------------------------------------------------------------------
+
+
+def draining(**changes: object) -> MemberView:
+    """Return the view of a draining cut that this member is on the roster of."""
+    cut = replace(cut_view(CutPhase.DRAINING), **changes)  # type: ignore[arg-type]
+    return later(replace(SEEN, state=RegionState.DRAINING, cut=cut))
+
+
+def test_the_sinks_prepare_then_the_member_contributes_its_positions() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.Planned(batch=BatchId("b1"), ranges={}))
+    lone.see(draining())
+    prepare = effects.PrepareSinks(sequence=Sequence(2), partitions=frozenset(MINE))
+    assert lone.wanted(effects.PrepareSinks) == [prepare]
+    committed = OffsetMap({MINE[0]: Offset(3)})
+    lone.feed(events.SinksPrepared(sequence=Sequence(2), bounds=dict.fromkeys(MINE, LOG), committed=committed))
+    part = lone.wanted(effects.Contribute)[0].part
+    assert (part.sequence, part.member, part.incarnation, part.epoch) == (2, ME, 1, 1)
+    assert part.offsets == OffsetMap(dict.fromkeys(MINE, Offset(0)))
+    assert (part.committed, part.bounds) == (committed, dict.fromkeys(MINE, LOG))
+    lone.feed(events.Contributed(sequence=Sequence(2)))
+    assert not lone.wanted(effects.Contribute)
+    assert not lone.wanted(effects.PrepareSinks)
+
+
+def test_nothing_is_prepared_for_a_cut_that_is_not_the_members_or_not_draining() -> None:
+    approaching = later(replace(SEEN, cut=cut_view(CutPhase.APPROACHING)))
+    for view in (draining(on_roster=False), draining(contributed=True), approaching):
+        lone = LoneMember().processing()
+        lone.feed(events.Planned(batch=BatchId("b1"), ranges={}))
+        lone.see(view)
+        assert lone.wanted(effects.PrepareSinks) == []
+
+
+def test_a_batch_in_flight_ends_first_and_a_plan_is_waited_for() -> None:
+    lone = LoneMember().in_batch()
+    lone.see(draining())
+    assert lone.wanted(effects.PrepareSinks) == []
+    lone.feed(events.BatchFinished(batch=BatchId("b1")), events.Ended(batch=BatchId("b1")))
+    assert lone.wanted(effects.PrepareSinks)
+    planning = LoneMember().processing().see(draining())
+    assert planning.wanted(effects.PrepareSinks) == []
+    planning.feed(events.Planned(batch=BatchId("b1"), ranges={}))
+    assert planning.wanted(effects.PrepareSinks)
+
+
+def test_what_was_prepared_for_another_cut_is_prepared_anew() -> None:
+    lone = LoneMember().in_batch()
+    lone.see(draining())
+    lone.feed(events.BatchFinished(batch=BatchId("b1")), events.Ended(batch=BatchId("b1")))
+    lone.see(later(replace(draining(sequence=Sequence(3))), 12))
+    lone.feed(events.SinksPrepared(sequence=Sequence(2), bounds={}, committed=EMPTY))
+    assert [e.sequence for e in lone.wanted(effects.PrepareSinks)] == [3]
+    assert lone.wanted(effects.Contribute) == []
+
+
+def contributing(log: LogBounds) -> LoneMember:
+    lone = LoneMember().in_batch()
+    lone.see(draining())
+    lone.feed(events.BatchFinished(batch=BatchId("b1")), events.Ended(batch=BatchId("b1")))
+    lone.feed(events.SinksPrepared(sequence=Sequence(2), bounds=dict.fromkeys(MINE, log), committed=EMPTY))
+    return lone
+
+
+def test_a_refused_part_is_prepared_and_contributed_again() -> None:
+    lone = contributing(LOG)
+    assert lone.wanted(effects.Contribute)
+    lone.feed(events.ContributionRefused(sequence=Sequence(2), why="positions differ"))
+    assert [e.sequence for e in lone.wanted(effects.PrepareSinks)] == [2]
+
+
+@pytest.mark.parametrize(
+    "log", [LogBounds(start=Offset(50), end=Offset(100)), LogBounds(start=Offset(0), end=Offset(9))]
+)
+def test_a_position_that_its_log_does_not_have_is_told_instead(log: LogBounds) -> None:
+    lone = contributing(log)
+    assert lone.wanted(effects.Contribute) == []
+    assert lone.wanted(effects.ReportOutOfRange) == [
+        effects.ReportOutOfRange(caller=caller(), observed=dict.fromkeys(MINE, log))
+    ]
+
+
+def test_a_position_that_is_not_known_yet_is_not_contributed() -> None:
+    lone = LoneMember().join().assign()
+    open_claims = dict.fromkeys(MINE, replace(claims_of()[MINE[0]], resume=None, position=None, begun_to=None))
+    lone.grant(replace(draining(), claims=open_claims))
+    assert lone.wanted(effects.PrepareSinks) == []
+
+
+# -- Kafka's echo -----------------------------------------------------------------------------------------------------
+
+
+def owing(*, sequence: int = 2) -> LoneMember:
+    """A member that owes Kafka the commit of a cut at 20."""
+    lone = LoneMember().processing()
+    return lone.see(later(replace(view_of(claims_of(position=20, resume=20)), commit=Sequence(sequence))))
+
+
+def test_a_member_commits_the_bases_offsets_of_its_partitions_once() -> None:
+    lone = owing()
+    told = OffsetMap(dict.fromkeys(MINE, Offset(20)))
+    assert lone.wanted(effects.Commit) == [effects.Commit(sequence=Sequence(2), offsets=told, epoch=Epoch(1))]
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Commit) == []
+
+
+def test_only_while_it_is_assigned() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.Revoked())
+    lone.see(later(replace(SEEN, commit=Sequence(2))))
+    assert lone.wanted(effects.Commit) == []
+
+
+def test_what_was_read_back_is_its_echo() -> None:
+    lone = owing()
+    read = OffsetMap(dict.fromkeys(MINE, Offset(19)))
+    lone.feed(events.Committed(sequence=Sequence(2), offsets=read))
+    assert lone.wanted(effects.Echo) == [effects.Echo(sequence=Sequence(2), incarnation=Incarnation(1), offsets=read)]
+    assert lone.wanted(effects.Commit) == []
+    assert lone.state is State.PROCESSING
+
+
+def test_what_nobody_knows_is_no_echo_and_the_member_goes_on() -> None:
+    lone = owing()
+    lone.feed(events.Committed(sequence=Sequence(2), offsets=EMPTY))
+    assert not lone.wanted(effects.Echo)
+    assert not lone.wanted(effects.Commit)
+    assert lone.member.commit_done == 2
+
+
+def test_a_fenced_member_echoes_nothing() -> None:
+    lone = owing()
+    lone.feed(events.InstanceFenced())
+    lone.feed(events.Committed(sequence=Sequence(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
+    assert lone.wanted(effects.Echo) == []
+
+
+# -- publication ------------------------------------------------------------------------------------------------------
+
+
+def test_cuts_are_published_one_after_the_other_in_ones_turn() -> None:
+    lone = LoneMember().processing()
+    lone.see(later(replace(SEEN, publish=(Sequence(2), Sequence(3)))))
+    assert lone.wanted(effects.Publish) == [effects.Publish(sequence=Sequence(2))]
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Publish) == []
+    lone.feed(events.Published(sequence=Sequence(2)))
+    assert lone.wanted(effects.Publish) == []
+    lone.see(later(replace(SEEN, publish=(Sequence(3),)), 12))
+    assert lone.wanted(effects.Publish) == [effects.Publish(sequence=Sequence(3))]
+
+
+# -- after a reset ----------------------------------------------------------------------------------------------------
+
+
+def seeks(lone: LoneMember) -> list[effects.CommitSeek]:
+    return [e for e in lone.all if isinstance(e, effects.CommitSeek)]
+
+
+def test_kafka_is_told_once_where_the_partitions_resumed() -> None:
+    lone = LoneMember().join().assign().grant(view_of(claims_of(resume=5, position=5)))
+    assert seeks(lone) == [effects.CommitSeek(caller=caller(), offsets=OffsetMap(dict.fromkeys(MINE, Offset(5))))]
+    lone.wait(5)
+    assert len(seeks(lone)) == 1
+
+
+def test_a_cuts_own_commit_comes_first() -> None:
+    lone = LoneMember().join().assign().grant(replace(view_of(claims_of(position=5)), commit=Sequence(2)))
+    assert seeks(lone) == []
+    lone.feed(events.Committed(sequence=Sequence(2), offsets=OffsetMap({MINE[0]: Offset(5)})))
+    lone.see(later(view_of(claims_of(position=5))))
+    assert len(seeks(lone)) == 1
+
+
+def test_before_the_region_runs_or_where_nothing_resumed_nothing_is_told() -> None:
+    waits = replace(view_of(claims_of()), acknowledged=False)
+    assert seeks(LoneMember().join().assign().grant(waits)) == []
+    assert seeks(LoneMember().join().assign([]).grant(view_of({}))) == []

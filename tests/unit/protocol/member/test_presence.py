@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.state import Member, Phase, State, Why
+from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset
+from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
+from tests.support.scripts import bound
+
+SEEN = view_of(claims_of())
+TIMEOUTS = Timeouts()
+
+
+def renewed(lone: LoneMember, counter: int = 10, *, due: bool = False) -> None:
+    lone.feed(events.Renewed(sent_at=lone.now, counter=EventNumber(counter), due=due))
+
+
+def away(lone: LoneMember, seconds: float) -> None:
+    """Let the store be lost for so long, without a lost lease."""
+    lone.feed(events.StoreLost())
+    for _ in range(int(seconds)):
+        lone.now += 1
+        lone.member = replace(lone.member, lease_sent_at=lone.now)
+        lone.feed(events.Tick())
+
+
+# -- the lease --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_renewed_in_time() -> None:
+    lone = LoneMember().processing()
+    lone.now = 1.9
+    assert lone.feed(events.Tick()) == ()
+    lone.now = 2.0
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Renew) == [effects.Renew(incarnation=Incarnation(1))]
+    assert lone.feed(events.Tick()) == ()
+
+
+def test_its_age_counts_from_before_the_renewal_was_sent() -> None:
+    lone = LoneMember().processing()
+    lone.now = 9.0
+    lone.feed(events.Renewed(sent_at=2.0, counter=EventNumber(10)))
+    lone.now = 11.9
+    lone.feed(events.Tick())
+    assert lone.member.incarnation == 1
+    lone.now = 12.0
+    lone.feed(events.Tick())
+    assert lone.member.incarnation is None
+
+
+def test_a_lost_lease_discards_the_batch_and_makes_a_new_incarnation() -> None:
+    lone = LoneMember().in_batch()
+    lone.now = 10.0
+    lone.feed(events.Tick())
+    assert lone.state is State.JOINING
+    assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=BatchId("b1"))]
+    assert lone.wanted(effects.Register) == [effects.Register(previous=Incarnation(1))]
+
+
+def test_an_older_answer_does_not_make_a_lease_older() -> None:
+    lone = LoneMember().processing()
+    lone.now = 5.0
+    renewed(lone)
+    lone.feed(events.Renewed(sent_at=1.0, counter=EventNumber(10)))
+    assert lone.member.lease_sent_at == 5.0
+
+
+# -- registering and reading ------------------------------------------------------------------------------------------
+
+
+def test_a_member_registers_first_and_then_reads() -> None:
+    lone = LoneMember()
+    assert lone.feed(events.Tick()) == (effects.Register(previous=None),)
+    assert lone.feed(events.Registered(incarnation=Incarnation(3), sent_at=0.0)) == (effects.Read(),)
+
+
+def test_who_terminates_before_it_is_registered_does_not_register() -> None:
+    lone = LoneMember()
+    lone.feed(events.Terminated())
+    assert lone.last == ()
+    assert lone.state is State.CLOSED
+
+
+def test_a_refused_member_closes_and_does_not_ask_again() -> None:
+    lone = LoneMember()
+    lone.feed(events.Tick(), events.RegistrationRefused(why="index 7 is not one of them"))
+    assert (lone.state, lone.member.refusal) == (State.CLOSED, "index 7 is not one of them")
+    assert len([e for e in lone.all if isinstance(e, effects.Register)]) == 1
+
+
+def test_the_region_is_read_when_its_counter_moved() -> None:
+    lone = LoneMember().processing()
+    renewed(lone, 10)
+    assert lone.wanted(effects.Read) == []
+    renewed(lone, 11)
+    assert lone.wanted(effects.Read) == [effects.Read()]
+
+
+def test_without_any_hint_it_is_read_once_a_lease() -> None:
+    lone = LoneMember().processing()
+    lone.wait(9)
+    assert lone.wanted(effects.Read) == []
+    lone.wait(1)
+    assert lone.wanted(effects.Read) == [effects.Read()]
+
+
+# -- what is due ------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_has_done_what_is_due() -> None:
+    lone = LoneMember().processing()
+    renewed(lone, due=True)
+    assert lone.wanted(effects.Settle) == [effects.Settle()]
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Settle) == []
+
+
+def test_it_has_the_region_look_once_when_it_is_at_the_bound_of_an_approaching_cut() -> None:
+    there = replace(
+        SEEN,
+        limit=bound(1),
+        bound_offsets=dict.fromkeys(MINE, BoundOffset(offset=Offset(0))),
+        cut=cut_view(CutPhase.APPROACHING),
+    )
+    lone = LoneMember().processing().see(there)
+    assert lone.wanted(effects.Settle) == [effects.Settle()]
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Settle) == []
+
+
+def test_it_does_not_where_the_cut_drains_already_or_it_is_not_there() -> None:
+    lone = LoneMember().processing().see(replace(SEEN, cut=cut_view(CutPhase.DRAINING)))
+    assert lone.wanted(effects.Settle) == []
+    lone = LoneMember().processing().see(replace(SEEN, limit=bound(1), cut=cut_view(CutPhase.APPROACHING)))
+    assert lone.wanted(effects.Settle) == []
+
+
+def test_it_has_the_region_look_when_its_count_is_reached() -> None:
+    lone = LoneMember().processing().see(replace(SEEN, records_left=0))
+    assert lone.wanted(effects.Settle) == [effects.Settle()]
+    lone = LoneMember().processing().see(replace(SEEN, records_left=1))
+    assert lone.wanted(effects.Settle) == []
+
+
+# -- a restored store -------------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_shows_a_lower_epoch_is_told_what_the_member_has_seen() -> None:
+    lone = LoneMember().processing()
+    lone.see(replace(SEEN, counter=EventNumber(20), epoch=Epoch(5)))
+    lone.see(replace(SEEN, counter=EventNumber(30), epoch=Epoch(4)))
+    memory = lone.wanted(effects.ReportLater)[0].memory
+    assert (memory.member, memory.epoch, memory.incarnation) == (ME, 5, 1)
+
+
+def test_one_that_shows_no_less_is_told_nothing() -> None:
+    lone = LoneMember().processing().see(replace(SEEN, counter=EventNumber(20)))
+    assert lone.wanted(effects.ReportLater) == []
+
+
+# -- the group --------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_joins_its_group_once_the_region_takes_claims() -> None:
+    lone = LoneMember()
+    lone.feed(events.Tick(), events.Registered(incarnation=Incarnation(1), sent_at=0.0))
+    lone.see(replace(view_of(), state=RegionState.HALTED))
+    assert lone.wanted(effects.Join) == []
+    lone.see(replace(view_of(), counter=EventNumber(11), state=RegionState.STARTING))
+    assert lone.wanted(effects.Join) == [effects.Join()]
+    lone.see(replace(view_of(), counter=EventNumber(12)))
+    assert lone.wanted(effects.Join) == []
+
+
+def test_a_store_that_is_away_too_long_makes_the_member_leave_and_come_back_with_it() -> None:
+    lone = LoneMember().processing()
+    away(lone, 29)
+    assert lone.wanted(effects.LeaveGroup) == []
+    away(lone, 1)
+    assert (lone.state, lone.member.why) == (State.HOLDING, Why.STORE_AWAY)
+    assert lone.wanted(effects.LeaveGroup) == [effects.LeaveGroup()]
+    lone.feed(events.LeftGroup())
+    assert lone.wanted(effects.Join) == []
+    lone.feed(events.StoreBack())
+    assert (lone.member.state, lone.member.in_group) == (State.JOINING, True)
+
+
+def test_a_batch_is_void_by_then() -> None:
+    lone = LoneMember().in_batch()
+    away(lone, 30)
+    assert lone.member.batch is not None
+    assert lone.member.batch.doomed
+    assert effects.Cancel(batch=BatchId("b1")) in lone.all
+
+
+def test_a_short_absence_is_nothing() -> None:
+    lone = LoneMember().processing()
+    away(lone, 10)
+    lone.feed(events.StoreBack())
+    assert lone.member.store_lost_at is None
+    assert lone.state is State.PROCESSING
+
+
+# -- fenced -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fenced_member_stops_its_batch_writes_nothing_and_leaves_the_slot_to_the_other() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(events.InstanceFenced())
+    assert lone.state is State.FENCED
+    assert lone.wanted(effects.Cancel)
+    assert lone.wanted(effects.CloseKeepingSlot) == [effects.CloseKeepingSlot()]
+    lone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    assert lone.last == ()
+    assert lone.member.batch is None
+    lone.feed(events.LeftGroup())
+    assert lone.last == ()
+
+
+# -- terminate --------------------------------------------------------------------------------------------------------
+
+
+def terminating(*, static: bool = True) -> LoneMember:
+    member = Member(member=ME, timeouts=TIMEOUTS, static=static)
+    lone = LoneMember(member=member).in_batch()
+    lone.feed(events.Terminated())
+    return lone
+
+
+def test_who_terminates_lets_its_batch_finish_for_half_of_the_close_time_then_cancels_it() -> None:
+    lone = terminating()
+    lone.wait(4)
+    assert lone.member.batch is not None
+    assert lone.member.batch.phase is Phase.RUNNING
+    lone.wait(2)
+    assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=BatchId("b1"))]
+
+
+def test_and_ends_the_process_where_that_does_not_help() -> None:
+    lone = terminating()
+    lone.wait(9)
+    assert lone.wanted(effects.EndProcess) == []
+    lone.wait(1)
+    assert "close time" in lone.wanted(effects.EndProcess)[0].why
+
+
+def test_a_batch_that_finishes_in_time_is_accepted() -> None:
+    lone = terminating()
+    lone.feed(events.BatchFinished(batch=BatchId("b1")))
+    assert lone.wanted(effects.End)
+    lone.feed(events.Ended(batch=BatchId("b1")))
+    assert lone.wanted(effects.CloseKeepingSlot)
+
+
+@pytest.mark.parametrize(
+    ("static", "how", "last"),
+    [
+        (True, effects.CloseKeepingSlot(), effects.KeepSlot(incarnation=Incarnation(1))),
+        (False, effects.LeaveGroup(), effects.LeaveStore(incarnation=Incarnation(1))),
+    ],
+)
+def test_a_static_member_keeps_its_slot_and_any_other_leaves(
+    static: bool, how: effects.Effect, last: effects.Effect
+) -> None:
+    lone = LoneMember(member=Member(member=ME, timeouts=TIMEOUTS, static=static)).processing()
+    lone.feed(events.Terminated())
+    assert lone.last == (how,)
+    assert lone.feed(events.Terminated(), events.Tick()) == ()
+    lone.feed(events.LeftGroup())
+    assert lone.last == (last,)
+    assert lone.state is State.CLOSED
+
+
+# -- leave ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [replace(SEEN, state=RegionState.STOPPED), replace(SEEN, left=True)])
+def test_a_member_leaves_a_region_that_has_stopped_or_has_no_place_for_it(view: object) -> None:
+    lone = LoneMember().processing()
+    assert isinstance(view, type(SEEN))
+    lone.see(replace(view, counter=EventNumber(11)))
+    assert lone.wanted(effects.LeaveGroup) == [effects.LeaveGroup()]
+    lone.feed(events.LeftGroup())
+    assert lone.wanted(effects.LeaveStore) == [effects.LeaveStore(incarnation=Incarnation(1))]
+    assert lone.state is State.CLOSED
+
+
+def test_its_batch_is_discarded_first() -> None:
+    lone = LoneMember().in_batch()
+    lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.STOPPED, epoch=Epoch(2)))
+    assert lone.wanted(effects.Cancel)
+    assert lone.wanted(effects.LeaveGroup) == []
+    lone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    lone.feed(events.Discarded(batch=BatchId("b1")))
+    assert lone.wanted(effects.LeaveGroup)
+
+
+def test_a_member_that_was_refused_after_a_lost_lease_leaves_its_group_and_has_nothing_to_tell() -> None:
+    lone = LoneMember().processing()
+    lone.now = 10.0
+    lone.feed(events.Tick())
+    lone.feed(events.RegistrationRefused(why="another process holds it"))
+    assert lone.wanted(effects.LeaveGroup)
+    lone.feed(events.LeftGroup())
+    assert lone.last == ()
+    assert lone.state is State.CLOSED

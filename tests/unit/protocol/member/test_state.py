@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.member.state import ACTIVE, MOVES, Member, State, Why, answered, awaiting, moved
+from airflow_kcr.protocol.timeouts import Timeouts
+from tests.support.lone_member import ME
+
+FRESH = Member(member=ME, timeouts=Timeouts())
+
+
+def at(state: State) -> Member:
+    return Member(member=ME, timeouts=Timeouts(), state=state)
+
+
+def test_a_member_begins_by_joining_without_a_lease() -> None:
+    assert (FRESH.state, FRESH.why, FRESH.incarnation, FRESH.in_group) == (State.JOINING, None, None, False)
+
+
+@pytest.mark.parametrize("before", State)
+@pytest.mark.parametrize("after", State)
+def test_a_move_is_in_the_table_or_it_raises_and_nothing_has_changed(before: State, after: State) -> None:
+    member = at(before)
+    if after is before or after in MOVES[before]:
+        assert moved(member, after).state is after
+        return
+    with pytest.raises(IllegalEvent, match=f"can't go from {before} to {after}"):
+        moved(member, after)
+
+
+def test_from_every_active_state_a_member_can_end_and_from_an_end_nothing_follows() -> None:
+    assert MOVES.keys() == set(State)
+    for state in State:
+        if state in ACTIVE:
+            assert {State.FENCED, State.CLOSED} <= MOVES[state]
+        else:
+            assert MOVES[state] == frozenset()
+
+
+def test_what_a_member_holds_for_may_change_without_a_move() -> None:
+    paused = moved(at(State.HOLDING), State.HOLDING, Why.PAUSED)
+    assert paused.why is Why.PAUSED
+    assert moved(paused, State.HOLDING, Why.PAUSED) is paused
+    assert moved(paused, State.PROCESSING).why is None
+
+
+def test_an_effect_is_outstanding_until_it_is_answered() -> None:
+    waits = awaiting(awaiting(FRESH, "read"), "renew")
+    assert waits.awaited == {"read", "renew"}
+    assert answered(waits, "read").awaited == {"renew"}
+    assert answered(FRESH, "read") == FRESH

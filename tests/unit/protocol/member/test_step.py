@@ -1,0 +1,487 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.state import MOVES, Member, State
+from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, TABLE, step
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    Incarnation,
+    Lineage,
+    Offset,
+    Sequence,
+)
+from tests.support.lone_member import ME, MINE, LoneMember, claims_of, view_of
+
+B1 = BatchId("b1")
+SEEN = view_of(claims_of())
+EVENTS: tuple[events.Event, ...] = (
+    events.Registered(incarnation=Incarnation(1), sent_at=0.0),
+    events.RegistrationRefused(why="no place"),
+    events.Renewed(sent_at=0.0, counter=EventNumber(10)),
+    events.RenewalRefused(incarnation=Incarnation(1)),
+    events.ViewRead(view=SEEN),
+    events.ReadRefused(why="never heard of"),
+    events.ClaimGranted(assignment=AssignmentId(1), view=SEEN),
+    events.ClaimRefused(assignment=AssignmentId(1), why="busy"),
+    events.Acknowledged(epoch=Epoch(1)),
+    events.AcknowledgementRefused(epoch=Epoch(1), why="open"),
+    events.Contributed(sequence=Sequence(2)),
+    events.ContributionRefused(sequence=Sequence(2), why="gone"),
+    events.StoreLost(),
+    events.StoreBack(),
+    events.Planned(batch=B1, ranges={}),
+    events.Begun(batch=B1),
+    events.BeginRefused(batch=B1, why="draining"),
+    events.BatchFinished(batch=B1),
+    events.BatchFailed(batch=B1, why="it broke"),
+    events.BatchQuiet(batch=B1),
+    events.Ended(batch=B1),
+    events.EndRefused(batch=B1, why="gone"),
+    events.Discarded(batch=B1),
+    events.Assigned(assignment=AssignmentId(1), partitions=frozenset(MINE)),
+    events.Revoked(),
+    events.LeftGroup(),
+    events.InstanceFenced(),
+    events.Committed(sequence=Sequence(2), offsets=EMPTY),
+    events.SinksReset(epoch=Epoch(1), found={}),
+    events.SinkFailed(epoch=Epoch(1), why="held"),
+    events.SinksPrepared(sequence=Sequence(2), bounds={}, committed=EMPTY),
+    events.Published(sequence=Sequence(2)),
+    events.Tick(),
+    events.Terminated(),
+)
+OF_A_BATCH = (
+    *(events.Begun, events.BeginRefused, events.BatchFinished, events.BatchFailed, events.BatchQuiet),
+    *(events.Ended, events.EndRefused, events.Discarded),
+)
+
+
+def later(view: MemberView, **changes: object) -> events.ViewRead:
+    """Return that the region was read, one event later and with these changes."""
+    newer = {"counter": EventNumber(view.counter + 1), **changes}
+    return events.ViewRead(view=replace(view, **newer))  # type: ignore[arg-type]
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_every_event_has_its_row_and_is_tried_here() -> None:
+    assert TABLE.keys() == set(get_args(events.Event)) == {type(event) for event in EVENTS}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_that_can_not_happen_in_a_state_raises_and_changes_nothing(state: State, event: events.Event) -> None:
+    member = Member(member=ME, timeouts=Timeouts(), state=state)
+    if state in TABLE[type(event)][0] and not (isinstance(event, OF_A_BATCH) and state is not State.CLOSED):
+        after, _ = step(member, event, 0.0)
+        assert after.state in {state} | MOVES[state]
+        return
+    with pytest.raises(IllegalEvent):
+        step(member, event, 0.0)
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_what_happens_to_a_closed_member_is_ignored_or_impossible(event: events.Event) -> None:
+    closed = Member(member=ME, timeouts=Timeouts(), state=State.CLOSED)
+    if State.CLOSED in TABLE[type(event)][0]:
+        assert step(closed, event, 1.0) == (closed, ())
+    else:
+        with pytest.raises(IllegalEvent, match=f"{type(event).__name__} can't happen while closed"):
+            step(closed, event, 1.0)
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_a_fenced_member_asks_the_store_for_nothing(event: events.Event) -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.InstanceFenced())
+    if State.FENCED not in TABLE[type(event)][0] or isinstance(event, OF_A_BATCH):
+        return
+    lone.feed(event)
+    assert lone.state is State.FENCED
+    assert lone.last == ()
+
+
+@pytest.mark.parametrize(
+    ("event", "phase"),
+    [
+        *((events.Begun(batch=B1), "running"), (events.BeginRefused(batch=B1, why=""), "running")),
+        *((events.BatchQuiet(batch=B1), "running"), (events.Ended(batch=B1), "running")),
+        *((events.EndRefused(batch=B1, why=""), "running"), (events.Discarded(batch=B1), "running")),
+        (events.BatchFinished(batch=BatchId("other")), "running"),
+    ],
+)
+def test_an_answer_about_a_batch_in_another_phase_is_illegal_and_says_where_it_stands(
+    event: events.Event, phase: str
+) -> None:
+    lone = LoneMember().in_batch()
+    before = lone.member
+    with pytest.raises(IllegalEvent, match=rf"its batch: b1, {phase}"):
+        lone.feed(event)
+    assert lone.member == before
+    with pytest.raises(IllegalEvent, match="its batch: none"):
+        LoneMember().processing().feed(event)
+
+
+# -- registration and lease -------------------------------------------------------------------------------------------
+
+
+def test_a_registration_is_a_fresh_beginning() -> None:
+    lone = LoneMember().processing()
+    lone.now = 10.0
+    lone.feed(events.Tick(), events.Registered(incarnation=Incarnation(2), sent_at=9.5))
+    member = lone.member
+    assert (member.incarnation, member.previous, member.newest_incarnation) == (2, 2, 2)
+    assert (member.lease_sent_at, member.claimed, member.view, member.positions) == (9.5, None, None, EMPTY)
+
+
+@pytest.mark.parametrize(
+    "event", [events.Registered(incarnation=Incarnation(2), sent_at=0.0), events.RegistrationRefused(why="")]
+)
+def test_nobody_is_registered_twice(event: events.Event) -> None:
+    lone = LoneMember().join()
+    with pytest.raises(IllegalEvent, match="is registered already, as incarnation 1"):
+        lone.feed(event)
+
+
+@pytest.mark.parametrize(
+    "event", [events.Registered(incarnation=Incarnation(9), sent_at=0.0), events.RegistrationRefused(why="late")]
+)
+def test_a_registration_that_comes_after_the_fence_changes_nothing(event: events.Event) -> None:
+    lone = LoneMember()
+    lone.feed(events.Tick(), events.InstanceFenced(), event)
+    assert (lone.state, lone.member.incarnation, lone.member.refusal) == (State.FENCED, None, "")
+    assert "register" not in lone.member.awaited
+
+
+def test_a_refused_renewal_is_a_lost_lease_or_the_fence() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.RenewalRefused(incarnation=Incarnation(1)))
+    assert (lone.state, lone.member.incarnation) == (State.JOINING, None)
+    lone = LoneMember().processing()
+    lone.feed(events.RenewalRefused(incarnation=Incarnation(2)))
+    assert lone.state is State.FENCED
+
+
+def test_a_refused_renewal_of_a_lease_that_is_lost_already_fences_nobody() -> None:
+    lone = LoneMember().processing()
+    lone.now = 10.0
+    lone.feed(events.Tick())
+    lone.feed(events.RenewalRefused(incarnation=Incarnation(2)))
+    assert lone.state is State.JOINING
+
+
+# -- a restored store -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.Renewed(sent_at=0.0, counter=EventNumber(3)),
+        events.Renewed(sent_at=0.0, counter=EventNumber(99), epoch=Epoch(0)),
+        events.RenewalRefused(incarnation=Incarnation(0)),
+        events.RenewalRefused(incarnation=Incarnation(1), counter=EventNumber(3)),
+        events.ReadRefused(why="never heard of"),
+    ],
+)
+def test_a_store_that_knows_less_than_was_seen_is_told_so(event: events.Event) -> None:
+    lone = LoneMember().processing()
+    lone.feed(event)
+    memory = lone.wanted(effects.ReportLater)[0].memory
+    assert (memory.epoch, memory.incarnation, memory.sequence, memory.lineage) == (1, 1, 1, 1)
+    assert memory.counter == 10
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.ReportLater) == []
+
+
+def test_a_store_that_gives_an_incarnation_that_was_used_before_is_told_so() -> None:
+    lone = LoneMember().processing()
+    lone.now = 10.0
+    lone.feed(events.Tick(), events.Registered(incarnation=Incarnation(1), sent_at=10.0))
+    assert lone.wanted(effects.ReportLater)
+
+
+def test_a_store_that_shows_less_than_when_it_was_asked_is_told_so_and_what_it_shows_now_counts() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.Renewed(sent_at=0.0, counter=EventNumber(11)))
+    lone.feed(events.ViewRead(view=replace(SEEN, counter=EventNumber(4))))
+    assert lone.wanted(effects.ReportLater)
+    assert lone.view.counter == 4
+
+
+def test_a_member_whose_number_the_restored_store_has_raised_registers_anew() -> None:
+    lone = LoneMember()
+    lone.feed(events.Tick(), events.Registered(incarnation=Incarnation(5), sent_at=0.0))
+    lone.now = 10.0
+    lone.feed(events.Tick(), events.Registered(incarnation=Incarnation(2), sent_at=10.0))
+    lone.feed(events.ViewRead(view=view_of(incarnation=5)))
+    assert lone.state is State.JOINING
+    assert lone.wanted(effects.Register) == [effects.Register(previous=Incarnation(2))]
+
+
+def idle_reading(position: int) -> LoneMember:
+    """Let a member at 10 read, without a batch since, that the store has it at `position`."""
+    lone = LoneMember().join().assign().grant(view_of(claims_of(position=10)))
+    lone.feed(events.Planned(batch=B1, ranges={}))
+    lone.feed(events.Renewed(sent_at=0.0, counter=EventNumber(11)))
+    lone.feed(later(view_of(claims_of(position=position))))
+    return lone
+
+
+def test_an_accepted_position_that_the_store_has_no_more_is_told() -> None:
+    lone = idle_reading(4)
+    memory = lone.wanted(effects.ReportLater)[0].memory
+    assert memory.positions == OffsetMap(dict.fromkeys(MINE, Offset(10)))
+    assert lone.member.positions == OffsetMap(dict.fromkeys(MINE, Offset(4)))
+    assert idle_reading(10).wanted(effects.ReportLater) == []
+
+
+def test_a_batch_that_the_store_has_as_begun_and_the_member_does_not_have_needs_a_reset() -> None:
+    lone = LoneMember().join().assign().grant()
+    lone.feed(events.Planned(batch=B1, ranges={}))
+    lone.feed(events.Renewed(sent_at=0.0, counter=EventNumber(11)))
+    begun = {p: replace(c, begun_to=Offset(10)) for p, c in claims_of().items()}
+    lone.feed(later(view_of(begun)))
+    assert [e.cause for e in lone.wanted(effects.RequestReset)] == [ResetCause.BATCH_REFUSED]
+
+
+def test_a_sink_that_stands_further_than_the_store_is_told() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.SinkFailed(epoch=Epoch(1), why="", fence=Epoch(7), lineage=Lineage(3)))
+    memory = lone.wanted(effects.ReportLater)[0].memory
+    assert (memory.epoch, memory.lineage) == (7, 3)
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_incarnation_in_the_view_is_another_process() -> None:
+    lone = LoneMember().processing()
+    lone.feed(later(SEEN, incarnation=Incarnation(2)))
+    assert lone.state is State.FENCED
+
+
+def test_an_older_view_changes_nothing() -> None:
+    lone = LoneMember().processing()
+    lone.see(replace(SEEN, counter=EventNumber(20)))
+    before = lone.view
+    lone.member = replace(lone.member, view_read_from=EventNumber(0))
+    lone.see(replace(SEEN, counter=EventNumber(15), state=RegionState.DRAINING))
+    assert lone.view == before
+
+
+def test_a_view_that_comes_without_a_lease_changes_nothing() -> None:
+    lone = LoneMember()
+    lone.feed(events.Tick(), events.ViewRead(view=SEEN))
+    assert lone.member.view is None
+
+
+def test_in_one_epoch_positions_never_go_back_and_in_a_new_one_they_are_the_stores() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(events.BatchFinished(batch=B1), events.Ended(batch=B1))
+    lone.feed(later(SEEN))
+    assert set(lone.member.positions.values()) == {10}
+    lone.feed(later(view_of(claims_of(position=3, epoch=2)), counter=EventNumber(30), epoch=Epoch(2)))
+    assert set(lone.member.positions.values()) == {3}
+
+
+def test_a_position_that_is_not_known_yet_is_none() -> None:
+    unknown = {p: replace(c, position=None, resume=None, begun_to=None) for p, c in claims_of().items()}
+    assert isinstance(unknown[MINE[0]], Claim)
+    lone = LoneMember().join().assign().grant(view_of(unknown))
+    assert lone.member.positions == EMPTY
+
+
+# -- claims -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_granted_claim_counts_in_the_epoch_of_its_answer() -> None:
+    lone = LoneMember().processing()
+    assert (lone.member.claimed, lone.member.claimed_epoch) == (1, 1)
+    assert lone.state is State.PROCESSING
+
+
+def test_a_claim_of_an_older_assignment_is_void() -> None:
+    lone = LoneMember().join().assign().assign(MINE[:1], assignment=2)
+    lone.grant(assignment=1)
+    assert lone.member.claimed is None
+    assert lone.state is State.JOINING
+    lone.feed(events.Revoked())
+    lone.grant(assignment=2)
+    assert lone.member.claimed is None
+
+
+def test_a_claim_that_began_a_reset_is_made_again_a_little_later() -> None:
+    lone = LoneMember().join().assign()
+    lone.grant(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, counter=EventNumber(20)))
+    assert lone.member.claimed is None
+    assert lone.wanted(effects.Claim) == []
+    lone.now += CLAIM_BACKOFF[0]
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Claim)
+
+
+def test_a_new_assignment_is_claimed_at_once_whatever_was_refused_before() -> None:
+    lone = LoneMember().join().assign()
+    lone.feed(events.ClaimRefused(assignment=AssignmentId(1), why="busy"))
+    lone.assign(assignment=2)
+    assert lone.wanted(effects.Claim)
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_end_steps_over_skipped_records_and_what_is_not_held_any_more_is_left_out() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(later(SEEN, skips={MINE[0]: (Offset(10),)}))
+    lone.feed(events.BatchFinished(batch=B1), events.Ended(batch=B1))
+    assert lone.member.positions == OffsetMap({MINE[0]: Offset(11), MINE[1]: Offset(10)})
+
+
+def test_an_end_that_is_heard_of_in_another_epoch_moves_no_position() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(events.BatchFinished(batch=B1))
+    lone.feed(later(view_of(claims_of(position=3, epoch=2)), epoch=Epoch(2)))
+    lone.feed(events.Ended(batch=B1))
+    assert set(lone.member.positions.values()) == {3}
+
+
+def test_where_records_are_counted_the_region_is_read_after_each_batch() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(later(SEEN, records_left=50))
+    lone.feed(events.BatchFinished(batch=B1), events.Ended(batch=B1))
+    assert lone.wanted(effects.Read)
+    lone = LoneMember().in_batch()
+    lone.feed(events.BatchFinished(batch=B1), events.Ended(batch=B1))
+    assert lone.wanted(effects.Read) == []
+
+
+def test_a_batch_that_began_after_the_fence_is_over_without_a_word() -> None:
+    lone = LoneMember().processing().plan()
+    lone.feed(events.InstanceFenced())
+    lone.feed(events.Begun(batch=B1))
+    assert lone.member.batch is None
+    assert lone.last == ()
+
+
+def test_a_begin_that_was_refused_leaves_nothing() -> None:
+    lone = LoneMember().processing().plan()
+    lone.feed(events.BeginRefused(batch=B1, why="draining"))
+    assert lone.member.batch is None
+    assert lone.wanted(effects.Read)
+
+
+@pytest.mark.parametrize(
+    ("answers", "cause"),
+    [
+        ((events.BatchFailed(batch=B1, why="it broke"),), ResetCause.BATCH_FAILED),
+        ((events.BatchFinished(batch=B1), events.EndRefused(batch=B1, why="it broke")), ResetCause.BATCH_REFUSED),
+    ],
+)
+def test_a_batch_that_ended_badly_is_discarded_and_a_reset_asked_for(
+    answers: tuple[events.Event, ...], cause: ResetCause
+) -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(*answers)
+    assert [(e.cause, e.detail) for e in lone.wanted(effects.RequestReset)] == [(cause, "it broke")]
+    lone.feed(events.Discarded(batch=B1))
+    assert lone.member.batch is None
+
+
+def test_a_cancelled_batch_that_is_quiet_is_discarded() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(later(SEEN, epoch=Epoch(2), claims={}))
+    lone.feed(events.BatchQuiet(batch=B1))
+    assert lone.wanted(effects.Discard)
+
+
+def test_a_failure_of_a_batch_that_is_cancelled_already_asks_for_no_reset() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(later(SEEN, epoch=Epoch(2), claims={}))
+    lone.feed(events.BatchFailed(batch=B1, why="interrupted"))
+    assert lone.wanted(effects.RequestReset) == []
+
+
+# -- sinks ------------------------------------------------------------------------------------------------------------
+
+
+def in_reset_of(epoch: int) -> LoneMember:
+    lone = LoneMember().processing()
+    view = replace(
+        view_of(claims_of(epoch=epoch)),
+        epoch=Epoch(epoch),
+        state=RegionState.RESETTING,
+        acknowledged=False,
+        counter=EventNumber(10 + epoch),
+    )
+    lone.see(replace(view, claims={}))
+    return lone.grant(view)
+
+
+def test_what_the_sinks_found_is_kept_for_its_own_epoch_only() -> None:
+    lone = in_reset_of(2)
+    found = {MINE[0]: Found(offset=Offset(3))}
+    lone.feed(events.SinksReset(epoch=Epoch(1), found=found))
+    assert lone.member.found is None
+    lone.feed(events.SinksReset(epoch=Epoch(2), found=found))
+    assert lone.member.found == found
+
+
+def test_a_sink_that_failed_asks_for_a_further_attempt() -> None:
+    lone = in_reset_of(2)
+    lone.feed(events.SinkFailed(epoch=Epoch(2), why="held"))
+    assert [e.cause for e in lone.wanted(effects.RequestReset)] == [ResetCause.SINK_FAILED]
+
+
+def test_a_sink_that_failed_in_an_epoch_that_is_over_counts_against_nobody() -> None:
+    lone = in_reset_of(2)
+    lone.feed(later(lone.view, epoch=Epoch(3), claims={}))
+    lone.feed(events.SinkFailed(epoch=Epoch(2), why="held"))
+    assert lone.wanted(effects.RequestReset) == []
+    assert lone.member.reset_epoch is None
+    lone.feed(events.SinkFailed(epoch=Epoch(1), why="held"))
+    assert lone.wanted(effects.RequestReset) == []
+
+
+# -- time and signals -------------------------------------------------------------------------------------------------
+
+
+def test_the_close_time_counts_from_the_first_signal() -> None:
+    lone = LoneMember().in_batch()
+    lone.feed(events.Terminated())
+    lone.now = 4.0
+    lone.feed(events.Terminated())
+    assert lone.member.terminated_at == 0.0
+
+
+def test_a_store_that_answers_anything_is_not_lost_any_more() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.StoreLost())
+    lone.now = 3.0
+    lone.feed(events.StoreLost())
+    assert lone.member.store_lost_at == 0.0
+    lone.feed(events.Renewed(sent_at=3.0, counter=EventNumber(10)))
+    assert lone.member.store_lost_at is None
+
+
+def test_a_member_that_left_its_group_has_no_assignment_and_joins_again_if_it_means_to_stay() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.LeftGroup())
+    assert (lone.member.assignment, lone.member.claimed) == (None, None)
+    assert lone.wanted(effects.Join) == [effects.Join()]
+    lone.feed(events.Terminated(), events.LeftGroup())
+    assert lone.wanted(effects.Join) == []

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import pytest
+
+from airflow_kcr.errors import UnknownCheckpoint
+from airflow_kcr.protocol.observations import LogView, TimeAnswer
+from airflow_kcr.protocol.region.plans import Plan, plan
+from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
+from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToDatetime, ToLatest
+from airflow_kcr.protocol.values import GroupPartition, Nonce, Offset, Sequence
+from tests.support.driver import BEGINNING, Driver
+from tests.support.judging import positions
+from tests.support.scripts import cuts_of_ten, running
+
+
+class Times:
+    """Look-ups that were made before."""
+
+    def __init__(self, answers: Mapping[GroupPartition, int]) -> None:
+        self._answers = answers
+
+    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
+        return TimeAnswer(offset=Offset(self._answers[partition]), found=instant)
+
+
+def planned(
+    driver: Driver, target: Target, *, scope: Scope = EVERYTHING, times: Mapping[GroupPartition, int] | None = None
+) -> Plan:
+    reset = PersonReset(
+        nonce=Nonce("r"),
+        target=target,
+        scope=scope,
+        state=PersonResetState.WAITING,
+        requester=Requester(),
+        requested_at=driver.clock.now,
+        order=0,
+    )
+    log = LogView(bounds=driver.logs, committed={}, times=Times(times or {}), read_at=driver.clock.now)
+    return plan(driver.region, driver.clock.now, reset, log)
+
+
+def test_a_plan_shows_every_partition_with_where_it_is_and_where_it_would_go() -> None:
+    driver = running(partitions=2)
+    cut = cuts_of_ten(driver, 1)[0]
+    driver.process()
+    found = planned(driver, ToCheckpoint(sequence=cut), scope=parse_scope(topics=["t:1"]))
+    assert [(line.current, line.entry.offset, line.in_scope) for line in found.entries] == [
+        (20, 20, False),
+        (20, 10, True),
+    ]
+    assert (found.region, found.epoch) == (driver.name, driver.region.epoch)
+    assert found.reset.target == ToCheckpoint(sequence=cut)
+
+
+def test_what_it_would_process_again_and_pass_over_is_counted() -> None:
+    driver = running(partitions=2)
+    driver.process()
+    back = planned(driver, ShiftBy(by=-4))
+    assert (back.replays, back.skips) == (8, 0)
+    forth = planned(driver, ToLatest())
+    assert (forth.replays, forth.skips) == (0, 1_980)
+
+
+def test_what_is_clamped_says_what_was_asked_for() -> None:
+    driver = running(partitions=1, members=1)
+    driver.process()
+    line = planned(driver, ShiftBy(by=-50)).entries[0]
+    assert (line.entry.offset, line.entry.clamped_from) == (0, -40)
+
+
+def test_the_checkpoints_and_runs_that_it_undoes_are_named_in_the_order_of_their_cuts() -> None:
+    driver = running()
+    cuts = []
+    for run in ("r2", "r1", "r3"):
+        driver.process()
+        driver.request_cut(run, requester=Requester(dag_id="cut", run_id=run))
+        cuts.append(driver.complete())
+        driver.publish()
+    driver.process()
+    cuts.append(driver.cut("by-hand"))
+    found = planned(driver, ToCheckpoint(sequence=cuts[0]))
+    assert found.undoes == tuple(cuts[1:])
+    assert [run.run_id for run in found.runs] == ["r1", "r3"]
+    assert planned(driver, ToCheckpoint(sequence=cuts[-1])).undoes == ()
+
+
+def test_what_the_log_no_longer_has_is_shown_as_unreachable() -> None:
+    driver = running(partitions=2)
+    cut = cuts_of_ten(driver, 1)[0]
+    driver.process()
+    driver.grow(driver.partition(0), start=15, end=1_000)
+    found = planned(driver, ToCheckpoint(sequence=cut))
+    assert [(u.partition, u.offset) for u in found.unreachable] == [(driver.partition(0), 10)]
+
+
+def test_times_are_looked_up_by_the_caller() -> None:
+    driver = running(partitions=1, members=1)
+    driver.process()
+    line = planned(driver, ToDatetime(instant=BEGINNING), times={driver.partition(0): 6}).entries[0]
+    assert line.entry.offset == 6
+    with pytest.raises(KeyError):
+        planned(driver, ToDatetime(instant=BEGINNING))
+
+
+def test_what_could_not_be_applied_can_not_be_planned() -> None:
+    with pytest.raises(UnknownCheckpoint):
+        planned(running(), ToCheckpoint(sequence=Sequence(99)))
+
+
+def test_planning_changes_nothing() -> None:
+    driver = running()
+    driver.process()
+    before = driver.region
+    planned(driver, ShiftBy(by=-4))
+    assert driver.region == before
+    assert positions(driver) == [10, 10, 10, 10]

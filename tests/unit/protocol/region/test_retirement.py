@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
+from airflow_kcr.protocol.region import events, retirement
+from airflow_kcr.protocol.region.rows import CheckpointState, PersonResetState, Requester, RequestState
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.rules import RetentionRules
+from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToInitial, ToRun
+from airflow_kcr.protocol.values import Nonce, Sequence
+from tests.support.driver import Driver
+from tests.support.judging import happened, judge, open_cut
+from tests.support.scripts import cuts_of_ten, hourly, rewind, running
+
+HOUR = timedelta(hours=1)
+
+
+def keeping(driver: Driver, keep: int = 1, max_age: timedelta | None = None) -> Region:
+    """Return the driver's region with other retention rules."""
+    region = driver.region
+    rules = replace(region.rules, retention=RetentionRules(keep=keep, max_age=max_age))
+    return replace(region, spec=replace(region.spec, rules=rules))
+
+
+def due(driver: Driver, keep: int = 1, max_age: timedelta | None = None) -> tuple[Sequence, ...]:
+    return retirement.due(keeping(driver, keep, max_age), driver.clock.now)
+
+
+# -- by count and age -------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_beyond_the_count_go() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 5)
+    assert due(driver, keep=3) == tuple(cuts[:2])
+    assert due(driver, keep=5) == due(driver, keep=50) == ()
+
+
+def test_whatever_the_count_the_base_and_what_it_was_built_from_stay() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 4)
+    assert due(driver, keep=1) == tuple(cuts[:2])
+    kept = retirement.protected(driver.region)
+    assert kept[cuts[-1]] == "it is the base"
+    assert kept[cuts[-2]] == f"the base {cuts[-1]} was built from it"
+
+
+def test_what_is_older_than_the_age_goes() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 2)
+    driver.wait(3_600)
+    cuts += [driver.cut(f"later-{n}") for n in range(2)]
+    assert due(driver, keep=50, max_age=HOUR / 2) == tuple(cuts[:2])
+    assert due(driver, keep=50, max_age=2 * HOUR) == ()
+
+
+def test_an_aborted_cut_goes_when_enough_newer_complete_ones_are_there_or_by_age() -> None:
+    driver = running()
+    driver.request_cut("aborted")
+    aborted = open_cut(driver)
+    driver.wait(181)
+    assert due(driver, keep=1) == ()
+    assert due(driver, keep=50, max_age=timedelta(0)) == ()
+    driver.clock.advance(1)
+    assert due(driver, keep=50, max_age=timedelta(0)) == (aborted,)
+    driver.beat()
+    cuts_of_ten(driver, 2)
+    assert aborted in due(driver, keep=2)
+    assert aborted not in due(driver, keep=3)
+
+
+def test_a_region_without_a_checkpoint_retires_nothing() -> None:
+    assert due(running()) == ()
+    assert retirement.protected(Driver().region) == {}
+
+
+# -- what must stay ---------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_usable_one_stays_even_where_the_base_is_a_reset() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 3)
+    rewind(driver, ToCurrent())
+    newest = driver.region.checkpoints[max(driver.region.offsets)].sequence
+    assert newest not in cuts
+    assert retirement.protected(driver.region)[newest] == "it is the newest usable one"
+
+
+def test_what_is_open_or_not_published_stays() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n")
+    sequence = open_cut(driver)
+    assert sequence is not None
+    assert retirement.protected(driver.region)[sequence] == "it is open"
+    driver.complete()
+    unpublished = replace(driver.region, base=Sequence(1))
+    assert retirement.protected(unpublished)[sequence] == "it is not published yet"
+
+
+def test_a_pinned_one_stays_and_counts() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 4)
+    driver.store.pin(driver.name, cuts[0], "golden", "audited")
+    assert retirement.protected(driver.region)[cuts[0]] == "it is pinned as golden"
+    assert due(driver, keep=1) == (cuts[1],)
+    assert due(driver, keep=4) == ()
+    driver.store.pin(driver.name, cuts[0], "", "")
+    assert due(driver, keep=1) == tuple(cuts[:2])
+
+
+def test_one_that_is_being_restored_stays_and_so_does_what_the_base_was_built_from() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 4)
+    driver.reset(ToCheckpoint(sequence=cuts[0]), nonce="r")
+    assert retirement.protected(driver.region)[cuts[0]] == "reset r goes to it"
+    driver.complete()
+    driver.settle_reset()
+    assert driver.region.person_resets[Nonce("r")].state is PersonResetState.DONE
+    base = driver.region.base
+    assert retirement.protected(driver.region)[cuts[0]] == f"the base, reset {base}, was built from it"
+    assert cuts[0] not in due(driver, keep=1)
+    judge(driver)
+
+
+def test_whatever_a_run_may_mean_stays_until_its_reset_is_done() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 3)
+    driver.process()
+    driver.request_cut("r1", requester=Requester(dag_id="cut", run_id="r1"))
+    cuts.append(driver.complete())
+    driver.publish()
+    assert cuts[0] not in retirement.protected(driver.region)
+    driver.reset(ToRun(dag_id="cut", run_id="r1"), nonce="r")
+    kept = retirement.protected(driver.region)
+    assert set(cuts) <= kept.keys()
+    assert kept[cuts[0]] == "reset r goes to it"
+
+
+def test_a_reset_to_no_checkpoint_keeps_none() -> None:
+    driver = running()
+    cuts = cuts_of_ten(driver, 3)
+    driver.reset(ToInitial())
+    assert cuts[0] not in retirement.protected(driver.region)
+
+
+# -- what goes --------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_and_contributions_go_the_digest_and_the_answer_stay() -> None:
+    driver = hourly(keep=2)
+    cuts = cuts_of_ten(driver, 4)
+    digest = driver.region.checkpoints[cuts[0]].digest
+    driver.store.retire(driver.name)
+    region = driver.region
+    assert [region.checkpoints[c].state for c in cuts[:2]] == [CheckpointState.RETIRED] * 2
+    assert region.checkpoints[cuts[0]].digest == digest
+    for table in (region.offsets, region.frozen, {s for s, _ in region.contributions}):
+        assert not set(cuts[:2]) & set(table)
+        assert set(cuts[2:]) <= set(table)
+    assert region.requests[Nonce("n0")].state is RequestState.ANSWERED
+    assert happened(driver, events.CheckpointsRetired) == [events.CheckpointsRetired(sequences=tuple(cuts[:2]))]
+    judge(driver)
+
+
+def test_retiring_twice_retires_once() -> None:
+    driver = hourly(keep=2)
+    cuts_of_ten(driver, 4)
+    for _ in range(2):
+        driver.store.retire(driver.name)
+    assert len(happened(driver, events.CheckpointsRetired)) == 1
+
+
+# -- pins -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_has_a_name_and_a_reason_and_is_an_event() -> None:
+    driver = running()
+    cut = cuts_of_ten(driver, 1)[0]
+    for _ in range(2):
+        driver.store.pin(driver.name, cut, "golden", "audited")
+    row = driver.region.checkpoints[cut]
+    assert (row.pinned_as, row.pin_reason) == ("golden", "audited")
+    assert happened(driver, events.CheckpointPinned) == [
+        events.CheckpointPinned(sequence=cut, name="golden", reason="audited")
+    ]
+
+
+def test_only_what_has_offsets_is_pinned() -> None:
+    driver = hourly(keep=1)
+    cuts = cuts_of_ten(driver, 3)
+    driver.store.retire(driver.name)
+    with pytest.raises(UnknownCheckpoint, match="no checkpoint 99"):
+        driver.store.pin(driver.name, Sequence(99), "x", "")
+    with pytest.raises(CheckpointNotUsable, match="is retired; only a complete one can be pinned"):
+        driver.store.pin(driver.name, cuts[0], "x", "")
+    driver.request_cut("n")
+    with pytest.raises(CheckpointNotUsable, match="is open"):
+        driver.store.pin(driver.name, driver.region.open_cut or Sequence(0), "x", "")

@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused, LeaseExpired, OutcomeUnknown, RegionInState
+from airflow_kcr.ports import Rule
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.lifecycle import Memory
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import (
+    BoundOffset,
+    Outcome,
+    PersonReset,
+    PersonResetState,
+    RegionState,
+    Requester,
+    RequestState,
+    ResetCause,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.scopes import EVERYTHING
+from airflow_kcr.protocol.targets import ShiftBy, ToOffset
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Nonce,
+    Offset,
+    RegionName,
+    Sequence,
+)
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.regions import SpecUpdate
+from tests.support.driver import Clock, Driver
+from tests.support.judging import causes, happened, judge, positions, state
+from tests.support.scripts import bound, cuts_of_ten, hourly, located, running
+
+Verb = Callable[[Driver], object]
+
+
+class Forgetful(MemoryTransactions):
+    """A store that loses the answer to the next COMMITs, after or before it did everything."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.losses = 0
+        self.commits = False
+
+    def decide(self, name: RegionName, rule: Rule) -> Region:
+        return self._lossy(lambda: super(Forgetful, self).decide(name, rule))
+
+    def permit(
+        self,
+        name: RegionName,
+        member: MemberId,
+        batch: BatchId,
+        partitions: frozenset[GroupPartition] | None,
+        rule: Rule,
+    ) -> Region:
+        return self._lossy(lambda: super(Forgetful, self).permit(name, member, batch, partitions, rule))
+
+    def _lossy(self, run: Callable[[], Region]) -> Region:
+        if not self.losses:
+            return run()
+        self.losses -= 1
+        if self.commits:
+            run()
+        raise OutcomeUnknown
+
+
+@dataclass
+class Story:
+    """A region on such a store, told twice: with a lost answer to the last verb, and without."""
+
+    begin: Callable[[Driver], None]
+    verb: Verb
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    tells_twice: bool = field(default=False, kw_only=True)
+    """Whether a repetition adds an event that says the same again, and changes nothing else."""
+
+    def told(self, *, commits: bool | None) -> Driver:
+        """Tell it; `commits`: whether the transaction whose answer was lost was committed; None: none is lost."""
+        clock = Clock()
+        store = Forgetful(clock)
+        driver = Driver(partitions=2, members=2, delivery=self.delivery, clock=clock, transactions=store)
+        self.begin(driver)
+        store.losses, store.commits = int(commits is not None), bool(commits)
+        self.verb(driver)
+        return driver
+
+
+def nothing(driver: Driver) -> None:
+    """Leave the region as it was declared."""
+
+
+def up(driver: Driver) -> None:
+    driver.up()
+
+
+def processed(driver: Driver) -> None:
+    driver.up()
+    driver.process()
+
+
+def in_batch(driver: Driver) -> None:
+    driver.up()
+    driver.begin(driver.member(0))
+
+
+def draining(driver: Driver) -> None:
+    processed(driver)
+    driver.request_cut("n")
+
+
+def almost_complete(driver: Driver) -> None:
+    draining(driver)
+    driver.contribute(driver.member(0))
+
+
+def complete(driver: Driver) -> None:
+    draining(driver)
+    driver.complete()
+
+
+def resetting(driver: Driver) -> None:
+    processed(driver)
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+    for member in driver.all_members():
+        driver.claim(member)
+
+
+def almost_reset(driver: Driver) -> None:
+    resetting(driver)
+    driver.acknowledge(driver.member(0))
+
+
+def first(driver: Driver) -> MemberId:
+    return driver.member(0)
+
+
+def apply(driver: Driver) -> object:
+    return driver.reset(ToOffset(offset=Offset(3)), nonce="r")
+
+
+def arrival(driver: Driver) -> object:
+    return driver.store.register(driver.name, Arrival(member=first(driver), token="mine", takeover=True))
+
+
+STORIES = {
+    "start": Story(nothing, lambda d: d.store.start(d.name)),
+    "pause": Story(processed, lambda d: d.store.pause(d.name)),
+    "stop": Story(processed, lambda d: d.store.stop(d.name)),
+    "register": Story(up, arrival),
+    "leave": Story(up, lambda d: d.leave(first(d))),
+    "claim": Story(up, lambda d: d.claim(first(d)), tells_twice=True),
+    "acknowledge": Story(resetting, lambda d: d.acknowledge(first(d))),
+    "last acknowledgement": Story(almost_reset, lambda d: d.acknowledge(d.member(1))),
+    "answer": Story(resetting, lambda d: d.answer(first(d)), Delivery.EXACTLY_ONCE),
+    "request reset": Story(
+        processed,
+        lambda d: d.store.request_reset(d.name, d.caller(first(d)), ResetCause.BATCH_FAILED, "it broke"),
+        tells_twice=True,
+    ),
+    "begin": Story(up, lambda d: d.begin(first(d))),
+    "end": Story(in_batch, lambda d: d.end(d.batches[0].batch)),
+    "discard": Story(in_batch, lambda d: d.discard(d.batches[0].batch)),
+    "request cut": Story(processed, lambda d: d.request_cut("n")),
+    "contribute": Story(draining, lambda d: d.contribute(first(d))),
+    "last contribution": Story(almost_complete, lambda d: d.contribute(d.member(1))),
+    "publish": Story(complete, lambda d: d.publish()),
+    "echo": Story(complete, lambda d: d.echo(first(d)), tells_twice=True),
+    "pin": Story(complete, lambda d: d.store.pin(d.name, Sequence(2), "golden", "audited")),
+    "apply reset": Story(processed, apply),
+    "change spec": Story(
+        up,
+        lambda d: d.store.change_spec(d.name, SpecUpdate(at_once=replace(d.region.spec, text="new", revision=2))),
+    ),
+}
+
+
+def telling(region: Region) -> Region:
+    """Return a region without what only says how often it was told something."""
+    return replace(region, counter=EventNumber(0))
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["committed", "lost"])
+@pytest.mark.parametrize("name", STORIES)
+def test_a_verb_whose_answer_was_lost_is_asked_again_and_done_once(name: str, commits: bool) -> None:
+    story = STORIES[name]
+    driver, control = story.told(commits=commits), story.told(commits=None)
+    if story.tells_twice and commits:
+        assert telling(driver.region) == telling(control.region)
+        assert driver.events[: len(control.events)] == control.events
+    else:
+        assert driver.region == control.region
+        assert driver.events == control.events
+    assert driver.batches == control.batches
+    judge(driver)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_answer_that_is_lost_twice_is_the_callers_to_find_out(commits: bool) -> None:
+    clock = Clock()
+    store = Forgetful(clock)
+    driver = Driver(clock=clock, transactions=store)
+    store.losses, store.commits = 2, commits
+    with pytest.raises(OutcomeUnknown):
+        driver.store.start(driver.name)
+    driver.store.start(driver.name)
+    assert driver.region.epoch == 1
+
+
+def test_a_region_is_declared_once() -> None:
+    driver = Driver()
+    assert driver.store.names() == (driver.name,)
+    assert driver.store.epoch(driver.name) == 0
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_end_that_was_accepted_before_is_no_error_and_one_that_was_refused_is() -> None:
+    driver = running()
+    batch = driver.begin(driver.member(0))
+    driver.end(batch)
+    driver.end(batch)
+    assert positions(driver)[:2] == [10, 10]
+    with pytest.raises(BatchRefused):
+        driver.store.end_batch(driver.name, batch, driver.member(0), Incarnation(9))
+    with pytest.raises(BatchRefused):
+        driver.store.end_batch(driver.name, BatchId("unknown"), driver.member(0), Incarnation(1))
+    other = driver.begin(driver.member(0))
+    driver.discard(other)
+    with pytest.raises(BatchRefused):
+        driver.end(other)
+    driver.discard(other)
+    assert driver.row(other).outcome is Outcome.DISCARDED
+
+
+def test_the_answer_to_a_begin_is_its_row() -> None:
+    driver = running()
+    batch = driver.begin(driver.member(0))
+    assert [b for b in driver.store.batches(driver.name) if b.batch == batch] == [driver.region.running[batch]]
+
+
+# -- what members tell ------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_answered_by_what_the_member_now_sees() -> None:
+    driver = running()
+    assert driver.store.view(driver.name, driver.member(0)).claims.keys() == driver.claims(driver.member(0)).keys()
+
+
+def test_who_keeps_its_slot_gives_up_the_lease_only() -> None:
+    driver = running()
+    driver.store.keep_slot(driver.name, driver.member(0), Incarnation(1))
+    assert driver.region.claims[driver.partition(0)].owner == driver.member(0)
+    with pytest.raises(LeaseExpired):
+        driver.begin(driver.member(0))
+
+
+def test_a_position_out_of_its_log_is_told_and_one_in_it_changes_nothing() -> None:
+    driver = running()
+    driver.process()
+    told = {driver.partition(0): LogBounds(start=Offset(0), end=Offset(50))}
+    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), told)
+    assert state(driver) is RegionState.RUNNING
+    told = {driver.partition(0): LogBounds(start=Offset(20), end=Offset(50))}
+    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), told)
+    assert state(driver) is RegionState.HALTED
+
+
+def test_a_restored_store_and_an_outsider_halt_the_region() -> None:
+    driver = running()
+    later = Memory(member=driver.member(0), epoch=Epoch(9), incarnation=Incarnation(1), sequence=Sequence(1))
+    driver.store.report_later(driver.name, later)
+    assert state(driver) is RegionState.HALTED
+    other = running()
+    other.store.report_outsider(other.name, "a stranger")
+    assert state(other) is RegionState.HALTED
+
+
+def test_bounds_are_stored_by_who_may_act_in_this_epoch() -> None:
+    driver = hourly(partitions=1, members=1)
+    located(driver, bound(1), 7)
+    stale = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
+    with pytest.raises(Exception, match="epoch 0"):
+        driver.store.store_bounds(driver.name, stale, bound(2), {driver.partition(0): BoundOffset(offset=Offset(9))})
+
+
+def test_a_commit_after_a_reset_is_noted_with_its_failure() -> None:
+    driver = running()
+    driver.store.note_seek_commit(driver.name, driver.caller(driver.member(0)), "the coordinator moved")
+    assert happened(driver, events.SeekCommitted) == [
+        events.SeekCommitted(epoch=Epoch(1), member=driver.member(0), failure="the coordinator moved")
+    ]
+
+
+def test_an_echo_is_repaired_while_the_groups_are_empty() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n")
+    cut = driver.complete()
+    driver.store.repair_echo(driver.name, cut, driver.region.offsets[cut])
+    assert driver.region.checkpoints[cut].committed == "yes"
+
+
+# -- people and DAG runs ----------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_answered_by_where_it_stands() -> None:
+    driver = running()
+    row = driver.store.request_cut(driver.name, Nonce("n"), then=Wanted.PAUSED, requester=Requester(who="me"))
+    assert (row.state, row.then, row.requester.who) == (RequestState.OPEN, Wanted.PAUSED, "me")
+
+
+def test_checkpoints_are_retired_by_the_rules_of_the_region() -> None:
+    driver = hourly(keep=1)
+    cuts = cuts_of_ten(driver, 3)
+    driver.store.retire(driver.name)
+    assert cuts[0] not in driver.region.offsets
+
+
+class NoTimes:
+    """No look-up was made."""
+
+    def first_at_or_after(self, partition: GroupPartition, instant: object) -> TimeAnswer:
+        raise KeyError(partition)
+
+
+def test_a_plan_changes_nothing_and_is_of_the_present_epoch() -> None:
+    driver = running()
+    driver.process()
+    wanted = PersonReset(
+        nonce=Nonce("r"),
+        target=ShiftBy(by=-3),
+        scope=EVERYTHING,
+        state=PersonResetState.WAITING,
+        requester=Requester(),
+        requested_at=driver.clock.now,
+        order=0,
+    )
+    before = driver.region
+    log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
+    plan = driver.store.plan_reset(driver.name, wanted, log)
+    assert (plan.epoch, plan.replays) == (driver.store.epoch(driver.name), 12)
+    assert driver.region == before
+
+
+def test_a_kill_and_a_delete() -> None:
+    driver = running()
+    driver.store.kill(driver.name)
+    with pytest.raises(RegionInState):
+        driver.store.delete(driver.name)
+    driver.clock.advance(60)
+    driver.store.delete(driver.name)
+    assert driver.store.names() == ()
+
+
+def test_anybody_settles_what_is_due_and_a_renewal_says_what_is() -> None:
+    driver = running()
+    driver.request_cut("n")
+    lease = timedelta(seconds=10)
+    driver.clock.advance(5)
+    beats = [driver.store.renew(driver.name, member, Incarnation(1), lease) for member in driver.all_members()]
+    assert {beat.due_at for beat in beats} == {driver.clock.now + lease / 2}
+    counter = driver.region.counter
+    assert driver.store.settle(driver.name).counter == counter
+    driver.clock.advance(15)
+    driver.store.settle(driver.name)
+    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
+
+
+def test_a_wait_is_a_hint_only() -> None:
+    driver = running()
+    driver.store.wait(driver.name, EventNumber(0), timedelta(seconds=1))
+    assert causes(driver) == ["start"]
