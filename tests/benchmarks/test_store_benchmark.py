@@ -121,7 +121,7 @@ def test_cut_reset_and_view(durable_url: str) -> None:
         with driver_over(durable_url, partitions=total) as driver:
             rows.append((total, *_cuts_and_resets(driver)))
     show(
-        "completion, reset begin, a plan, a member's view: ms, median of whole transactions; MiB at a completion's peak",
+        "completion, reset begin, a plan, a view: ms, median of whole transactions; MiB at a completion",
         ("partitions", "completion", "reset begin", "plan", "view", "MiB"),
         rows,
     )

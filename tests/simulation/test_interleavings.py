@@ -11,9 +11,9 @@ from tests.support.simulation.interleavings import Explorer
 SCOPES = [
     pytest.param(("cut",), 2, id="cut"),
     pytest.param(("rebalance",), 2, id="rebalance"),
-    pytest.param(("rebalance", "cut"), 1, id="rebalance and cut"),
-    pytest.param(("reset", "cut"), 1, id="reset and cut"),
-    pytest.param(("rebalance", "failure"), 1, id="rebalance and failing batch"),
+    pytest.param(("reset",), 1, id="person's reset"),
+    pytest.param(("forced",), 1, id="forced reset"),
+    pytest.param(("failure",), 1, id="failing batch"),
 ]
 
 

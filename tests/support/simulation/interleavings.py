@@ -361,9 +361,10 @@ class Explorer:
         wanted = [(p, o) for p in PARTITIONS for o in range(self.records)]
         if self.delivery is not Delivery.AT_MOST_ONCE:
             flaws += [f"{p}@{o} was never written" for p, o in wanted if written[p, o] == 0]
-        begun = Counter((p, r.from_) for b in batches for p, r in b.ranges.items())
+        begun: Counter[tuple[GroupPartition, int]] = Counter()
+        begun.update((p, int(r.from_)) for b in batches for p, r in b.ranges.items())
         return flaws + [
-            f"{place} was written more often than begun" for place in written if written[place] > begun[place]
+            f"{place} was written more often than begun" for place, n in written.items() if n > begun[place]
         ]
 
 
