@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.region import claims, coverage
+from airflow_kcr.protocol.region import coverage, resets
 from tests.support.simulation.interleavings import Explorer
 
 SCOPES = [
     pytest.param(("cut",), 2, id="cut"),
     pytest.param(("rebalance",), 2, id="rebalance"),
-    pytest.param(("reset",), 1, id="person's reset"),
-    pytest.param(("forced",), 1, id="forced reset"),
-    pytest.param(("failure",), 1, id="failing batch"),
+    pytest.param(("rebalance", "reset", "cut"), 1, id="rebalance, person's reset and cut"),
+    pytest.param(("rebalance", "forced", "cut"), 1, id="rebalance, forced reset and cut"),
+    pytest.param(("rebalance", "failure", "cut"), 1, id="rebalance, failing batch and cut"),
 ]
 
 
@@ -34,15 +34,17 @@ def test_no_order_of_steps_breaks_another_delivery(delivery: Delivery) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("reset", ["reset", "forced", "failure"])
-def test_no_order_of_a_rebalance_a_reset_and_a_cut_breaks_an_invariant(reset: str) -> None:
-    assert Explorer(("rebalance", reset, "cut"), records=1).explore(most=5_000_000).wrong == []
+def test_no_order_breaks_an_invariant_with_more_records_either(reset: str) -> None:
+    assert Explorer(("rebalance", reset, "cut"), records=2).explore(most=5_000_000).wrong == []
 
 
-def test_the_explorer_sees_a_claim_that_does_not_reset_where_another_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "_is_contested", lambda *_: False)
-    assert Explorer(("rebalance",), records=2).explore().wrong != []
+def test_the_explorer_sees_a_reset_that_moves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    explorer = Explorer(("failure",), records=1)
+    monkeypatch.setattr(resets, "_placed", lambda region, seek: region)
+    assert explorer.explore().wrong != []
 
 
-def test_the_explorer_sees_a_region_that_goes_on_before_everybody_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "busy", lambda *_: iter(()))
-    assert Explorer(("rebalance",), records=2).explore().wrong != []
+def test_the_explorer_sees_a_region_that_never_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    explorer = Explorer(("rebalance",), records=1)
+    monkeypatch.setattr(coverage, "busy", lambda *_: iter(("somebody",)))
+    assert explorer.explore().wrong != []

@@ -38,7 +38,7 @@ from airflow_kcr.protocol.region.rows import (
     Requester,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import Region, Spec
+from airflow_kcr.protocol.region.state import Region, Spec, base_offsets
 from airflow_kcr.protocol.rules import GroupRules, RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
@@ -289,19 +289,35 @@ class Explorer:
     # -- all of them ---------------------------------------------------------------------------------------------
 
     def key(self) -> tuple[object, ...]:
-        """Return what tells two states apart: everything but numbers that only count, and the order of asking."""
-        region = self.region
-        ledger = sorted(
-            (str(b.member), b.epoch, b.outcome or "", tuple(b.ranges.items()), tuple(b.undone_from.items()))
-            for b in self.store.batches(NAME)
+        """Return what tells two states apart: all that decides what can still happen, and what the sink holds.
+
+        Numbers that only count (epochs, sequences, events) are compared with the present one instead; how often a
+        record was written is left to the first way that leads here.
+        """
+        region, world = self.region, self.world
+        epoch = region.epoch
+        claims = sorted(
+            (p, str(c.owner), c.epoch == epoch, c.resume, c.position, c.begun_to) for p, c in region.claims.items()
         )
-        rows = (region.members, region.claims, region.resets, region.person_resets, region.echoes, region.contributions)
-        requests = sorted((str(n), str(r.state), r.sequence or 0) for n, r in region.requests.items())
-        head = (region.state, region.wanted, region.epoch, region.lineage, region.next_sequence, region.base)
-        cuts = sorted((s, str(c.state), str(c.committed)) for s, c in region.checkpoints.items())
-        # `order` and `begun_after` count events; the tables are compared without them.
-        tables = tuple(tuple((str(k), _plain(v)) for k, v in sorted(t.items(), key=str)) for t in rows)
-        return (*head, tuple(cuts), tuple(requests), tables, tuple(ledger), replace(self.world, made=0))
+        members = [(m.acknowledged == epoch, m.claimed == epoch) for _, m in sorted(region.members.items())]
+        running = sorted((str(b.member), b.epoch == epoch, str(b.ranges)) for b in region.running.values())
+        cut = None if region.cut is None else (region.cut.purpose, len(region.cut.roster), str(region.cut.phase))
+        parts = sorted(str(m) for s, m in region.contributions if s == region.open_cut)
+        complete = sum(1 for c in region.checkpoints.values() if c.state is CheckpointState.COMPLETE)
+        base = None if region.base is None or region.base_epoch is not None else region.checkpoints[region.base]
+        echoed = () if base is None else tuple(region.echoes.get(base.sequence, OffsetMap()).items())
+        committed = None if base is None else base.committed
+        asked = sorted((str(n), str(r.state)) for n, r in region.requests.items())
+        persons = [str(r.state) for r in region.person_resets.values()]
+        return (
+            region.state,
+            tuple(claims),
+            tuple(members),
+            tuple(running),
+            (cut, tuple(parts), complete, committed, echoed, tuple(base_offsets(region).items())),
+            (tuple(asked), tuple(persons), region.failures),
+            (world.assigned, tuple(g == world.generation for g in world.claimed), world.left, frozenset(world.written)),
+        )
 
     def explore(self, most: int = 200_000) -> Explored:
         """Return what was found in every state that can be reached."""
@@ -366,8 +382,3 @@ class Explorer:
         return flaws + [
             f"{place} was written more often than begun" for place, n in written.items() if n > begun[place]
         ]
-
-
-def _plain(row: object) -> str:
-    """Return a row as text, without what only counts events."""
-    return str(replace(row, order=0)) if isinstance(row, PersonReset) else str(row)
