@@ -162,7 +162,6 @@ EXPECTED: tuple[object, ...] = (
             events.MemberLeft,
             events.PersonResetAccepted,
             events.PersonResetFailed,
-            events.PublishLate,
             events.ResetDone,
             events.SeekWritten,
             events.Skipped,

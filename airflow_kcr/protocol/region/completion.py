@@ -148,7 +148,9 @@ def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:
     for member in sorted(contributions):
         shared = sorted(total.keys() & contributions[member].offsets.keys())
         if shared:
-            raise OverlappingOffsets(f"{', '.join(map(str, shared))}: {member} is not the only one to contribute it")
+            raise OverlappingOffsets(
+                f"{', '.join(map(str, shared))}: more than one owner's offset, {member}'s among them"
+            )
         total.update(contributions[member].offsets)
     return OffsetMap(total)
 

@@ -18,7 +18,7 @@ from airflow_kcr.store.postgres import tables
 from tests.support import docs_pages
 from tests.support.simulation import run
 
-SEEDS = range(10)
+SEEDS = range(40)
 
 
 @pytest.mark.parametrize("path", docs_pages.pages(), ids=lambda path: path.stem)

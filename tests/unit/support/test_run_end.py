@@ -30,6 +30,13 @@ def test_inner(database_url: str, postgres_server: object) -> None:
 """
 
 
+# A run that was started in the background inherits an ignored SIGINT; what is tested here is Ctrl-C at a terminal.
+RUN = (
+    "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "sys.exit(pytest.main(sys.argv[1:]))"
+)
+
+
 class InnerRun:
     """A pytest run with two workers, ended by the time the `with` block is."""
 
@@ -41,7 +48,7 @@ class InnerRun:
         # A run beneath a worker of another run must not take itself for a worker.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, str(test_file)],
+            [sys.executable, "-c", RUN, *options, str(test_file)],
             cwd=top,
             env=inherited | {"KCR_TEST_TELL": str(self._told)},
             stdout=subprocess.PIPE,
