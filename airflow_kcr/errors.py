@@ -9,12 +9,16 @@
     │   ├── InvalidIdentifier       a name that Kafka or Postgres would mangle
     │   ├── InvalidTarget           a reset target or scope that means nothing here
     │   ├── InvalidOffsetsFile      a reset CSV that can't be read; nothing of it is used
-    │   └── UnknownTopics           topics are listed that do not exist
+    │   ├── UnknownTopics           topics are listed that do not exist
+    │   ├── PipelineUnusable        the pipeline does not import, or can't be called as a pipeline
+    │   ├── CredentialsRefused      Kafka does not let the client in, or not do what it needs
+    │   └── ToolMissing             a program that is needed is not installed
     ├── RefusedError                the request is sound, the region's state forbids it (exit status 3)
     │   ├── UnknownRegion, RegionExists, RegionInState
     │   ├── GroupInOtherRegion, UnknownMember, MemberInUse
     │   ├── UnknownCheckpoint, CheckpointNotUsable, CutRefused
     │   ├── StalePlan, ResetInProgress, UpsertNeedsConsent
+    │   ├── GroupNotEmpty, OutsiderInGroup
     │   └── FencedError
     │       ├── StaleEpoch, StaleIncarnation, LeaseExpired, NotClaimed
     │       └── BatchRefused
@@ -22,6 +26,13 @@
     │   ├── IllegalEvent, OffsetRegression, OffsetOutsideLog
     │   ├── OverlappingOffsets, ConflictingContribution, StrangeContribution
     │   └── NumberOutOfRange
+    ├── BatchError                  a batch did not do its work
+    │   └── BatchCancelled, BatchFailed
+    ├── SinkError                   a sink could not do its part
+    │   └── SinkAhead
+    ├── ServiceFailed               an embedded service did not start, or a download failed
+    ├── TimedOut                    what was waited for did not happen in time (exit status 5)
+    ├── BrokerUnavailable           Kafka can't be reached, or did not answer in time (exit status 4)
     └── StoreError                  the store can't serve (exit status 4)
         ├── StoreUnavailable, StoreBusy
         ├── OutcomeUnknown          the COMMIT's answer was lost; read before repeating
@@ -80,6 +91,18 @@ class UnknownTopics(ConfigurationError):
     """Topics are listed in the spec that do not exist; the message names each with its group."""
 
 
+class PipelineUnusable(ConfigurationError):
+    """The pipeline does not import, or can't be called with a batch and its context; nothing was consumed."""
+
+
+class CredentialsRefused(ConfigurationError):
+    """Kafka refused the client's credentials, or lacks a right that it needs; the message names which."""
+
+
+class ToolMissing(ConfigurationError):
+    """A program that is needed is not installed; the message says what to install."""
+
+
 class RefusedError(KcrError):
     """The request is sound, but the region's present state forbids it."""
 
@@ -130,6 +153,14 @@ class ResetInProgress(RefusedError):
 
 class UpsertNeedsConsent(RefusedError):
     """A sink of this region keeps no history; a rewind needs the explicit consent that the message names."""
+
+
+class GroupNotEmpty(RefusedError):
+    """The consumer group has members, so its offsets can't be altered from outside."""
+
+
+class OutsiderInGroup(RefusedError):
+    """A foreign consumer is in a group of the region; the message names it with its host and client id."""
 
 
 class FencedError(RefusedError):
@@ -186,6 +217,42 @@ class StrangeContribution(ProtocolError):
 
 class NumberOutOfRange(ProtocolError):
     """A number is negative or larger than the store can hold."""
+
+
+class BatchError(KcrError):
+    """A batch did not do its work; when this is raised, nothing of it runs any more."""
+
+
+class BatchCancelled(BatchError):
+    """The batch was cancelled."""
+
+
+class BatchFailed(BatchError):
+    """The pipeline raised, a task failed for good, or the batch processed nothing; the message says which."""
+
+
+class SinkError(KcrError):
+    """A sink could not do its part of a reset, a cut or a publication."""
+
+
+class SinkAhead(SinkError):
+    """A sink has seen a later epoch or lineage than the region's; `fence` and `lineage` say where it stands."""
+
+    def __init__(self, message: str, *, fence: int, lineage: int) -> None:
+        self.fence, self.lineage = fence, lineage
+        super().__init__(message)
+
+
+class ServiceFailed(KcrError):
+    """An embedded service did not start or stop, or something it needs could not be downloaded."""
+
+
+class TimedOut(KcrError):
+    """What was waited for did not happen in time; the message says what, and how long it was waited for."""
+
+
+class BrokerUnavailable(KcrError):
+    """Kafka can't be reached, or did not answer in time; the message says which address was tried and for how long."""
 
 
 class StoreError(KcrError):

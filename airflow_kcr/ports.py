@@ -5,24 +5,41 @@ An adapter implements one of them; its contract suite runs against every impleme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
 
+from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller, Found
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.claims import Proposal
+from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.region.lifecycle import Memory
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import Batch, BoundOffset, ResetCause
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
+    Lineage,
     MemberId,
     Offset,
+    Range,
     RegionName,
+    Sequence,
+    TopicName,
 )
+
+# -- the store -----------------------------------------------------------------------------------------------------
 
 Rule: TypeAlias = Callable[[Region, datetime], Region]
 """A pure decision: the region and the store's clock in, the region out; or it raises and nothing has changed."""
@@ -145,6 +162,332 @@ class Transactions(Protocol):
         """Return every batch whose ranges contain this offset of this partition, oldest first."""
         ...
 
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
-        """Return when the region's counter may have moved beyond `after`, or after `timeout`; a hint only."""
+    def history(self, name: RegionName) -> History:
+        """Return all events and the whole ledger as committed at one moment; takes no region lock.
+
+        Read one after the other, a batch that ended in between would look like records that nobody processed.
+
+        Raises:
+            UnknownRegion: there is no such region.
+        """
+        ...
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+        """Return the region's counter once it has moved beyond `after`; else, after `timeout`, `after`. A hint only."""
+        ...
+
+
+class MemberStore(Protocol):
+    """The verbs of the region store that a member uses; `store.regions.RegionStore` says what each does and raises.
+
+    Every verb may be repeated, and raises a StoreError where the store did not answer.
+    """
+
+    def register(self, name: RegionName, arrival: Arrival) -> Incarnation:
+        """Register a new incarnation of a member, with a fresh lease."""
+        ...
+
+    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+        """Renew a lease."""
+        ...
+
+    def view(self, name: RegionName, member: MemberId) -> MemberView:
+        """Return what a member sees of its region."""
+        ...
+
+    def settle(self, name: RegionName) -> Region:
+        """Do whatever is due."""
+        ...
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+        """Wait for a hint that the region's counter moved beyond `after`, and return what is known of it."""
+        ...
+
+    def leave(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
+        """Give up lease and claims."""
+        ...
+
+    def keep_slot(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
+        """Give up the lease, not the claims."""
+        ...
+
+    def claim(self, name: RegionName, proposal: Proposal) -> MemberView:
+        """Replace the member's claims by its assignment."""
+        ...
+
+    def answer(self, name: RegionName, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
+        """Write open seek entries of the member's own partitions."""
+        ...
+
+    def acknowledge(self, name: RegionName, caller: Caller) -> Region:
+        """Say that the member is quiet, its fences raised and its positions set."""
+        ...
+
+    def request_reset(self, name: RegionName, caller: Caller, cause: ResetCause, detail: str) -> Region:
+        """Ask for a reset automatically."""
+        ...
+
+    def report_out_of_range(
+        self, name: RegionName, caller: Caller, observed: Mapping[GroupPartition, LogBounds]
+    ) -> Region:
+        """Say what the logs of the member's partitions look like, re-read."""
+        ...
+
+    def report_later(self, name: RegionName, memory: Memory) -> Region:
+        """Say that the member remembers later numbers than the store."""
+        ...
+
+    def begin_batch(self, name: RegionName, request: BatchRequest) -> Batch:
+        """Begin a batch."""
+        ...
+
+    def end_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
+        """End a batch."""
+        ...
+
+    def discard_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
+        """Say that nothing of a batch runs any more and nothing of it counts."""
+        ...
+
+    def store_bounds(
+        self, name: RegionName, caller: Caller, bound: datetime, found: Mapping[GroupPartition, BoundOffset]
+    ) -> Region:
+        """Store where a bound falls in some partitions."""
+        ...
+
+    def contribute(self, name: RegionName, part: Part) -> Region:
+        """Store a member's part of the draining cut."""
+        ...
+
+    def publish(self, name: RegionName, sequence: Sequence, member: MemberId | None = None) -> Region:
+        """Say that the sinks show what belongs to a complete cut."""
+        ...
+
+    def echo(
+        self, name: RegionName, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
+    ) -> Region:
+        """Store what Kafka answered, read back, to a member's commit of the base."""
+        ...
+
+    def note_seek_commit(self, name: RegionName, caller: Caller, failure: str) -> Region:
+        """Note that a member told Kafka where it resumed after a reset, or why it could not."""
+        ...
+
+
+# -- Kafka ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """What Kafka holds for one partition of a group."""
+
+    offset: Offset
+    metadata: str = ""
+    """What was written with it; a region writes its name, lineage, sequence and epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitAnswer:
+    """What became of a commit: Kafka's answer is not believed, what it holds is read back (design section 7.6)."""
+
+    held: Mapping[GroupPartition, CommittedOffset]
+    """What Kafka holds now; a partition is absent where that is not known."""
+
+    failure: str = ""
+    """Why the commit, or a partition of it, failed or its outcome is unknown; empty: Kafka said yes."""
+
+
+class MembershipListener(Protocol):
+    """Hears what happens to a member's place in its group; called in the event thread, so it only notes and returns."""
+
+    def assigned(self, partitions: frozenset[GroupPartition]) -> None:
+        """Kafka assigned these partitions, all of them and nothing else; they are paused."""
+        ...
+
+    def revoked(self) -> None:
+        """Kafka revoked the assignment, or it was lost."""
+        ...
+
+    def left(self) -> None:
+        """What `leave` or `close_keeping_slot` asked for is done, as far as the client can know."""
+        ...
+
+    def fenced(self, why: str) -> None:
+        """Another process took this member's static id, or the client can't go on for another fatal reason."""
+        ...
+
+    def troubled(self, why: str) -> None:
+        """The client or a broker complained about something that may heal by itself."""
+        ...
+
+
+def always() -> bool:
+    """Return that it may."""
+    return True
+
+
+class Membership(Protocol):
+    """A member's place in its Kafka group: the control consumer (design sections 2 and 5).
+
+    Nothing here blocks but `committed` and `end`, which wait for the event thread under a deadline. Only that thread
+    touches the client.
+    """
+
+    def join(self) -> None:
+        """Subscribe, every partition paused; also again after having left."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the group so that its partitions move at once: unsubscribe, poll to the revoke, close."""
+        ...
+
+    def close_keeping_slot(self) -> None:
+        """Close without leaving: a static member's partitions wait for it until its session is over."""
+        ...
+
+    def commit(
+        self,
+        offsets: OffsetMap,
+        metadata: str,
+        timeout: timedelta,
+        answered: Callable[[CommitAnswer], None],
+        may_write: Callable[[], bool] = always,
+    ) -> None:
+        """Commit in one request and read back.
+
+        Args:
+            offsets: by partition.
+            metadata: written beside them.
+            timeout: within which it is answered.
+            answered: called once, in the event thread.
+            may_write: asked in the event thread, right before anything is sent: whether who asked for it still may.
+                A process that was frozen gets its partitions back; nothing but its lease tells that others had them.
+        """
+        ...
+
+    def committed(
+        self, partitions: frozenset[GroupPartition], timeout: timedelta
+    ) -> Mapping[GroupPartition, CommittedOffset]:
+        """Return what Kafka holds for the group; a partition without a committed offset is absent.
+
+        Raises:
+            BrokerUnavailable: there was no answer in time.
+        """
+        ...
+
+    def end(self, timeout: timedelta) -> bool:
+        """End the event thread, leaving nothing to be heard; return whether it ended in time."""
+        ...
+
+
+class Logs(Protocol):
+    """What the brokers of one cluster say about the logs that a group reads. Calls block, each under a deadline."""
+
+    def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+        """Return start and last stable offset of each log, read now; one that the cluster doesn't have is absent.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+    def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
+        """Return each log's first record at or after an instant (read_committed), with its own timestamp.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+    def topics(self) -> Mapping[TopicName, int]:
+        """Return the topics that exist, internal ones left out, with how many partitions each has.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+
+# -- Spark and the sinks -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCall:
+    """One call of the pipeline: everything that the store let begin, and what the pipeline is told."""
+
+    region: RegionName
+    member: MemberId
+    batch: BatchId
+    epoch: Epoch
+    lineage: Lineage
+    sequence: Sequence
+    ranges: Mapping[GroupPartition, Range]
+    progress: OffsetMap
+    """What a fenced sink stores as its progress with the output."""
+
+    bound: datetime | None = None
+    """The bound that the next cut is aligned to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """What is known of a batch that did its work."""
+
+    scans: int | None = None
+    """How often its ranges were read; None where the engine can't tell."""
+
+    warnings: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """Runs batches: one at a time for one member, each in the thread that calls `run`."""
+
+    def run(self, call: BatchCall) -> BatchReport:
+        """Read the ranges, call the pipeline, and return when it has returned and none of its tasks runs any more.
+
+        Raises:
+            BatchCancelled: it was cancelled; its tasks have ended.
+            BatchFailed: it failed; its tasks have ended.
+        """
+        ...
+
+    def cancel(self, batch: BatchId) -> None:
+        """Cancel a batch, from any thread; returns at once, `run` raises when its tasks have ended."""
+        ...
+
+
+class Sinks(Protocol):
+    """The sinks of one member's pipeline, as one (design section 12). Calls block."""
+
+    @property
+    def fenced(self) -> bool:
+        """Whether every sink refuses an older epoch by itself."""
+        ...
+
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Raise the fences to the epoch, then read progress, and roll back or skip.
+
+        Returns:
+            The progress of each open partition that a sink answers; None: it has none in this lineage.
+
+        Raises:
+            SinkError: a sink could not.
+            SinkAhead: a sink has seen a later epoch or lineage than the order names.
+        """
+        ...
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Make durable what is held for a cut.
+
+        Raises:
+            SinkError: a sink could not.
+        """
+        ...
+
+    def publish(self, sequence: Sequence) -> None:
+        """Show what belongs to a cut; may be repeated.
+
+        Raises:
+            SinkError: a sink could not.
+        """
         ...

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from airflow_kcr.errors import BatchRefused, GroupInOtherRegion, RegionExists, UnknownMember, UnknownRegion
 from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome
@@ -141,9 +142,14 @@ class MemoryTransactions:
             if partition in b.ranges and b.ranges[partition].from_ <= offset < b.ranges[partition].to
         )
 
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
-        """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
+    def history(self, name: RegionName) -> History:
+        """See `ports.Transactions.history`; nothing can happen in between."""
         self._region(name)
+        return History(events=tuple(self._events[name]), batches=tuple(self._ledgers[name].values()))
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+        """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
+        return max(self._region(name).counter, after)
 
     def _region(self, name: RegionName) -> Region:
         region = self._regions.get(name)

@@ -13,6 +13,8 @@ from functools import partial
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown
 from airflow_kcr.ports import Beat, Rule, Transactions
+from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
@@ -26,6 +28,7 @@ from airflow_kcr.protocol.region import (
     lifecycle,
     membership,
     out_of_range,
+    outsiders,
     person,
     plans,
     requests,
@@ -52,6 +55,7 @@ from airflow_kcr.protocol.values import (
     BatchId,
     Epoch,
     EventNumber,
+    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -140,9 +144,13 @@ class RegionStore:
         """Yield the ledger in the order in which batches began."""
         return self._transactions.batches(name)
 
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
-        """Wait for a hint that the region's counter moved beyond `after`, at most `timeout`."""
-        self._transactions.wait(name, after, timeout)
+    def history(self, name: RegionName) -> History:
+        """Return all events and the whole ledger as committed at one moment: what `verify` judges."""
+        return self._transactions.history(name)
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+        """Wait for a hint that the region's counter moved beyond `after`, at most `timeout`; return what is known."""
+        return self._transactions.wait(name, after, timeout)
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -204,8 +212,16 @@ class RegionStore:
         return self._decide(name, lambda region, now: lifecycle.seen_later(region, now, memory))
 
     def report_outsider(self, name: RegionName, text: str) -> Region:
-        """Halt the region because a foreign consumer is in one of its groups."""
+        """Halt the region for a foreign consumer in one of its groups; a halted or stopped one stays as it is."""
         return self._decide(name, lambda region, now: lifecycle.outsider(region, now, text))
+
+    def report_groups(self, name: RegionName, seen: Mapping[GroupId, tuple[Outsider, ...]]) -> Region:
+        """Say which outsiders are in the groups that were looked at; the region halts, holds or warns by its policy.
+
+        What is told twice changes nothing, and a clean report lets a region go on that holds, whoever it was that told
+        of the outsider.
+        """
+        return self._decide(name, lambda region, now: outsiders.report(region, now, seen))
 
     # -- batches -------------------------------------------------------------------------------------------------
 

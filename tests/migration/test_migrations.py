@@ -58,6 +58,26 @@ def execute(url: str, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
+def take_back_to(url: str, revision: str) -> None:
+    """Give a database the schema of an earlier revision, with the rows it has, without what it had no place for."""
+    execute(url, "ALTER SCHEMA kcr RENAME TO later")
+    upgrade_to(url, revision)
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # rows in any order
+        shared = connection.exec_driver_sql(
+            "SELECT table_name, string_agg(quote_ident(column_name), ', ') FROM information_schema.columns c "
+            "WHERE table_schema = 'kcr' AND table_name <> 'alembic_version' AND EXISTS (SELECT FROM "
+            "information_schema.columns l WHERE l.table_schema = 'later' AND l.table_name = c.table_name "
+            "AND l.column_name = c.column_name) GROUP BY table_name"
+        )
+        for table, columns in shared.all():
+            connection.exec_driver_sql(
+                f"INSERT INTO kcr.{table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM later.{table}"
+            )
+        connection.exec_driver_sql("DROP SCHEMA later CASCADE")
+
+
 def rules() -> RegionRules:
     return RegionRules(groups={GROUP: group_rules()})
 
@@ -104,18 +124,16 @@ def test_a_migration_says_what_it_does_and_is_not_made_by_a_machine(file: Path) 
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_an_upgrade_from_every_revision_keeps_the_data(
-    empty_database_url: str, monkeypatch: pytest.MonkeyPatch, revision: str
-) -> None:
-    upgrade_to(empty_database_url, revision)
-    with monkeypatch.context() as earlier, store(empty_database_url) as old:
-        # The program of that time; whatever later revisions add is then no more than that.
-        earlier.setattr(schema_upgrade, "HEAD", revision)
+def test_an_upgrade_from_every_revision_keeps_the_data(empty_database_url: str, revision: str) -> None:
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as old:
         driver = Driver(rules=rules(), transactions=old)
         driver.up()
         driver.process()
         driver.cut("n1")
         before = plain(driver.region), driver.events, driver.batches
+    take_back_to(empty_database_url, revision)
+    assert schema_upgrade.status(empty_database_url).current == revision
     schema_upgrade.upgrade(empty_database_url)
     with store(empty_database_url) as new:
         region, _ = new.read(driver.name)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.events import Event
@@ -32,7 +33,7 @@ from airflow_kcr.protocol.values import (
     Range,
     Sequence,
 )
-from tests.support.lone_member import MINE, LoneMember, claims_of, cut_view, view_of
+from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
 from tests.support.scripts import bound
 
 B1, OTHER = BatchId("b1"), BatchId("another")
@@ -123,6 +124,11 @@ PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
         Why.PAUSED,
         lambda: seeing(LoneMember().processing(), replace(view_of(claims_of()), wanted=Wanted.PAUSED)),
     ),
+    "an outsider": (
+        State.HOLDING,
+        Why.OUTSIDER,
+        lambda: seeing(LoneMember().processing(), replace(view_of(claims_of()), held_by=(Outsider(group=ME.group),))),
+    ),
     "at the bound": (State.HOLDING, Why.BOUND, at_bound),
     "store away": (State.HOLDING, Why.STORE_AWAY, store_away),
     "fenced": (State.FENCED, None, lambda: fenced(with_batch=False)),
@@ -153,6 +159,7 @@ def every_event(now: float) -> list[Event]:
         events.ContributionRefused(sequence=Sequence(2), why="not now"),
         events.StoreLost(),
         events.StoreBack(),
+        events.Changed(),
         events.Assigned(assignment=AssignmentId(5), partitions=frozenset(MINE[:1])),
         events.Revoked(),
         events.LeftGroup(),
@@ -303,7 +310,15 @@ def test_every_event_in_every_state_is_legal_or_refused_without_a_trace(place: s
         check(alone.member, event, alone.now)
 
 
-HINTS = (events.Tick, events.Revoked, events.Assigned, events.StoreLost, events.StoreBack, events.Terminated)
+HINTS = (
+    events.Tick,
+    events.Revoked,
+    events.Assigned,
+    events.StoreLost,
+    events.StoreBack,
+    events.Changed,
+    events.Terminated,
+)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -359,6 +374,7 @@ def a_view(draw: st.DataObject, seen: Seen, member: Member) -> MemberView:
         state=state,
         wanted=draw.draw(st.sampled_from(Wanted)),
         acknowledged=draw.draw(st.booleans()),
+        held_by=draw.draw(st.sampled_from([(), (Outsider(group=ME.group),)])),
         cut=None if phase is None else cut_view(phase, 2 + epoch),
         commit=draw.draw(st.sampled_from([None, Sequence(2)])),
         publish=draw.draw(st.sampled_from([(), (Sequence(2),)])),
@@ -392,6 +408,7 @@ def an_event(draw: st.DataObject, seen: Seen, member: Member, now: float) -> Eve
         events.Tick,
         events.LeftGroup,
         events.StoreBack,
+        events.Changed,
     ]
     return draw.draw(st.sampled_from(makers))()
 

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -20,6 +22,8 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Committed, HaltReason, Outcome, ResetCause
 from tests.support.simulation.faults import FAULTS
 from tests.support.simulation.run import Simulation
+
+Property: TypeAlias = Callable[[str, object], None]
 
 TOP = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "3000"))
@@ -31,35 +35,37 @@ SAMPLE = range(300)
 
 def fails(seed: int) -> str:
     """Run a seed, and return what is wrong and how to see it again; empty: nothing."""
+    again = f"replay: python -m tests.support.simulation.run {seed}"
     simulation = Simulation(seed)
-    wrong = simulation.run()
+    try:
+        wrong = simulation.run()
+    except Exception as error:
+        error.add_note(f"seed {seed}: {simulation.shape}; faults: {', '.join(simulation.faults)}; {again}")
+        raise
     if not wrong:
         return ""
     said = "\n    ".join(wrong[:10])
-    return (
-        f"seed {seed}: {simulation.shape}\n  faults: {', '.join(simulation.faults) or 'none'}\n    {said}\n"
-        f"  replay: python -m tests.support.simulation.run {seed}"
-    )
+    return f"seed {seed}: {simulation.shape}\n  faults: {', '.join(simulation.faults) or 'none'}\n    {said}\n  {again}"
 
 
-def all_well(seeds: range, record_property: pytest.FixtureRequest) -> None:
+def all_well(seeds: range, record_property: Property) -> None:
     """Fail with the report of every seed whose run is wrong."""
     began = time.perf_counter()
     found = [text for seed in seeds if (text := fails(seed))]
-    record_property("simulated_seeds", len(seeds))  # type: ignore[operator]
-    record_property("simulated_seconds", time.perf_counter() - began)  # type: ignore[operator]
+    record_property("simulated_seeds", len(seeds))
+    record_property("simulated_seconds", time.perf_counter() - began)
     assert not found, "\n" + "\n".join(found)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
-def test_no_drawn_schedule_of_faults_breaks_an_invariant(first: int, record_property: pytest.FixtureRequest) -> None:
+def test_no_drawn_schedule_of_faults_breaks_an_invariant(first: int, record_property: Property) -> None:
     all_well(range(first, min(first + CHUNK, FIRST + SEEDS)), record_property)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_no_schedule_breaks_an_invariant_however_many_are_tried(record_property: pytest.FixtureRequest) -> None:
+def test_no_schedule_breaks_an_invariant_however_many_are_tried(record_property: Property) -> None:
     first = int(os.environ.get("KCR_SIMULATION_FIRST_SEED", "1000000"))
     all_well(range(first, first + int(os.environ.get("KCR_SIMULATION_SEEDS", "20000"))), record_property)
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
@@ -128,8 +129,11 @@ class Twin:
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         return self._postgres.batches_with(name, partition, offset)
 
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
-        self._postgres.wait(name, after, timeout)
+    def history(self, name: RegionName) -> History:
+        return self._postgres.history(name)
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+        return self._postgres.wait(name, after, timeout)
 
     def compare(self, name: RegionName) -> None:
         """Refuse any difference between the two stores."""

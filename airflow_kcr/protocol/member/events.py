@@ -180,6 +180,11 @@ class StoreBack:
     """The store answers again."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """Somebody says that the region changed; a hint, which may be late, repeated or lost."""
+
+
 # -- Kafka ---------------------------------------------------------------------------------------------------------
 
 
@@ -322,6 +327,7 @@ Event: TypeAlias = (
     | ContributionRefused
     | StoreLost
     | StoreBack
+    | Changed
     | Assigned
     | Revoked
     | LeftGroup

@@ -30,6 +30,8 @@ def _processing(member: Member, view: MemberView, now: float) -> Member:
     approaching = view.cut is not None and view.cut.phase is CutPhase.APPROACHING
     if view.state is RegionState.DRAINING or _is_committing(member, view, now):
         return moved(member, State.HOLDING, Why.DRAINED)
+    if view.held_by:
+        return moved(member, State.HOLDING, Why.OUTSIDER)
     if view.wanted is not Wanted.RUNNING and not approaching:
         return moved(member, State.HOLDING, Why.PAUSED)
     if member.batch is None and facts.is_at_limit(member, view):

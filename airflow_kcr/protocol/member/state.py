@@ -67,6 +67,9 @@ class Why(StrEnum):
     BOUND = "bound"
     """Every partition is at the bound; somebody has to ask for the cut, or others to get there."""
 
+    OUTSIDER = "outsider"
+    """A foreign consumer to be gone from a group of the region; whoever finds the group clean lets it go on."""
+
     STORE_AWAY = "store_away"
     """The store; it has left its group, so that its partitions move to those who can work."""
 

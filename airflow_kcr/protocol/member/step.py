@@ -247,6 +247,10 @@ def _store_back(member: Member, event: events.StoreBack, now: float) -> Member:
     return _stale(_store_seen(member))
 
 
+def _changed(member: Member, event: events.Changed, now: float) -> Member:
+    return _stale(member)
+
+
 def _store_seen(member: Member) -> Member:
     return replace(member, store_lost_at=None)
 
@@ -410,6 +414,7 @@ TABLE: Final[Mapping[type[events.Event], tuple[frozenset[State], Callable[..., M
     events.ContributionRefused: _row(_ANY, _contribution_refused),
     events.StoreLost: _row(_ANY, _store_lost),
     events.StoreBack: _row(_ANY, _store_back),
+    events.Changed: _row(_ANY, _changed),
     events.Planned: _row(_ANY, _planned),
     events.Begun: _row(_ENDED, _begun),
     events.BeginRefused: _row(_ENDED, _begin_refused),

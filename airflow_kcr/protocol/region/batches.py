@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
-from airflow_kcr.protocol.region import bounds
+from airflow_kcr.protocol.region import bounds, hold
 from airflow_kcr.protocol.region.rows import Batch, Claim, CutPhase, Outcome, RegionState, Wanted
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
@@ -105,6 +105,8 @@ def _require_processing(region: Region) -> None:
     approaching = cut is not None and cut.phase is CutPhase.APPROACHING
     if region.wanted is not Wanted.RUNNING and not approaching:
         raise BatchRefused(f"region {region.name} is wanted {region.wanted}; no batch begins")
+    if strangers := hold.held_by(region):
+        raise BatchRefused(f"region {region.name} holds until {strangers[0]} is gone; no batch begins")
 
 
 def _require_claim(region: Region, partition: GroupPartition, member: MemberId, incarnation: Incarnation) -> Claim:

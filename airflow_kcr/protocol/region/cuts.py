@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.protocol.region import bounds, coverage, events, path, requests
+from airflow_kcr.protocol.region import bounds, coverage, events, hold, path, requests
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -49,15 +49,16 @@ def may_open(region: Region, now: datetime) -> bool:
 def open_next(region: Region, now: datetime) -> Region:
     """Return the region with the next queued request's cut opened, where that is possible now.
 
-    A cut that approaches a bound gives way to a person's request, which is served first.
+    A cut that approaches a bound gives way to a person's request, which is served first. A region that holds opens
+    none but a stop's.
     """
-    queue = requests.queue(region)
+    queue = [r for r in requests.queue(region) if hold.lets_open(region, r)]
     if queue and requests.preempts(region, queue[0]):
         region = abort(region, now, f"it gave way to a {queue[0].purpose}")
     for request in requests.queue(region):
         if not may_open(region, now):
             break
-        if _may_approach(region, request):
+        if hold.lets_open(region, request) and _may_approach(region, request):
             region = _open(region, now, request)
     return region
 

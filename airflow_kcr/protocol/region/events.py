@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import (
@@ -23,6 +24,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
     Wanted,
 )
+from airflow_kcr.protocol.rules import OutsiderPolicy
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -385,6 +387,24 @@ class StoreRestoredSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutsidersSeen:
+    """Somebody who is not the region's was found in its groups; told once for each."""
+
+    outsiders: tuple[Outsider, ...]
+    """Those that were not known before."""
+
+    policy: OutsiderPolicy
+    """What the spec then made of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsidersGone:
+    """Outsiders are not in the groups any more; a region that held for the last of them goes on."""
+
+    outsiders: tuple[Outsider, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """A single record will not be processed again, by a person's choice."""
 
@@ -429,6 +449,8 @@ Body: TypeAlias = (
     | Acknowledged
     | ResetDone
     | StoreRestoredSeen
+    | OutsidersSeen
+    | OutsidersGone
     | Skipped
 )
 

@@ -216,7 +216,12 @@ def seen_later(region: Region, now: datetime, memory: Memory) -> Region:
 
 
 def outsider(region: Region, now: datetime, text: str) -> Region:
-    """Return the region halted because a foreign consumer is in one of its groups (policy `fail`, section 10)."""
+    """Return the region halted because a foreign consumer is in one of its groups (policy `fail`, section 10).
+
+    One that is halted keeps its reason, and what follows from it; one that is stopped has nothing to be halted.
+    """
+    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
+        return region
     choices = ("remove the foreign consumer, then resume", "set outsiders to hold or warn")
     return resets.halt(region, now, Halt(reason=HaltReason.OUTSIDER, text=text, choices=choices))
 

@@ -45,7 +45,7 @@ def register(region: Region, now: datetime, arrival: Arrival) -> Region:
         MemberInUse: another live process holds the index, or holds it until its running drain is over.
     """
     member = arrival.member
-    _require_place(region, member)
+    require_place(region, member)
     if region.state is RegionState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped; start it before its members join")
     row = region.members.get(member)
@@ -73,7 +73,12 @@ def register(region: Region, now: datetime, arrival: Arrival) -> Region:
     return resets.progress(lapse(record(region, now, body), now), now)
 
 
-def _require_place(region: Region, member: MemberId) -> None:
+def require_place(region: Region, member: MemberId) -> None:
+    """Refuse a member that the spec has no place for.
+
+    Raises:
+        UnknownMember: names the groups, or the indexes, that there are.
+    """
     rules = region.rules.groups.get(member.group)
     if rules is None:
         known = ", ".join(sorted(region.rules.groups)) or "none"

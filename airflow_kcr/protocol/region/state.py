@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TypeAlias, TypeVar
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
+from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.layered import Layered
@@ -157,6 +158,9 @@ class Region:
 
     initialised: bool = False
     """Whether the region was ever covered: partitions found later start at their beginning."""
+
+    outsiders: tuple[Outsider, ...] = ()
+    """Who was in the groups when somebody last looked, and is not the region's; in order."""
 
     members: Mapping[MemberId, Member] = field(default_factory=dict)
     leases: Mapping[MemberId, Lease] = field(default_factory=dict)

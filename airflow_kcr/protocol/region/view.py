@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.errors import UnknownMember
+from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import acknowledgement, batches, bounds
+from airflow_kcr.protocol.region import acknowledgement, batches, bounds, hold
 from airflow_kcr.protocol.region.rows import (
     BoundOffset,
     Checkpoint,
@@ -73,6 +74,9 @@ class MemberView:
     acknowledged: bool = False
     stopping: bool = False
     """Whether the region waits for the commits of its last cut."""
+
+    held_by: tuple[Outsider, ...] = ()
+    """The outsiders that the region holds for."""
 
     cut: CutView | None = None
     publish: tuple[Sequence, ...] = ()
@@ -136,6 +140,7 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
         left=row.left,
         acknowledged=row.acknowledged == region.epoch,
         stopping=region.stopping is not None,
+        held_by=hold.held_by(region),
         cut=_cut(region, member, row.incarnation),
         publish=_publish(region, member, now),
         commit=_commit(region, claims),

@@ -35,10 +35,10 @@ def payload(name: RegionName, counter: EventNumber) -> str:
     return f"{name}:{counter}"
 
 
-def is_news(text_: str, name: RegionName, after: EventNumber) -> bool:
-    """Whether a notification says that the region's counter is beyond `after`."""
+def told(text_: str, name: RegionName) -> EventNumber | None:
+    """Return the region's counter as a notification says it; None where it is about another region, or strange."""
     region, _, counter = text_.rpartition(":")
-    return region == name and counter.isdecimal() and int(counter) > after
+    return EventNumber(int(counter)) if region == name and counter.isdecimal() else None
 
 
 class Listeners:
@@ -56,8 +56,8 @@ class Listeners:
 
     def wait(
         self, name: RegionName, after: EventNumber, timeout: timedelta, counter: Callable[[Connection], EventNumber]
-    ) -> None:
-        """Return when the region's counter is beyond `after`, after the timeout, or when all is closed.
+    ) -> EventNumber:
+        """Return the region's counter once it is beyond `after`; else `after`, in the end or when all is closed.
 
         Args:
             name: the region.
@@ -69,8 +69,11 @@ class Listeners:
         with suppress(SQLAlchemyError, psycopg.Error):
             connection = self._take()
             try:
-                if counter(connection) > after or self._listen(connection, name, after, deadline):
-                    return
+                known = max(counter(connection), after)
+                if known == after:
+                    known = self._listen(connection, name, after, deadline)
+                if known > after:
+                    return known
             except BaseException:
                 _discard(connection)
                 raise
@@ -78,6 +81,7 @@ class Listeners:
                 self._keep(connection)
         # What is left of the time: none, unless listening failed.
         self._closed.wait(max(deadline - monotonic(), 0))
+        return after
 
     def close(self) -> None:
         """Close the connections; those that wait notice within their timeout."""
@@ -87,16 +91,17 @@ class Listeners:
         for connection in idle:
             _discard(connection)
 
-    def _listen(self, connection: Connection, name: RegionName, after: EventNumber, deadline: float) -> bool:
-        """Return whether a notification came that is news, before the deadline."""
+    def _listen(self, connection: Connection, name: RegionName, after: EventNumber, deadline: float) -> EventNumber:
+        """Return the first counter beyond `after` that a notification tells before the deadline, else `after`."""
         driver: object = connection.connection.dbapi_connection
         if not isinstance(driver, psycopg.Connection):
             raise TypeError(f"LISTEN needs a connection of psycopg, not {type(driver).__name__}")
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
             for notice in driver.notifies(timeout=min(left, _LOOK), stop_after=1):
-                if is_news(notice.payload, name, after):
-                    return True
-        return False
+                known = told(notice.payload, name)
+                if known is not None and known > after:
+                    return known
+        return after
 
     def _take(self) -> Connection:
         with self._lock:

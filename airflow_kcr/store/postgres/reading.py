@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import TextClause, text
 
+from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import bounds
@@ -74,6 +75,7 @@ HEAD_COLUMNS: Final = (
     "halt",
     "due_at",
     "initialised",
+    "outsiders",
 )
 """The columns of the region's own row, after id and name."""
 
@@ -153,6 +155,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         halt,
         due_at,
         initialised,
+        outsiders,
     ) = row[2 : 2 + len(HEAD_COLUMNS)]
     return Region(
         name=name,
@@ -176,6 +179,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         halt=None if halt is None else from_json(halt, Halt),
         due_at=due_at,
         initialised=initialised,
+        outsiders=() if outsiders is None else from_json(outsiders, tuple[Outsider, ...]),
         members=_whole(session, MEMBERS),
         leases=_whole(session, LEASES),
         claims=_whole(session, CLAIMS),

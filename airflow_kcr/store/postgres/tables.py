@@ -58,6 +58,7 @@ region: Final = table(
     Column("halt", JSONB),
     instant_or_null("due_at"),
     truth("initialised"),
+    Column("outsiders", JSONB),
     key("region", "id"),
     UniqueConstraint("name", name="region_name_key"),
 )

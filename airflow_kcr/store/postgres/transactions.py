@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, text
 
 from airflow_kcr.errors import GroupInOtherRegion, KcrError, RegionExists, StoreBusy, UnknownMember, UnknownRegion
 from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region, settled
@@ -82,6 +83,9 @@ _EVENTS: Final = text("""
     SELECT number, at, epoch, lineage, kind, body FROM kcr.event
     WHERE region_id = :region AND number > :after ORDER BY number LIMIT :limit
 """)
+
+EVENT_PAGE: Final = 1000
+"""Events per page of a whole history: a statement of bounded length, whatever the region has been through."""
 
 _UNLIMITED: Final = text("SET LOCAL statement_timeout = 0")
 _DELETE: Final = text("DELETE FROM kcr.region WHERE id = :region")
@@ -223,11 +227,7 @@ class PostgresTransactions:
     def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
         """See `ports.Transactions.events`."""
         with self._about(name) as session:
-            rows = session.rows(_EVENTS, after=after, limit=limit)
-            return tuple(
-                Event(number=number, at=at, epoch=epoch, lineage=lineage, body=event_from_json(kind, body))
-                for number, at, epoch, lineage, kind, body in rows
-            )
+            return _events(session, after, limit)
 
     def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
         """See `ports.Transactions.batch`."""
@@ -247,7 +247,20 @@ class PostgresTransactions:
         with self._about(name) as session:
             return tuple(ledger.containing(session, partition, offset))
 
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
+    def history(self, name: RegionName) -> History:
+        """See `ports.Transactions.history`; page by page, so that no more rows than a page's are held beside it."""
+        with self._about(name) as session:
+            events: list[Event] = []
+            while page := _events(session, EventNumber(len(events)), EVENT_PAGE):
+                events.extend(page)
+            batches: list[Batch] = []
+            after: int | None = 0
+            while after is not None:
+                found, after = ledger.page(session, after)
+                batches.extend(found)
+            return History(events=events, batches=batches)
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`."""
         self._connections.require_schema()
 
@@ -257,7 +270,7 @@ class PostgresTransactions:
                 raise _unknown_in(connection, name)
             return EventNumber(found)
 
-        self._listeners.wait(name, after, timeout, counter)
+        return self._listeners.wait(name, after, timeout, counter)
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -285,6 +298,14 @@ class PostgresTransactions:
             return GroupInOtherRegion()
         group, other = found[0]
         return GroupInOtherRegion(f"group {group} belongs to region {other}; one group is in exactly one region")
+
+
+def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:
+    rows = session.rows(_EVENTS, after=after, limit=limit)
+    return tuple(
+        Event(number=number, at=at, epoch=epoch, lineage=lineage, body=event_from_json(kind, body))
+        for number, at, epoch, lineage, kind, body in rows
+    )
 
 
 def _unknown_in(connection: Connection | None, name: RegionName) -> UnknownRegion:

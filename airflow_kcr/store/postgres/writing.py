@@ -12,13 +12,14 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Table, TextClause, text
 
+from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease
 from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, without
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
 from airflow_kcr.store.codec import to_json
-from airflow_kcr.store.postgres import ledger
+from airflow_kcr.store.postgres import ledger, tables
 from airflow_kcr.store.postgres.columns import PARTITION
 from airflow_kcr.store.postgres.layouts import (
     BOUND_OFFSETS,
@@ -57,16 +58,16 @@ class LeaseMovedError(Exception):
     """A lease was renewed between its reading and its writing; the decision was made on what is no longer so."""
 
 
-_BOUND_HEAD: Final = ", ".join(f"{c} = :{c}" if c != "halt" else "halt = CAST(:halt AS jsonb)" for c in HEAD_COLUMNS)
+_HEAD_VALUES: Final = {c: f"CAST(:{c} AS jsonb)" if is_document(tables.region, c) else f":{c}" for c in HEAD_COLUMNS}
+_BOUND_HEAD: Final = ", ".join(f"{c} = {value}" for c, value in _HEAD_VALUES.items())
 
 # name: update_head — the region's own row.
 _UPDATE_HEAD: Final = text(f"UPDATE kcr.region SET {_BOUND_HEAD} WHERE id = :region")  # noqa: S608
 
 # name: insert_head — a new region; its name is unique.
 _INSERT_HEAD: Final = text(
-    f"INSERT INTO kcr.region (name, {', '.join(HEAD_COLUMNS)}) VALUES (:name, "  # noqa: S608
-    + ", ".join(f":{c}" if c != "halt" else "CAST(:halt AS jsonb)" for c in HEAD_COLUMNS)
-    + ") RETURNING id"
+    f"INSERT INTO kcr.region (name, {', '.join(HEAD_COLUMNS)}) "  # noqa: S608
+    f"VALUES (:name, {', '.join(_HEAD_VALUES.values())}) RETURNING id"
 )
 
 # name: take_groups — each group is in one region; in one order, so that two declarations can't deadlock.
@@ -133,7 +134,7 @@ def write_new(session: Session, region: Region) -> Region:
 def head_values(region: Region) -> dict[str, object]:
     """Return the values of the region's own row, by column."""
     held: dict[str, object] = {
-        c: getattr(region, c) for c in HEAD_COLUMNS if not c.startswith(("spec", "next_spec", "halt"))
+        c: getattr(region, c) for c in HEAD_COLUMNS if not c.startswith(("spec", "next_spec", "halt", "outsiders"))
     }
     return {
         **held,
@@ -142,6 +143,7 @@ def head_values(region: Region) -> dict[str, object]:
         "next_spec": region.next_spec and region.next_spec.text,
         "next_spec_revision": region.next_spec and region.next_spec.revision,
         "halt": None if region.halt is None else document(to_json(region.halt, Halt)),
+        "outsiders": document(to_json(region.outsiders, tuple[Outsider, ...])) if region.outsiders else None,
     }
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from airflow_kcr.errors import OutcomeUnknown
 from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
@@ -103,6 +104,10 @@ class LossyTransactions:
         """See `ports.Transactions`."""
         return self._inner.batches_with(name, partition, offset)
 
-    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> None:
+    def history(self, name: RegionName) -> History:
         """See `ports.Transactions`."""
-        self._inner.wait(name, after, timeout)
+        return self._inner.history(name)
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+        """See `ports.Transactions`."""
+        return self._inner.wait(name, after, timeout)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.member.placing import place
 from airflow_kcr.protocol.member.state import Member, State, Why, awaiting, moved
 from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import Epoch, Offset, Sequence
-from tests.support.lone_member import MINE, LoneMember, claims_of, cut_view, view_of
+from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
 from tests.support.scripts import bound
 
 SEEN = view_of(claims_of())
@@ -67,6 +68,13 @@ def test_it_holds_in_a_paused_or_stopping_region_unless_a_cut_approaches(wanted:
     assert placed(processing(), approaching) == (State.PROCESSING, None)
     draining = replace(view, cut=cut_view(CutPhase.DRAINING))
     assert placed(processing(), draining) == (State.HOLDING, Why.PAUSED)
+
+
+def test_it_holds_for_an_outsider_also_while_a_cut_approaches() -> None:
+    view = replace(SEEN, held_by=(Outsider(group=ME.group),))
+    assert placed(processing(), view) == (State.HOLDING, Why.OUTSIDER)
+    assert placed(processing(), replace(view, cut=cut_view(CutPhase.APPROACHING))) == (State.HOLDING, Why.OUTSIDER)
+    assert placed(processing(), replace(view, state=RegionState.DRAINING)) == (State.HOLDING, Why.DRAINED)
 
 
 def test_it_holds_at_the_bound_once_its_batch_is_over() -> None:

@@ -191,6 +191,13 @@ def test_a_store_that_is_away_too_long_makes_the_member_leave_and_come_back_with
     assert (lone.member.state, lone.member.in_group) == (State.JOINING, True)
 
 
+def test_a_hint_that_the_region_changed_is_followed_by_a_look_at_it() -> None:
+    lone = LoneMember().processing()
+    before = len(lone.wanted(effects.Read))
+    lone.feed(events.Changed())
+    assert len(lone.wanted(effects.Read)) == before + 1
+
+
 def test_a_batch_is_void_by_then() -> None:
     lone = LoneMember().in_batch()
     away(lone, 30)

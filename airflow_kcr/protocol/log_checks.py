@@ -1,0 +1,161 @@
+"""What the logs of a group say, held against the region: topics, claims and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from airflow_kcr.protocol.evidence import Evidence, Findings
+from airflow_kcr.protocol.region import coverage, out_of_range
+from airflow_kcr.protocol.region.rows import Committed, RegionState
+from airflow_kcr.protocol.region.state import Region, base_offsets, contributions_to, universe
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
+
+_WORKING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
+_JOINING: Final = frozenset({RegionState.STARTING, RegionState.RESETTING})
+
+
+def topics(evidence: Evidence) -> Findings | None:
+    """Listed topics exist; a pattern may match nothing yet, and its group then waits."""
+    there, rules = evidence.topics, evidence.rules
+    if there is None:
+        return None
+    missing = tuple(
+        f"topic {t} does not exist, or this client may not see it; create it, or take it out of the spec"
+        for t in rules.topics
+        if t not in there
+    )
+    if rules.pattern is not None and not any(rules.subscribes(t) for t in there):
+        text = f"pattern {rules.pattern} matches none of the {len(there)} topics of the cluster; the group waits"
+        return Findings(warnings=(text,))
+    found = {t: n for t, n in sorted(there.items()) if rules.subscribes(t)}
+    fine = f"{len(found)} topic(s) with {sum(found.values())} partition(s): {', '.join(found)}"
+    return Findings(failed=missing, fine=fine)
+
+
+def topic_ids(region: Region, evidence: Evidence) -> Findings | None:
+    """No topic was deleted and created again: its offsets would mean other records."""
+    if evidence.bounds is None:
+        return None
+    again = {
+        p.topic: f"topic {p.topic} was deleted and created again (id {claim.topic_id} became {log.topic_id}): its "
+        f"offsets mean other records now; policy beyond_end is {region.rules.beyond_end}"
+        for p, log in sorted(evidence.bounds.items())
+        if (claim := region.claims.get(p)) is not None
+        and claim.topic_id
+        and log.topic_id
+        and claim.topic_id != log.topic_id
+    }
+    return Findings(failed=tuple(again.values()), fine="every topic is the one that was claimed")
+
+
+def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None:
+    """Every partition is claimed once, by who owns it in Kafka; that no two claim one, the store sees to."""
+    if evidence.topics is None:
+        return None
+    group = evidence.group
+    uncovered = tuple(
+        f"{gap.partition} is claimed by nobody who lives (last owner: {gap.last_owner or 'none'})"
+        for gap in coverage.missing(region, now)
+        if gap.partition.group == group
+    )
+    known = {p for p in universe(region) if p.group == group}
+    there = {
+        GroupPartition(group, t, n)
+        for t, count in evidence.topics.items()
+        for n in range(count)
+        if evidence.rules.subscribes(t)
+    }
+    fresh = tuple(
+        f"{p} is new and unclaimed (last owner: {_last_owner(region, p) or 'none'}); "
+        "a member claims it when Kafka has assigned it"
+        for p in sorted(there - known)
+    )
+    gone = tuple(f"{p} is in the region but not on the cluster" for p in sorted(known - there))
+    fine = f"{len(known)} partition(s), each claimed once"
+    if region.state in _WORKING:
+        return Findings(failed=(*gone, *uncovered, *_disputed(region, now, evidence)), warnings=fresh, fine=fine)
+    if region.state in _JOINING:
+        return Findings(failed=gone, warnings=(*uncovered, *fresh), fine=fine)
+    return Findings(failed=gone, fine=f"{len(known)} partition(s) known; the region is {region.state}, nobody claims")
+
+
+def _last_owner(region: Region, partition: GroupPartition) -> MemberId | None:
+    claim = region.claims.get(partition)
+    return None if claim is None else claim.owner or claim.last_owner
+
+
+def _disputed(region: Region, now: datetime, evidence: Evidence) -> Iterator[str]:
+    """Yield partitions that Kafka has with somebody else than the store; during a rebalance that says nothing."""
+    seen = evidence.described
+    if seen is None or not seen.is_settled:
+        return
+    owners: dict[GroupPartition, list[str]] = {}
+    for listed in seen.members:
+        member = evidence.roster.member(listed, evidence.rules)
+        name = f"consumer {listed.client_id} on {listed.host}" if member is None else str(member)
+        for place in listed.partitions:
+            owners.setdefault(GroupPartition(seen.group, place.topic, place.partition), []).append(name)
+    for partition, names in sorted(owners.items()):
+        claim = region.claims.get(partition)
+        if len(names) > 1:
+            yield f"{partition} is assigned to {' and '.join(sorted(names))} at once"
+        elif claim is not None and coverage.is_current(region, claim, now) and names[0] != str(claim.owner):
+            yield f"{partition} is claimed by {claim.owner}, Kafka has assigned it to {names[0]}"
+
+
+def offsets(region: Region, evidence: Evidence) -> Findings | None:
+    """Positions, base and committed offsets are inside their logs, and retention is not about to overtake the base."""
+    logs = evidence.bounds
+    if logs is None:
+        return None
+    outside = [f"{t.partition} at {t.position}: {t.why} (policy {t.policy})" for t in out_of_range.found(region, logs)]
+    lost = {t.partition for t in out_of_range.found(region, logs)}
+    base = base_offsets(region).restrict(logs)
+    overtaken = [
+        f"{p}: a reset to the base at {offset} would miss {logs[p].start - offset} record(s), the log now starts at "
+        f"{logs[p].start}; keep records for longer, or cut more often"
+        for p, offset in base.items()
+        if offset < logs[p].start and p not in lost
+    ]
+    warnings = [*_closing_in(region, evidence), *_foreign_commits(region, evidence)]
+    fine = f"{len(logs)} log(s): positions, base and committed offsets are inside"
+    return Findings(failed=(*outside, *overtaken), warnings=tuple(warnings), fine=fine)
+
+
+def _closing_in(region: Region, evidence: Evidence) -> Iterator[str]:
+    """Yield partitions whose base would be overtaken if retention went on as it did since that cut."""
+    if region.base is None or region.base_epoch is not None or evidence.bounds is None:
+        return
+    then = {p: log.start for part in contributions_to(region, region.base).values() for p, log in part.bounds.items()}
+    for partition, offset in base_offsets(region).items():
+        log, before = evidence.bounds.get(partition), then.get(partition)
+        if log is None or before is None or not before < log.start <= offset < log.end:
+            continue
+        if offset - log.start <= log.start - before:
+            yield (
+                f"{partition}: retention is about to overtake the base: since that cut the log's start moved "
+                f"{log.start - before} to {log.start}, the base is at {offset}; keep records for longer, or cut"
+            )
+
+
+def _foreign_commits(region: Region, evidence: Evidence) -> Iterator[str]:
+    """Yield committed offsets that can't be the region's: consumers that only assign are seen by nothing else."""
+    if evidence.bounds is None or evidence.committed is None or region.base is None or region.base_epoch is not None:
+        return
+    if region.checkpoints[region.base].committed is not Committed.YES:
+        return
+    for partition, offset in sorted(evidence.committed.items()):
+        own = _committable(region, partition)
+        if own and offset not in own:
+            yield (
+                f"{partition}: Kafka's committed offset is {offset}, the region committed {min(own)}: somebody else "
+                "commits to this group; find it, the next cut commits again"
+            )
+
+
+def _committable(region: Region, partition: GroupPartition) -> set[Offset]:
+    claim = region.claims.get(partition)
+    places = (base_offsets(region).get(partition), None if claim is None else claim.resume)
+    return {place for place in places if place is not None}

@@ -1,0 +1,42 @@
+"""Membership validation: is every group what its region takes it for (design section 10)?
+
+Pure: from what was read (`evidence`) and the region as stored. Checks decide nothing: outsiders are reported to the
+store, whose policy does (`region.outsiders`), and positions outside their logs are found again by the members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from airflow_kcr.protocol import group_checks, log_checks
+from airflow_kcr.protocol.evidence import Check, Evidence, Question, Verdict, answer
+from airflow_kcr.protocol.region.state import Region
+
+
+def judge(region: Region, now: datetime, evidence: Evidence) -> tuple[Check, ...]:
+    """Return every check of one group, one line a question.
+
+    Args:
+        region: as the store has it.
+        now: the store's clock.
+        evidence: what Kafka said of the group, which is one of the region's.
+    """
+    answers = {
+        Question.REGION: group_checks.one_region(region, evidence),
+        Question.RIGHTS: group_checks.rights(evidence),
+        Question.TOPICS: log_checks.topics(evidence),
+        Question.TOPIC_IDS: log_checks.topic_ids(region, evidence),
+        Question.PROTOCOL: group_checks.protocol(evidence),
+        Question.SUBSCRIPTION: group_checks.subscription(region, now, evidence),
+        Question.ROSTER: group_checks.roster(region, now, evidence),
+        Question.OUTSIDERS: group_checks.outsiders(region, evidence),
+        Question.CLAIMS: log_checks.claims(region, now, evidence),
+        Question.OFFSETS: log_checks.offsets(region, evidence),
+    }
+    return tuple(answer(evidence, question, answers[question]) for question in Question)
+
+
+def is_all_right(checks: Iterable[Check]) -> bool:
+    """Whether nothing failed and nothing remained unknown; a warning is all right."""
+    return all(c.verdict in {Verdict.OK, Verdict.WARNING} for c in checks)

@@ -1,0 +1,42 @@
+"""What a look at the groups says about outsiders, and what the policy makes of it (design section 10).
+
+Who looked may die the next moment: the region remembers what was told, and the next one who looks corrects it. So a
+report names what is in a group now, not what came or went, and telling it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.region import events, lifecycle
+from airflow_kcr.protocol.region.state import Region, record
+from airflow_kcr.protocol.rules import OutsiderPolicy
+from airflow_kcr.protocol.values import GroupId
+
+
+def report(region: Region, now: datetime, seen: Mapping[GroupId, tuple[Outsider, ...]]) -> Region:
+    """Return the region knowing who was found in its groups: halted, holding or warned by its policy.
+
+    Args:
+        region: the region.
+        now: the store's clock.
+        seen: the outsiders of each group that was looked at; empty: it is clean. What was told of a group that was not
+            looked at stays.
+    """
+    groups = region.rules.groups
+    there = {o for group, found in seen.items() if group in groups for o in found}
+    unseen = {o for o in region.outsiders if o.group in groups and o.group not in seen}
+    fresh = tuple(sorted(there.difference(region.outsiders)))
+    gone = tuple(o for o in region.outsiders if o not in there and o not in unseen)
+    if fresh or gone:
+        region = replace(region, outsiders=tuple(sorted(there | unseen)))
+    if fresh:
+        region = record(region, now, events.OutsidersSeen(outsiders=fresh, policy=region.rules.outsiders))
+    if gone:
+        region = record(region, now, events.OutsidersGone(outsiders=gone))
+    if there and region.rules.outsiders is OutsiderPolicy.FAIL:
+        return lifecycle.outsider(region, now, "; ".join(map(str, sorted(there))))
+    return region

@@ -1,0 +1,708 @@
+"""The guards, one by one taken away: each has a script in which somebody misbehaves, and something must notice.
+
+A script calls the verbs as a zombie, a late answer or a broken member would; with the guard in place it is refused, or
+nothing comes of it. Without it, the invariants over the history say so, or what the script looks at itself. A guard
+that nobody misses could be deleted by accident, so each stays in this list.
+"""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import FunctionType, ModuleType
+
+import pytest
+
+from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import (
+    acknowledgement,
+    batches,
+    bounds,
+    claims,
+    completion,
+    coverage,
+    cuts,
+    path,
+    resets,
+)
+from airflow_kcr.protocol.region import state as region_state
+from airflow_kcr.protocol.region.acknowledgement import Caller, Found
+from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.claims import Assigned, Proposal
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.coverage import is_quiet_batch
+from airflow_kcr.protocol.region.rows import BoundOffset, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import live_members, universe
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    Range,
+    Sequence,
+)
+from tests.support.driver import Driver
+from tests.support.scripts import bound, hourly, running, started
+
+Flaws = Iterator[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One condition of the rules."""
+
+    name: str
+    cuts: tuple[tuple[ModuleType, str, str, str], ...]
+    """Where it stands: module, function, the text of the guard, and what is left without it."""
+
+    script: Callable[[], Flaws]
+    """What somebody does, and what is wrong afterwards beside what the invariants say; nothing, behind the guard."""
+
+    also: tuple[tuple[ModuleType, str, str, str], ...] = ()
+    """Another guard that stands before this one, taken away in both runs."""
+
+
+def taken_away(monkeypatch: pytest.MonkeyPatch, places: tuple[tuple[ModuleType, str, str, str], ...]) -> None:
+    """Replace functions by copies without a piece of their text, wherever they were imported to."""
+    copies: dict[tuple[str, str], str] = {}
+    for module, name, guard, rest in places:
+        key = module.__name__, name
+        text = copies.get(key) or textwrap.dedent(inspect.getsource(getattr(module, name)))
+        assert text.count(guard) == 1, f"{name} of {module.__name__} has no such guard any more: {guard}"
+        copies[key] = text.replace(guard, rest)
+    for (module_name, name), text in copies.items():
+        whole = getattr(sys.modules[module_name], name)
+        made: dict[str, FunctionType] = {}
+        code = compile(text, f"{module_name}.{name} without its guard", "exec", __future__.annotations.compiler_flag)
+        exec(code, vars(sys.modules[module_name]), made)
+        for other in [m for n, m in sys.modules.items() if n.startswith("airflow_kcr.")]:
+            for attribute in [a for a, value in vars(other).items() if value is whole]:
+                monkeypatch.setattr(other, attribute, made[name])
+
+
+def flaws(script: Callable[[], Flaws]) -> list[str]:
+    """Run a script, and return what is wrong; an error that no rule raises is wrong, too."""
+    try:
+        return list(script())
+    except (KeyError, AssertionError, ValueError) as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
+def judged(driver: Driver) -> Flaws:
+    """Yield what the invariants say of a region's history."""
+    yield from map(str, verify(History(events=driver.events, batches=driver.batches)))
+
+
+def part_of(driver: Driver, member: MemberId, **changes: object) -> Part:
+    """Return what a member would rightly contribute, with changes."""
+    caller, region = driver.caller(member), driver.region
+    offsets = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
+    part = Part(
+        sequence=region.open_cut or Sequence(0),
+        member=member,
+        incarnation=caller.incarnation,
+        epoch=caller.epoch,
+        offsets=OffsetMap(offsets),
+        bounds=dict(driver.logs),
+    )
+    return replace(part, **changes)  # type: ignore[arg-type]
+
+
+def begun_as(driver: Driver, member: MemberId, batch: str, partition: GroupPartition, range_: Range) -> BatchId:
+    """Let a member begin a batch of one range, rightly or not."""
+    caller = driver.caller(member)
+    request = BatchRequest(
+        batch=BatchId(batch),
+        member=member,
+        incarnation=caller.incarnation,
+        epoch=caller.epoch,
+        ranges={partition: range_},
+    )
+    driver.store.begin_batch(driver.name, request)
+    return BatchId(batch)
+
+
+# -- the scripts ---------------------------------------------------------------------------------------------------
+
+
+def a_contribution_from_another_epoch() -> Flaws:
+    driver = running()
+    driver.request_cut("n")
+    member = driver.member(0)
+    with suppress(KcrError):
+        driver.store.contribute(driver.name, part_of(driver, member, epoch=Epoch(driver.region.epoch - 1)))
+    yield from judged(driver)
+
+
+def a_batch_on_somebody_elses_partition() -> Flaws:
+    driver = running()
+    foreign = next(iter(driver.claims(driver.member(1))))
+    with suppress(KcrError):
+        begun_as(driver, driver.member(0), "foreign", foreign, Range(Offset(0), Offset(10)))
+    yield from judged(driver)
+
+
+def a_batch_that_leaves_records_out() -> Flaws:
+    driver = running()
+    partition = next(iter(driver.claims(driver.member(0))))
+    with suppress(KcrError):
+        driver.end(begun_as(driver, driver.member(0), "beyond", partition, Range(Offset(5), Offset(10))))
+    yield from judged(driver)
+
+
+def a_second_batch_beside_the_first() -> Flaws:
+    driver = running()
+    partition = next(iter(driver.claims(driver.member(0))))
+    for batch in ("first", "second"):
+        with suppress(KcrError):
+            begun_as(driver, driver.member(0), batch, partition, Range(Offset(0), Offset(10)))
+    yield from judged(driver)
+
+
+def a_cut_while_a_batch_was_refused() -> Flaws:
+    driver = running()
+    batch = driver.begin(driver.member(0))
+    driver.store.discard_batch(driver.name, batch, driver.member(0), Incarnation(1))
+    driver.request_cut("n")
+    with suppress(KcrError):
+        driver.complete()
+    if driver.region.open_cut is None:
+        yield "the cut is complete, a batch that was begun before it was not accepted and no reset followed"
+
+
+def a_cut_without_an_idle_member() -> Flaws:
+    driver = running(partitions=1)
+    driver.request_cut("n")
+    driver.contribute(next(m for m in driver.processes if driver.claims(m)))
+    yield from judged(driver)
+
+
+def a_contribution_of_a_newcomer() -> Flaws:
+    driver = Driver(members=3)
+    driver.store.start(driver.name)
+    for index in (0, 1):
+        driver.join(driver.member(index))
+    driver.spread()
+    driver.settle_reset()
+    driver.request_cut("n")
+    driver.join(driver.member(2))
+    with suppress(KcrError):
+        driver.store.contribute(driver.name, part_of(driver, driver.member(2)))
+    for index in (0, 1):
+        driver.contribute(driver.member(index))
+    yield from judged(driver)
+
+
+def a_cut_without_a_partition_that_was_dropped() -> Flaws:
+    driver = running()
+    driver.request_cut("n")
+    member = driver.member(0)
+    driver.claim(member, tuple(driver.claims(member))[:1])
+    with suppress(KcrError):
+        driver.complete()
+    yield from judged(driver)
+
+
+def a_contribution_of_invented_positions() -> Flaws:
+    driver = running()
+    driver.request_cut("n")
+    for member in sorted(driver.processes):
+        offsets = OffsetMap({p: Offset(7) for p in driver.claims(member)})
+        with suppress(KcrError):
+            driver.store.contribute(driver.name, part_of(driver, member, offsets=offsets))
+    yield from judged(driver)
+
+
+def a_member_that_never_claims_after_a_reset() -> Flaws:
+    driver = running()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.claim(driver.member(0))
+    driver.crash(driver.member(1))
+    driver.wait(60)
+    driver.acknowledge(driver.member(0))
+    region = driver.region
+    held = {p for p, c in region.claims.items() if c.epoch == region.epoch and c.owner == driver.member(0)}
+    if region.state is RegionState.RUNNING and held != universe(region):
+        yield f"the region runs, {len(universe(region) - held)} partitions are nobody's"
+
+
+def a_member_that_never_acknowledges() -> Flaws:
+    driver = running()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    for index in (0, 1):
+        driver.claim(driver.member(index))
+    with suppress(KcrError):
+        driver.acknowledge(driver.member(0))
+    region, now = driver.store.read(driver.name)
+    late = [m for m in live_members(region, now) if region.members[m].acknowledged != region.epoch]
+    if region.state is RegionState.RUNNING and late:
+        yield f"the region runs, {late[0]} has not acknowledged its epoch"
+
+
+def a_batch_of_a_superseded_process() -> Flaws:
+    driver = running()
+    batch = driver.begin(driver.member(1))
+    driver.join(driver.member(1), takeover=True)
+    driver.claim(driver.member(1), tuple(p for p in driver.logs if p not in driver.claims(driver.member(0))))
+    driver.settle_reset()
+    driver.settle_reset()
+    region, now = driver.store.read(driver.name)
+    row = driver.row(batch)
+    if region.state is RegionState.RUNNING and not is_quiet_batch(region, row, now):
+        yield "the region runs, a batch of the superseded process may still write"
+
+
+def a_start_position_that_is_resolved_again() -> Flaws:
+    driver = running()
+    member, process = driver.member(0), driver.processes[driver.member(0)]
+    assigned = {
+        p: Assigned(bounds=driver.logs[p], initial=SeekEntry(offset=Offset(9), source=SeekSource.START_POSITION))
+        for p in process.assigned
+    }
+    proposal = Proposal(member=member, incarnation=process.incarnation, assignment=AssignmentId(9), partitions=assigned)
+    driver.store.claim(driver.name, proposal)
+    yield from judged(driver)
+
+
+def a_bound_that_is_found_again_elsewhere() -> Flaws:
+    driver = hourly()
+    member = driver.member(0)
+    partition = next(iter(driver.claims(member)))
+    for offset in (30, 40):
+        found = {partition: BoundOffset(offset=Offset(offset))}
+        driver.store.store_bounds(driver.name, driver.caller(member), bound(1), found)
+    row = bounds.bound_offset(driver.region, partition, bound(1))
+    if row is None or row.offset != 30:
+        yield f"the bound was found at 30 first, the store has {row}"
+
+
+def an_open_entry_that_is_answered_again() -> Flaws:
+    driver = started(Driver(delivery=Delivery.EXACTLY_ONCE))
+    driver.process()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    member = driver.member(0)
+    driver.claim(member)
+    partition = next(iter(driver.claims(member)))
+    for offset in (10, 4):
+        driver.store.answer(driver.name, driver.caller(member), {partition: Found(offset=Offset(offset))})
+    if driver.region.seek[partition].offset != 10:
+        yield f"the sink was found at 10 first, the seek map says {driver.region.seek[partition].offset}"
+
+
+def a_cut_after_a_reset() -> Flaws:
+    driver = running()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.settle_reset()
+    driver.cut("n")
+    yield from judged(driver)
+
+
+def two_cuts() -> Flaws:
+    driver = running()
+    driver.cut("n1")
+    driver.cut("n2")
+    yield from judged(driver)
+
+
+def an_acknowledgement_of_a_superseded_process() -> Flaws:
+    driver = running()
+    member = driver.member(0)
+    old = driver.caller(member)
+    driver.store.request_reset(driver.name, old, ResetCause.BATCH_REFUSED, "")
+    driver.join(member, takeover=True)
+    driver.claim(member, tuple(p for p in driver.logs if p not in driver.processes[driver.member(1)].assigned))
+    driver.answer(member)
+    with suppress(KcrError):
+        zombie = Caller(member=member, incarnation=old.incarnation, epoch=driver.region.epoch)
+        driver.store.acknowledge(driver.name, zombie)
+    yield from judged(driver)
+
+
+def an_end_of_a_superseded_process() -> Flaws:
+    driver = running()
+    batch = driver.begin(driver.member(0))
+    driver.join(driver.member(0), takeover=True)
+    with suppress(KcrError):
+        driver.end(batch)
+    yield from judged(driver)
+
+
+def a_batch_after_the_lease() -> Flaws:
+    driver = running()
+    driver.clock.advance(60)
+    with suppress(KcrError):
+        batch = driver.begin(driver.member(0))
+        row, lease = driver.row(batch), driver.region.leases[driver.member(0)]
+        if row.begun_at >= lease.until:
+            yield f"a batch was begun at {row.begun_at}, the lease was over at {lease.until}"
+
+
+def a_partition_that_moves_while_it_is_processed() -> Flaws:
+    driver = running(partitions=2)
+    driver.begin(driver.member(0))
+    driver.claim(driver.member(1), tuple(driver.logs))
+    driver.claim(driver.member(0), ())
+    stuck = [p for p, c in driver.region.claims.items() if c.is_in_flight]
+    if driver.region.state is RegionState.RUNNING and stuck:
+        yield f"{stuck[0]} was begun by somebody else, its new owner can neither begin nor is there a reset"
+
+
+def a_rewind_behind_a_cut() -> Flaws:
+    driver = running()
+    first = driver.cut("n1")
+    driver.process()
+    driver.cut("n2")
+    driver.reset(ToCheckpoint(sequence=first))
+    driver.complete()
+    driver.settle_reset()
+    yield from judged(driver)
+
+
+def a_cut_opens_before_the_last_one_is_published() -> Flaws:
+    driver = running()
+    driver.request_cut("n1")
+    first = driver.complete()
+    driver.request_cut("n2")
+    if driver.region.open_cut is not None:
+        yield f"a cut is open, cut {first} is not published"
+
+
+def the_second_of_two_cuts_is_published_first() -> Flaws:
+    driver = running()
+    driver.request_cut("n1")
+    first = driver.complete()
+    driver.request_cut("n2")
+    second = driver.complete()
+    with suppress(KcrError):
+        driver.store.publish(driver.name, second)
+        if driver.region.checkpoints[first].published_at is None:
+            yield f"cut {second} is published, cut {first} before it is not"
+
+
+def a_reset_that_does_not_wait_for_a_publication() -> Flaws:
+    driver = running()
+    driver.request_cut("n1")
+    first = driver.complete()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    for index in (0, 1):
+        driver.claim(driver.member(index))
+    for index in (0, 1):
+        driver.acknowledge(driver.member(index))
+    region = driver.region
+    if region.state is RegionState.RUNNING and region.checkpoints[first].published_at is None:
+        yield f"the region runs after a reset to cut {first}, which is not published"
+
+
+def an_echo_of_an_older_cut() -> Flaws:
+    driver = running()
+    first = driver.cut("n1")
+    driver.process()
+    driver.cut("n2")
+    member = driver.member(0)
+    told = driver.region.offsets[first].restrict(driver.claims(member))
+    with suppress(KcrError):
+        driver.store.echo(driver.name, first, member, driver.processes[member].incarnation, told)
+    yield from judged(driver)
+
+
+def an_echo_of_somebody_elses_partitions() -> Flaws:
+    driver = running()
+    driver.request_cut("n1")
+    base = driver.complete()
+    member = driver.member(0)
+    told = driver.region.offsets[base].restrict(driver.claims(driver.member(1)))
+    with suppress(KcrError):
+        driver.store.echo(driver.name, base, member, driver.processes[member].incarnation, told)
+    yield from judged(driver)
+
+
+def a_batch_while_a_cut_drains() -> Flaws:
+    driver = running()
+    driver.request_cut("n")
+    with suppress(KcrError):
+        driver.begin(driver.member(0))
+    yield from judged(driver)
+
+
+def an_end_while_the_region_is_halted() -> Flaws:
+    driver = running()
+    batch = driver.begin(driver.member(0))
+    driver.store.report_outsider(driver.name, "somebody else is in the group")
+    with suppress(KcrError):
+        driver.end(batch)
+    yield from judged(driver)
+
+
+def a_batch_across_the_bound() -> Flaws:
+    driver = hourly()
+    member = driver.member(0)
+    partition = next(iter(driver.claims(member)))
+    driver.store.store_bounds(driver.name, driver.caller(member), bound(1), {partition: BoundOffset(offset=Offset(5))})
+    with suppress(KcrError):
+        driver.end(driver.begin(member, 10, (partition,)))
+    if (driver.region.claims[partition].position or 0) > 5:
+        yield "records beyond the bound were processed before its cut"
+
+
+def a_lease_that_ends_under_a_cut() -> Flaws:
+    driver = running()
+    driver.request_cut("n")
+    opened = driver.region.open_cut
+    driver.crash(driver.member(1))
+    driver.wait(15)
+    if driver.region.open_cut == opened:
+        yield f"cut {opened} still waits for a member whose lease is over"
+
+
+def a_contribution_before_the_drain() -> Flaws:
+    driver = hourly()
+    driver.request_cut("n", bound=bound(1))
+    with suppress(KcrError):
+        driver.contribute(driver.member(0))
+    if driver.region.contributions:
+        yield "a part of the cut is stored, members still go on to its bound"
+
+
+IS_CLAIM = (
+    "if claim is None or claim.owner != member or claim.incarnation != incarnation or claim.epoch != region.epoch:"
+)
+CROSSES = (
+    "if row is not None and range_.to > max(row.offset, range_.from_) "
+    "and not _may_overshoot(region, range_, row.offset):"
+)
+IS_ECHO = "if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):"
+UNPUBLISHED = (cuts, "may_open", "and not path.unpublished(region)", "and True")
+
+GUARDS = [
+    Guard(
+        name="the epoch",
+        cuts=((region_state, "require_epoch", "if epoch is not None and epoch != region.epoch:", "if False:"),),
+        script=a_contribution_from_another_epoch,
+    ),
+    Guard(
+        name="the claim under a batch",
+        cuts=((batches, "_require_claim", IS_CLAIM, "if claim is None:"),),
+        script=a_batch_on_somebody_elses_partition,
+    ),
+    Guard(
+        name="a batch begins at the position",
+        cuts=((batches, "_require_range", "if range_.from_ != claim.position:", "if False:"),),
+        script=a_batch_that_leaves_records_out,
+    ),
+    Guard(
+        name="one batch at a time on a partition",
+        cuts=((batches, "_require_range", "if claim.is_in_flight:", "if False:"),),
+        script=a_second_batch_beside_the_first,
+    ),
+    Guard(
+        name="no contribution behind a begun batch",
+        cuts=((completion, "_require_own_positions", "if held[partition].is_in_flight:", "if False:"),),
+        script=a_cut_while_a_batch_was_refused,
+    ),
+    Guard(
+        name="the roster: every member contributes",
+        cuts=(
+            (completion, "lacking", "(*waiting, *gaps, *extra)", "(*gaps, *extra)"),
+            (
+                completion,
+                "_completed",
+                "if any((cut.sequence, member) not in region.contributions for member in cut.roster):",
+                "if False:",
+            ),
+        ),
+        script=a_cut_without_an_idle_member,
+    ),
+    Guard(
+        name="the roster: nobody else contributes",
+        cuts=((completion, "contribute", "if cut.roster.get(part.member) != part.incarnation:", "if False:"),),
+        script=a_contribution_of_a_newcomer,
+    ),
+    Guard(
+        name="coverage of a cut",
+        cuts=((completion, "lacking", "(*waiting, *gaps, *extra)", "(*waiting, *extra)"),),
+        script=a_cut_without_a_partition_that_was_dropped,
+    ),
+    Guard(
+        name="a contribution is what the store has",
+        cuts=((completion, "contribute", "_require_own_positions(region, now, part)", "pass"),),
+        script=a_contribution_of_invented_positions,
+    ),
+    Guard(
+        name="a contribution while the cut drains",
+        cuts=((completion, "contribute", "or cut.phase is not CutPhase.DRAINING", "or False"),),
+        script=a_contribution_before_the_drain,
+    ),
+    Guard(
+        name="coverage after a reset",
+        cuts=((coverage, "missing", "if claim is None or not is_current(region, claim, now):", "if False:"),),
+        script=a_member_that_never_claims_after_a_reset,
+    ),
+    Guard(
+        name="quiet: every member has acknowledged",
+        cuts=((coverage, "busy", "if region.members[member].acknowledged != region.epoch:", "if False:"),),
+        script=a_member_that_never_acknowledges,
+    ),
+    Guard(
+        name="quiet: no batch of an older epoch may write",
+        cuts=(
+            (
+                coverage,
+                "busy",
+                "if batch.epoch != region.epoch and not is_quiet_batch(region, batch, now):",
+                "if False:",
+            ),
+        ),
+        script=a_batch_of_a_superseded_process,
+    ),
+    Guard(
+        name="first writer: initial offsets",
+        cuts=((claims, "_with_initial_offsets", "if (partition, topic_id) in region.initial:", "if False:"),),
+        script=a_start_position_that_is_resolved_again,
+    ),
+    Guard(
+        name="first writer: bound offsets",
+        cuts=((bounds, "store", "and (p, region.claims[p].topic_id, bound) not in region.bound_offsets", "and True"),),
+        script=a_bound_that_is_found_again_elsewhere,
+    ),
+    Guard(
+        name="first writer: seek entries",
+        cuts=(
+            (acknowledgement, "answer", "if entry is None or entry.offset is not None:", "if entry is None:"),
+            (resets, "write_seek", "if p not in region.seek or region.seek[p].offset is None", "if True"),
+            (
+                resets,
+                "write_seek",
+                "region.seek.write(fresh)",
+                "SeekMap({**region.seek, **fresh})",
+            ),
+        ),
+        script=an_open_entry_that_is_answered_again,
+    ),
+    Guard(
+        name="a reset burns a sequence",
+        cuts=(
+            (
+                resets,
+                "begin",
+                "next_sequence=Sequence(region.next_sequence + 1),",
+                "next_sequence=region.next_sequence,",
+            ),
+        ),
+        script=a_cut_after_a_reset,
+    ),
+    Guard(
+        name="a cut burns a sequence",
+        cuts=((cuts, "_open", "next_sequence=Sequence(sequence + 1),", "next_sequence=sequence,"),),
+        script=two_cuts,
+    ),
+    Guard(
+        name="the incarnation",
+        cuts=((region_state, "require_member", "if row.incarnation != incarnation:", "if False:"),),
+        script=an_acknowledgement_of_a_superseded_process,
+    ),
+    Guard(
+        name="the incarnation at an end",
+        cuts=(
+            (
+                batches,
+                "end",
+                "if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:",
+                "if False:",
+            ),
+        ),
+        script=an_end_of_a_superseded_process,
+    ),
+    Guard(
+        name="the lease",
+        cuts=((region_state, "require_member", "if not is_live(region, member, now):", "if False:"),),
+        script=a_batch_after_the_lease,
+    ),
+    Guard(
+        name="a contested claim resets",
+        cuts=((claims, "_is_contested", "row.is_begun and not _is_own(row, proposal, region.epoch)", "False"),),
+        script=a_partition_that_moves_while_it_is_processed,
+    ),
+    Guard(
+        name="the path: a rewind undoes",
+        cuts=((path, "undone_by", "if not stays:", "if False:"),),
+        script=a_rewind_behind_a_cut,
+    ),
+    Guard(
+        name="a cut waits for the publication before it",
+        cuts=(UNPUBLISHED,),
+        script=a_cut_opens_before_the_last_one_is_published,
+    ),
+    Guard(
+        name="cuts are published in order",
+        cuts=((completion, "publish", "if earlier:", "if False:"),),
+        script=the_second_of_two_cuts_is_published_first,
+        also=(UNPUBLISHED,),
+    ),
+    Guard(
+        name="a reset waits for publications",
+        cuts=((coverage, "unready", "if region.checkpoints[sequence].published_at is None:", "if False:"),),
+        script=a_reset_that_does_not_wait_for_a_publication,
+    ),
+    Guard(
+        name="only the base is echoed",
+        cuts=((completion, "echo", "if sequence != region.base or region.base_epoch is not None:", "if False:"),),
+        script=an_echo_of_an_older_cut,
+    ),
+    Guard(
+        name="only the holder echoes",
+        cuts=((completion, "echo", IS_ECHO, "if claim is None:"),),
+        script=an_echo_of_somebody_elses_partitions,
+    ),
+    Guard(
+        name="nothing begins unless the region runs",
+        cuts=((batches, "_require_processing", "if region.state is not RegionState.RUNNING:", "if False:"),),
+        script=a_batch_while_a_cut_drains,
+    ),
+    Guard(
+        name="nothing ends in a halted region",
+        cuts=((batches, "end", "if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:", "if False:"),),
+        script=an_end_while_the_region_is_halted,
+    ),
+    Guard(
+        name="no batch crosses a bound",
+        cuts=((batches, "_require_range", CROSSES, "if False:"),),
+        script=a_batch_across_the_bound,
+    ),
+    Guard(
+        name="a lease that ends aborts its cut",
+        cuts=(
+            (
+                cuts,
+                "lapsed",
+                "if not is_live(region, member, now) or region.members[member].incarnation != incarnation:",
+                "if False:",
+            ),
+        ),
+        script=a_lease_that_ends_under_a_cut,
+    ),
+]
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_behind_the_guard_nothing_comes_of_the_misbehaviour(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_away(monkeypatch, guard.also)
+    assert flaws(guard.script) == []
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_without_the_guard_it_is_noticed(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_away(monkeypatch, (*guard.also, *guard.cuts))
+    assert flaws(guard.script) != []

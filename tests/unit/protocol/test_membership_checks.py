@@ -1,0 +1,426 @@
+"""Membership validation, question by question: what is fine, what is wrong, and that the sentence says where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from airflow_kcr.protocol.evidence import SHOWN, Check, Evidence, Findings, Question, Roster, Verdict, answer, listed
+from airflow_kcr.protocol.group_checks import outsiders_in
+from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen, Outsider
+from airflow_kcr.protocol.membership_checks import is_all_right, judge
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region.rows import Committed, RegionState
+from airflow_kcr.protocol.region.state import put
+from airflow_kcr.protocol.rules import GroupRules, OutsiderPolicy, RegionRules
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicId, TopicName, TopicPartition
+from tests.support.driver import GROUP, TOPIC, Driver, group_rules
+from tests.support.scripts import started
+
+OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.UNKNOWN
+
+
+def instance(index: int) -> str:
+    return f"flights.g.{index}"
+
+
+def client(index: int) -> str:
+    return f"kcr-flights-g-{index}"
+
+
+def roster_of(*indexes: int) -> Roster:
+    members = {n: MemberId(GROUP, n) for n in indexes}
+    return Roster(
+        instance_ids={instance(n): m for n, m in members.items()}, client_ids={client(n): m for n, m in members.items()}
+    )
+
+
+def member_seen(index: int, *partitions: int, static: bool = True, topic: str = "t") -> MemberSeen:
+    return MemberSeen(
+        member_id=f"id-{index}",
+        client_id=client(index),
+        host="/10.0.0.9",
+        instance_id=instance(index) if static else None,
+        partitions=frozenset(TopicPartition(TopicName(topic), n) for n in partitions),
+    )
+
+
+STRANGER = MemberSeen(member_id="x-1", client_id="console", host="/10.0.0.1")
+
+
+@dataclass
+class World:
+    """A running region of two members with two partitions each, and a cluster that agrees with it."""
+
+    driver: Driver
+    members: list[MemberSeen] = field(default_factory=lambda: [member_seen(0, 0, 1), member_seen(1, 2, 3)])
+    state: str = "stable"
+    type: str = "classic"
+    assignor: str = "range"
+    topics: dict[TopicName, int] = field(default_factory=lambda: {TOPIC: 4, TopicName("other"): 2})
+
+    def evidence(self, **changes: object) -> Evidence:
+        region = self.driver.region
+        seen = GroupSeen(
+            group=GROUP, state=self.state, type=self.type, assignor=self.assignor, members=tuple(self.members)
+        )
+        whole = Evidence(
+            rules=region.rules.groups[GROUP],
+            roster=roster_of(*range(4)),
+            described=seen,
+            topics=self.topics,
+            bounds=dict(self.driver.logs),
+            committed={},
+        )
+        return replace(whole, **changes)  # type: ignore[arg-type]
+
+    def check(self, question: Question, evidence: Evidence | None = None) -> Check:
+        region, now = self.driver.store.read(self.driver.name)
+        found = judge(region, now, evidence or self.evidence())
+        assert [c.question for c in found] == list(Question)
+        return next(c for c in found if c.question is question)
+
+    def verdict(self, question: Question, evidence: Evidence | None = None) -> Verdict:
+        return self.check(question, evidence).verdict
+
+
+def world(policy: OutsiderPolicy = OutsiderPolicy.FAIL, group: GroupRules | None = None) -> World:
+    rules = RegionRules(groups={GROUP: group or group_rules()}, outsiders=policy)
+    return World(driver=started(Driver(rules=rules)))
+
+
+def log(start: int, end: int, topic_id: str = "id-1") -> LogBounds:
+    return LogBounds(start=Offset(start), end=Offset(end), topic_id=TopicId(topic_id))
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_region_that_its_cluster_agrees_with_is_fine_in_every_line() -> None:
+    here = world()
+    region, now = here.driver.store.read(here.driver.name)
+    found = judge(region, now, here.evidence())
+    assert [(c.question, c.detail) for c in found if c.verdict is not OK] == []
+    assert all(c.detail and c.group == GROUP for c in found)
+    assert is_all_right(found)
+
+
+def test_what_could_not_be_read_is_unknown_with_the_reason_and_not_all_right() -> None:
+    here = world()
+    blind = here.evidence(described=None, bounds=None, silent=("describe group g: no answer from broker:9092",))
+    region, now = here.driver.store.read(here.driver.name)
+    found = {c.question: c for c in judge(region, now, blind)}
+    unknown = {q for q, c in found.items() if c.verdict is UNKNOWN}
+    assert unknown == set(Question) - {Question.REGION, Question.TOPICS, Question.CLAIMS}
+    assert "no answer from broker:9092" in found[Question.ROSTER].detail
+    assert not is_all_right(found.values())
+
+
+def test_only_failures_and_what_is_unknown_are_not_all_right() -> None:
+    here = world()
+    lines = {v: answer(here.evidence(), Question.TOPICS, f) for v, f in FOUND.items()}
+    assert {v: is_all_right([c]) for v, c in lines.items()} == {OK: True, WARNING: True, FAILED: False, UNKNOWN: False}
+    assert {v: c.verdict for v, c in lines.items()} == {v: v for v in Verdict}
+
+
+FOUND: Mapping[Verdict, Findings | None] = {
+    OK: Findings(fine="fine"),
+    WARNING: Findings(warnings=("hm",)),
+    FAILED: Findings(failed=("no",), warnings=("hm",)),
+    UNKNOWN: None,
+}
+
+
+def test_a_line_names_the_first_few_findings_and_counts_the_others() -> None:
+    assert listed(map(str, range(SHOWN))) == "0; 1; 2; 3; 4"
+    assert listed(map(str, range(SHOWN + 3))) == "0; 1; 2; 3; 4; and 3 more"
+
+
+# -- region and rights ------------------------------------------------------------------------------------------------
+
+
+def test_the_region_of_a_group_is_shown() -> None:
+    detail = world().check(Question.REGION).detail
+    assert detail == "belongs to region flights alone; 2 static member(s) in its spec"
+
+
+def test_a_refused_call_fails_the_rights_and_says_where_they_are_listed() -> None:
+    here = world()
+    check = here.check(Question.RIGHTS, here.evidence(described=None, refused=("describe group g: not authorised",)))
+    assert check.verdict is FAILED
+    assert "not authorised" in check.detail
+    assert "docs/reference/rights.md" in check.detail
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_listed_topic_that_is_missing_fails_by_name() -> None:
+    here = world()
+    check = here.check(Question.TOPICS, here.evidence(topics={TopicName("other"): 2}))
+    assert (check.verdict, "topic t does not exist" in check.detail) == (FAILED, True)
+
+
+def test_a_pattern_that_matches_nothing_waits() -> None:
+    rules = GroupRules(group_id=GROUP, pattern="^x", members=2)
+    here = world()
+    check = here.check(Question.TOPICS, here.evidence(rules=rules))
+    assert (check.verdict, check.detail) == (
+        WARNING,
+        "pattern ^x matches none of the 2 topics of the cluster; the group waits",
+    )
+    assert here.verdict(Question.TOPICS, here.evidence(rules=replace(rules, pattern="^oth"))) is OK
+
+
+def test_a_topic_that_was_made_again_fails_once_whatever_its_partitions() -> None:
+    here = world()
+    bounds = {p: replace(b, topic_id=TopicId("id-2")) for p, b in here.driver.logs.items()}
+    check = here.check(Question.TOPIC_IDS, here.evidence(bounds=bounds))
+    assert check.verdict is FAILED
+    assert check.detail.count("deleted and created again (id id-1 became id-2)") == 1
+    silent = {p: replace(b, topic_id=TopicId("")) for p, b in here.driver.logs.items()}
+    assert here.verdict(Question.TOPIC_IDS, here.evidence(bounds=silent)) is OK
+
+
+# -- protocol and subscription ----------------------------------------------------------------------------------------
+
+
+def test_a_group_of_another_type_fails_and_names_who_is_not_ours() -> None:
+    here = world()
+    here.type = "consumer"
+    here.members.append(STRANGER)
+    check = here.check(Question.PROTOCOL)
+    assert check.verdict is FAILED
+    assert "of type consumer, not classic: consumer console on host 10.0.0.1" in check.detail
+
+
+def test_another_assignor_than_the_specs_fails_and_none_yet_is_a_warning() -> None:
+    here = world()
+    here.assignor = "roundrobin"
+    assert here.check(Question.PROTOCOL).detail.startswith("its members agreed on roundrobin, the spec says range")
+    here.assignor, here.state = "", "preparing_rebalancing"
+    assert here.verdict(Question.PROTOCOL) is WARNING
+    here.members, here.type = [], "consumer"
+    assert here.verdict(Question.PROTOCOL) is OK
+
+
+@pytest.mark.parametrize("kind", ["share", "streams"])
+def test_a_group_that_no_consumer_can_be_in_is_an_outsider_as_a_whole(kind: str) -> None:
+    here = world()
+    here.members, here.type = [], kind
+    assert here.verdict(Question.PROTOCOL) is FAILED
+    assert outsiders_in(here.evidence()) == (Outsider(group=GROUP, what=f"{kind} group"),)
+    here.members = [STRANGER]
+    assert [o.what for o in outsiders_in(here.evidence())] == [f"{kind} member"]
+
+
+def test_members_of_different_revisions_are_a_warning() -> None:
+    here = world()
+    region, now = here.driver.store.read(here.driver.name)
+    older = replace(region.members[here.driver.member(0)], spec_revision=7)
+    region = replace(region, members=put(region.members, {here.driver.member(0): older}))
+    found = {c.question: c for c in judge(region, now, here.evidence())}
+    assert found[Question.SUBSCRIPTION].verdict is WARNING
+    assert "g[0]: 7, g[1]: 1" in found[Question.SUBSCRIPTION].detail
+
+
+def test_a_member_that_owns_what_the_spec_does_not_subscribe_fails() -> None:
+    here = world()
+    here.members[0] = member_seen(0, 1, topic="other")
+    check = here.check(Question.SUBSCRIPTION)
+    assert (check.verdict, "g[0] owns other-1" in check.detail) == (FAILED, True)
+
+
+# -- roster and outsiders ---------------------------------------------------------------------------------------------
+
+
+def test_a_live_member_that_kafka_does_not_list_fails_by_name_once_the_group_is_settled() -> None:
+    here = world()
+    here.members = [member_seen(0, 0, 1, 2, 3)]
+    check = here.check(Question.ROSTER)
+    assert (check.verdict, "g[1] is alive but not in the group" in check.detail) == (FAILED, True)
+    here.state = "preparing_rebalancing"
+    assert here.verdict(Question.ROSTER) is WARNING
+
+
+def test_a_member_of_the_spec_that_does_not_run_is_a_warning() -> None:
+    here = world()
+    here.driver.leave(here.driver.member(1))
+    here.members = [member_seen(0, 0, 1, 2, 3)]
+    check = here.check(Question.ROSTER)
+    assert (check.verdict, check.detail) == (WARNING, "g[1] of the spec is not running; start it")
+
+
+def test_a_slot_without_a_lease_and_one_of_an_earlier_spec_are_warnings_and_no_outsiders() -> None:
+    here = world()
+    here.driver.leave(here.driver.member(1))
+    here.members.append(member_seen(3))
+    check = here.check(Question.ROSTER)
+    assert check.verdict is WARNING
+    assert "g[1] is in the group without a lease" in check.detail
+    assert "g[3] is of an earlier spec" in check.detail
+    assert here.verdict(Question.OUTSIDERS) is OK
+
+
+def test_an_index_that_is_there_twice_is_a_warning() -> None:
+    here = world(group=replace(group_rules(), static_membership=False))
+    here.members = [member_seen(0, 0, static=False), member_seen(0, 1, static=False), member_seen(1, 2, static=False)]
+    check = here.check(Question.ROSTER)
+    assert (check.verdict, "g[0] is in the group 2 times" in check.detail) == (WARNING, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict", "then"),
+    [
+        (OutsiderPolicy.FAIL, FAILED, "halts until it is gone and somebody resumes"),
+        (OutsiderPolicy.HOLD, FAILED, "holds until it is gone"),
+        (OutsiderPolicy.WARN, WARNING, "goes on"),
+    ],
+)
+def test_an_outsider_is_named_with_host_and_client_id_and_what_follows(
+    policy: OutsiderPolicy, verdict: Verdict, then: str
+) -> None:
+    here = world(policy)
+    here.members.append(STRANGER)
+    check = here.check(Question.OUTSIDERS)
+    assert check.verdict is verdict
+    assert check.detail.startswith("consumer console on host 10.0.0.1 in group g is not the region's")
+    assert then in check.detail
+
+
+def test_in_a_static_group_a_dynamic_member_is_an_outsider_whatever_its_client_id() -> None:
+    here = world()
+    here.members.append(member_seen(0, static=False))
+    assert [o.client_id for o in outsiders_in(here.evidence())] == [client(0)]
+    here.members[-1] = replace(STRANGER, instance_id="copy-0")
+    assert [o.instance_id for o in outsiders_in(here.evidence())] == ["copy-0"]
+
+
+def test_in_a_dynamic_group_the_client_id_counts_and_slots_of_static_times_are_no_outsiders() -> None:
+    here = world(group=replace(group_rules(), static_membership=False))
+    here.members = [member_seen(0, static=False), member_seen(1)]
+    assert outsiders_in(here.evidence()) == ()
+    here.members.append(STRANGER)
+    assert [o.client_id for o in outsiders_in(here.evidence())] == ["console"]
+
+
+def test_a_consumer_that_joins_again_is_the_same_outsider() -> None:
+    here = world()
+    here.members += [STRANGER, replace(STRANGER, member_id="x-2")]
+    assert len(outsiders_in(here.evidence())) == 1
+
+
+# -- claims -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_nobody_claims_fails_with_its_last_owner() -> None:
+    here = world()
+    here.driver.leave(here.driver.member(1))
+    check = here.check(Question.CLAIMS)
+    assert check.verdict is FAILED
+    assert "g:t-2 is claimed by nobody who lives (last owner: g[1])" in check.detail
+
+
+def test_a_new_partition_is_a_warning_until_it_is_claimed() -> None:
+    here = world()
+    here.topics[TOPIC] = 5
+    check = here.check(Question.CLAIMS)
+    assert (check.verdict, "g:t-4 is new and unclaimed (last owner: none)" in check.detail) == (WARNING, True)
+
+
+def test_a_partition_that_the_cluster_does_not_have_fails() -> None:
+    here = world()
+    here.topics[TOPIC] = 3
+    assert "g:t-3 is in the region but not on the cluster" in here.check(Question.CLAIMS).detail
+    assert here.verdict(Question.CLAIMS) is FAILED
+
+
+def test_a_partition_that_kafka_has_with_somebody_else_fails_but_not_during_a_rebalance() -> None:
+    here = world()
+    here.members = [member_seen(0, 0), member_seen(1, 2, 3), replace(STRANGER, partitions=frozenset({AT_1}))]
+    check = here.check(Question.CLAIMS)
+    assert check.verdict is FAILED
+    assert "g:t-1 is claimed by g[0], Kafka has assigned it to consumer console on /10.0.0.1" in check.detail
+    here.members[1] = member_seen(1, 1, 2, 3)
+    assert "g:t-1 is assigned to consumer console on /10.0.0.1 and g[1] at once" in here.check(Question.CLAIMS).detail
+    here.state = "completing_rebalancing"
+    assert here.verdict(Question.CLAIMS) is OK
+
+
+AT_1 = TopicPartition(TOPIC, 1)
+
+
+def test_while_members_come_missing_claims_are_warnings_and_a_stopped_region_has_none() -> None:
+    here = world()
+    here.driver.store.kill(here.driver.name)
+    assert here.check(Question.CLAIMS).detail == "4 partition(s) known; the region is stopped, nobody claims"
+    here.driver.store.start(here.driver.name)
+    assert here.driver.region.state in {RegionState.STARTING, RegionState.RESETTING}
+    assert here.verdict(Question.CLAIMS) is WARNING
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def cut_at_ten(here: World) -> None:
+    here.driver.process()
+    here.driver.cut("n1")
+
+
+def test_a_position_that_retention_overtook_fails_with_the_policy() -> None:
+    here = world()
+    cut_at_ten(here)
+    check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(20, 50)}))
+    assert check.verdict is FAILED
+    assert "g:t-0 at 10: retention overtook it: the log now starts at 20 (policy fail)" in check.detail
+
+
+def test_an_end_that_moved_back_fails() -> None:
+    here = world()
+    cut_at_ten(here)
+    check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(0, 5)}))
+    assert (check.verdict, "the log's end moved back to 5" in check.detail) == (FAILED, True)
+
+
+def test_a_base_that_retention_overtook_fails_while_the_position_is_still_inside() -> None:
+    here = world()
+    cut_at_ten(here)
+    here.driver.process()
+    check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(15, 50)}))
+    assert check.verdict is FAILED
+    assert "a reset to the base at 10 would miss 5 record(s)" in check.detail
+
+
+@pytest.mark.parametrize(("start", "verdict"), [(0, OK), (4, OK), (5, WARNING), (10, WARNING)])
+def test_retention_that_would_overtake_the_base_next_is_a_warning(start: int, verdict: Verdict) -> None:
+    here = world()
+    cut_at_ten(here)
+    check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(start, 50)}))
+    assert check.verdict is verdict
+    assert ("retention is about to overtake the base" in check.detail) is (verdict is WARNING)
+
+
+def test_retention_behind_a_base_at_the_end_of_its_log_harms_nothing() -> None:
+    here = world()
+    cut_at_ten(here)
+    assert here.verdict(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(10, 10)})) is OK
+
+
+def test_a_committed_offset_that_is_not_the_regions_is_a_warning() -> None:
+    here = world()
+    cut_at_ten(here)
+    held: Mapping[GroupPartition, Offset] = {here.driver.partition(0): Offset(3)}
+    region = here.driver.region
+    assert region.base is not None
+    assert region.checkpoints[region.base].committed is Committed.YES
+    check = here.check(Question.OFFSETS, here.evidence(committed=held))
+    assert check.verdict is WARNING
+    assert "Kafka's committed offset is 3, the region committed 10: somebody else commits" in check.detail
+    assert here.verdict(Question.OFFSETS, here.evidence(committed={here.driver.partition(0): Offset(10)})) is OK
+
+
+def test_before_the_first_cut_is_committed_nothing_is_expected_of_kafka() -> None:
+    here = world()
+    assert here.verdict(Question.OFFSETS, here.evidence(committed={here.driver.partition(0): Offset(3)})) is OK
