@@ -7,8 +7,8 @@ file.
 
 from __future__ import annotations
 
+from airflow_kcr.kafka_settings import KafkaSettings, refusals, resolve_environment
 from airflow_kcr.spec.changes import Difference, Split, TakesEffect, differences, split
-from airflow_kcr.spec.kafka_settings import KafkaSettings, refusals, resolve_environment
 from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
 from airflow_kcr.spec.reading import load, parse
 

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.kafka_settings import broken_references, open_secrets, refusals
 from airflow_kcr.protocol.rules import Assignor, CutMode
 from airflow_kcr.protocol.timeout_checks import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.findings import Finding, Path
-from airflow_kcr.spec.kafka_settings import broken_references, open_secrets, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from airflow_kcr.errors import SpecError
+from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.rules import (
     Assignor,
@@ -30,7 +31,6 @@ from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.checks import findings_of
 from airflow_kcr.spec.findings import path_text
-from airflow_kcr.spec.kafka_settings import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

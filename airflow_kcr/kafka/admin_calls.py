@@ -1,0 +1,316 @@
+"""Questions to an admin client, several at once, under one deadline: retried while that can help, and errors told.
+
+An admin client is asked by several threads at once; that it can bear, unlike a consumer. It says why it reaches nobody,
+or is not let in, only to its error callback, and only while it is polled: so whoever waits here polls it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.clients import make_admin
+from airflow_kcr.kafka.failures import Kind
+from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
+from airflow_kcr.kafka_settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between two attempts at what may heal."""
+
+LOOK: Final = 0.05
+"""Seconds after which a wait looks at what the client says of its connections."""
+
+FIRST_ATTEMPT: Final = 2.0
+"""Seconds for the first attempt; each further one has twice as long, as a broker may just be slow. But a request to one
+that has died since the client last looked gets no answer, however long one waits: while connections fail, attempts stay
+short, and ask whoever leads now."""
+
+RENEWAL: Final = 1.0
+"""Seconds that renewing the client's picture of the cluster may take."""
+
+
+@dataclass(slots=True)
+class Question(Generic[K, T]):
+    """Something asked for each of several keys; `found` and `failed` hold the answers, each key is in one of them.
+
+    Args:
+        what: a few words for messages, such as "offsets of".
+        open: the keys.
+        ask: sends the question for some keys, given the seconds left.
+        is_answer: whether what came back is one. Where a leader went away, the client fills in a result that looks like
+            success, with an offset that means nothing.
+    """
+
+    what: str
+    open: list[K]
+    ask: Callable[[AdminClient, list[K], float], Mapping[K, Future[T]]]
+    is_answer: Callable[[T], bool] = lambda _: True
+    found: dict[K, T] = field(default_factory=dict)
+    failed: dict[K, KafkaError] = field(default_factory=dict)
+    """Keys with an error that does not heal: absent, or final."""
+
+    _asked: dict[K, Future[T]] = field(default_factory=dict)
+
+    def send(self, admin: AdminClient, seconds: float) -> list[Future[T]]:
+        """Ask for the keys that are open."""
+        self._asked = dict(self.ask(admin, self.open, seconds)) if self.open else {}
+        return list(self._asked.values())
+
+    def take(self) -> tuple[K, KafkaError] | None:
+        """Sort the answers that have come; return one that may heal, or is a refusal, if there is any."""
+        worst: tuple[K, KafkaError] | None = None
+        for key, future in self._asked.items():
+            if not future.done():
+                worst = worst or (key, KafkaError(KafkaError.REQUEST_TIMED_OUT))
+                continue
+            error = _error(future)
+            if error is None and not self.is_answer(future.result()):
+                error = KafkaError(KafkaError.NETWORK_EXCEPTION, "the client made up a result without an answer")
+            if error is None:
+                self.found[key] = future.result()
+            elif failures.kind(error) in (Kind.RETRIABLE, Kind.REFUSED):
+                worst = (key, error) if worst is None or failures.kind(error) is Kind.REFUSED else worst
+            else:
+                self.failed[key] = error
+        self.open = [key for key in self.open if key not in self.found and key not in self.failed]
+        return worst
+
+    def reopen(self, keys: Iterable[K]) -> None:
+        """Make keys that failed open again."""
+        for key in keys:
+            del self.failed[key]
+            self.open.append(key)
+
+
+class AdminCalls:
+    """An admin client whose calls are answered, or fail with an error for the reader, within a deadline.
+
+    Args:
+        settings: from `settings.admin_settings`.
+        timeout: for each call.
+
+    Raises:
+        ConfigurationError: the client doesn't take the settings.
+    """
+
+    def __init__(self, settings: KafkaSettings, timeout: timedelta) -> None:
+        self._settings, self.timeout = settings, timeout
+        self._lock = threading.Lock()
+        self._noted: KafkaError | None = None
+        self._admin: AdminClient | None = make_admin(settings, self._note)
+
+    def close(self) -> None:
+        """Let the client go; it has nothing to say good-bye to."""
+        self._admin = None
+
+    def answer(self, *questions: Question[Any, Any], timeout: timedelta | None = None) -> None:
+        """Ask until every key is answered.
+
+        Args:
+            questions: asked side by side.
+            timeout: another one than this client's.
+
+        Raises:
+            BrokerUnavailable: not all was answered in time; the message says what was tried, and why it failed.
+            CredentialsRefused: the client is not let in, or may not do this.
+        """
+        patience = _Patience(timeout or self.timeout)
+        admin = self._begin(questions[0].what)
+        while True:
+            trouble = self._attempt(admin, questions, patience)
+            if trouble is None:
+                return
+            what, error = trouble
+            if self._noted is not None:
+                patience.stay_short()
+            self._pause(admin, patience, what, error)
+            self._renew(admin, patience)
+
+    def answer_once(self, question: Question[Any, Any], timeout: timedelta) -> None:
+        """Ask without asking again: for what changes something.
+
+        Raises:
+            BrokerUnavailable: no answer came; it may have been done.
+            CredentialsRefused: as for `answer`.
+        """
+        patience = _Patience(timeout, first_attempt=timeout.total_seconds())
+        trouble = self._attempt(self._begin(question.what), (question,), patience)
+        if trouble is not None:
+            raise self._unavailable(patience, *trouble, "; it may have been done all the same, read what became of it")
+
+    def blocking(self, what: str, call: Callable[[AdminClient, float], T]) -> T:
+        """Make a call that only exists in a form that blocks.
+
+        Args:
+            what: for messages.
+            call: given the seconds that it may take.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: as for `answer`.
+            KcrError: an error that does not heal.
+        """
+        patience = _Patience(self.timeout)
+        admin = self._begin(what)
+        while True:
+            try:
+                return call(admin, patience.next_attempt())
+            except KafkaException as exception:
+                error = failures.of(exception)
+            match failures.kind(error):
+                case Kind.REFUSED:
+                    raise self.refused(what, error)
+                case Kind.RETRIABLE:
+                    self._pause(admin, patience, what, error)
+                case _:
+                    raise KcrError(f"{what}: {self.told(error)}")
+
+    def told(self, error: KafkaError) -> str:
+        """Return an error as text without secrets."""
+        return failures.told(error, lambda text: without_secrets(text, self._settings))
+
+    def refused(self, what: str, error: KafkaError) -> CredentialsRefused:
+        """Return the error for a refusal: not let in, or not allowed to do this."""
+        servers = bootstrap_servers(self._settings)
+        if error.code() in failures.IMPOSTER:
+            return CredentialsRefused(
+                f"the brokers at {servers} do not let the client in: {self.told(error)}; "
+                "look at security.protocol and the sasl and ssl settings"
+            )
+        return CredentialsRefused(f"the brokers at {servers} do not allow {what}: {self.told(error)}; grant that right")
+
+    def _begin(self, what: str) -> AdminClient:
+        admin = self._admin
+        if admin is None:
+            raise BrokerUnavailable(f"{what}: the admin client was closed")
+        # What it has to say of its connections before this call is old.
+        admin.poll(0)
+        with self._lock:
+            self._noted = None
+        return admin
+
+    def _note(self, error: KafkaError) -> None:
+        with self._lock:
+            # That all brokers are down follows from the errors of each, which say more; a refusal says most.
+            known = self._noted is not None
+            if known and (error.code() == KafkaError._ALL_BROKERS_DOWN or self._noted_refusal() is not None):  # noqa: SLF001 - a code
+                return
+            self._noted = error
+
+    def _noted_refusal(self) -> KafkaError | None:
+        noted = self._noted
+        return noted if noted is not None and failures.kind(noted) is Kind.REFUSED else None
+
+    def _attempt(
+        self, admin: AdminClient, questions: Sequence[Question[Any, Any]], patience: _Patience
+    ) -> tuple[str, KafkaError] | None:
+        """Ask for what is open, and wait; return what may heal, or raise for a refusal."""
+        seconds = patience.next_attempt()
+        sent = [future for question in questions for future in question.send(admin, seconds)]
+        self._wait(admin, sent, patience, questions[0].what)
+        found: tuple[str, KafkaError] | None = None
+        for question in questions:
+            worst = question.take()
+            if worst is None:
+                continue
+            key, error = worst
+            what = f"{question.what} {_text(key)}"
+            if failures.kind(error) is Kind.REFUSED:
+                raise self.refused(what, error)
+            found = found or (what, error)
+        return found
+
+    def _wait(self, admin: AdminClient, sent: list[Future[Any]], patience: _Patience, what: str) -> None:
+        waiting = sent
+        while waiting and patience.left > 0:
+            waiting = list(wait(waiting, min(LOOK, patience.left), FIRST_EXCEPTION).not_done)
+            if waiting:
+                admin.poll(0)
+                refusal = self._noted_refusal()
+                if refusal is not None:
+                    raise self.refused(what, refusal)
+
+    def _pause(self, admin: AdminClient, patience: _Patience, what: str, error: KafkaError) -> None:
+        """Wait before the next attempt, serving the client; give up where no time is left for one."""
+        admin.poll(patience.next_pause())
+        refusal = self._noted_refusal()
+        if refusal is not None:
+            raise self.refused(what, refusal)
+        if patience.left <= 0:
+            raise self._unavailable(patience, what, error)
+
+    def _renew(self, admin: AdminClient, patience: _Patience) -> None:
+        """Have the client look who leads what now: by itself it goes on asking whom it knows."""
+        try:
+            admin.list_topics(timeout=min(RENEWAL, patience.left))
+        except KafkaException as exception:
+            # The next attempt will say so itself; this is for whoever wonders how often.
+            _log.debug("The picture of the cluster was not renewed: %s", self.told(failures.of(exception)))
+
+    def _unavailable(self, patience: _Patience, what: str, error: KafkaError, then: str = "") -> BrokerUnavailable:
+        with self._lock:
+            why = self._noted if self._noted is not None else error
+        return BrokerUnavailable(
+            f"no answer for {what}: tried {bootstrap_servers(self._settings)} for {patience.seconds:.1f} s; "
+            f"{self.told(why)}{then}"
+        )
+
+
+class _Patience:
+    """What is left of a deadline, and pauses that grow within it."""
+
+    def __init__(self, timeout: timedelta, first_attempt: float = FIRST_ATTEMPT) -> None:
+        self.seconds = timeout.total_seconds()
+        self._ends_at = time.monotonic() + self.seconds
+        self._pause, self._attempt = FIRST_PAUSE, first_attempt
+
+    @property
+    def left(self) -> float:
+        """Seconds left; never negative."""
+        return max(0.0, self._ends_at - time.monotonic())
+
+    def next_attempt(self) -> float:
+        """Return how long the next attempt may take."""
+        attempt, self._attempt = self._attempt, 2 * self._attempt
+        return min(attempt, self.left)
+
+    def stay_short(self) -> None:
+        """Give the next attempt no more time than the first had."""
+        self._attempt = FIRST_ATTEMPT
+
+    def next_pause(self) -> float:
+        """Return the pause before the next attempt."""
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        return min(pause, self.left)
+
+
+def _error(future: Future[Any]) -> KafkaError | None:
+    """Return the error of a future that is done; raises what is none of Kafka's."""
+    exception = future.exception()
+    if isinstance(exception, KafkaException):
+        return failures.of(exception)
+    if exception is not None:
+        raise exception
+    return None
+
+
+def _text(key: object) -> str:
+    return "-".join(map(str, key)) if isinstance(key, Iterable) and not isinstance(key, str) else str(key)

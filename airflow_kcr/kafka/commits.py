@@ -1,0 +1,270 @@
+"""Commits of a member: one at a time, under a deadline of our own, and read back.
+
+What is known of the broker and the client decides the order of steps:
+
+- The broker checks the member, not who owns what, and drops some offsets silently; a partition that is refused takes
+  the others' results with it. So what counts is what `committed` answers afterwards.
+- A commit between a revoke and the next assignment waits behind the rebalance, and a static member that is joining
+  again after a loss fences itself with it. So it is only sent while assigned, all of its partitions.
+- A refusal because of the generation wrote nothing; after the *next* assignment it may be sent again. An answer that
+  says neither yes nor no is never repeated: what it did is read.
+- After the next assignment the broker takes whatever was asked for before, also where others had the partitions in
+  between, and have committed later offsets. So who asked for it is asked, each time, whether it still may write.
+- Where the session was over, others may have had the partitions since, and committed a newer cut; Kafka would take the
+  older one all the same in the next assignment. So what was asked for before that is not sent after it.
+- While one is on its way, even an abandoned one, no other is sent: which answer is whose would be a guess.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Final, Protocol
+
+from confluent_kafka import KafkaException
+
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.failures import Kind
+from airflow_kcr.kafka.seat import Answer
+from airflow_kcr.ports import CommitAnswer, CommittedOffset, always
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.values import GroupId, GroupPartition
+
+READ_SLICE: Final = timedelta(milliseconds=500)
+"""How long one look at the committed offsets may keep the event thread from polling."""
+
+LONGEST_RESERVE: Final = 2.0
+"""Seconds of a commit's time that are kept for reading it back."""
+
+
+class Committing(Protocol):
+    """What commits need of a seat (`seat.Seat`)."""
+
+    @property
+    def assigned(self) -> frozenset[GroupPartition] | None:
+        """None while nothing is assigned."""
+        ...
+
+    @property
+    def assignments(self) -> int:
+        """Counts the assignments."""
+        ...
+
+    @property
+    def lost_at(self) -> float:
+        """When it was heard last that the session was over."""
+        ...
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the client is fenced for good."""
+        ...
+
+    @property
+    def commit_open(self) -> bool:
+        """Whether a commit was sent and is not answered."""
+        ...
+
+    def send_commit(self, offsets: OffsetMap, metadata: str) -> None:
+        """Send a commit."""
+        ...
+
+    def commit_answer(self) -> Answer | None:
+        """Return the answer to the last one."""
+        ...
+
+    def committed(
+        self, partitions: Collection[GroupPartition], timeout: timedelta
+    ) -> dict[GroupPartition, CommittedOffset]:
+        """Return what Kafka holds."""
+        ...
+
+
+class Stage(Enum):
+    """Where a commit is."""
+
+    WAITING = auto()
+    SENT = auto()
+    READING = auto()
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit:
+    """One commit that was asked for."""
+
+    offsets: OffsetMap
+    metadata: str
+    asked_at: float
+    timeout: timedelta
+    answered: Callable[[CommitAnswer], None]
+    may_write: Callable[[], bool] = always
+    stage: Stage = Stage.WAITING
+    failure: str = ""
+    sent_in: int = 0
+    """The assignment in which it was sent last."""
+
+    @property
+    def ends_at(self) -> float:
+        """When it must be answered."""
+        return self.asked_at + self.timeout.total_seconds()
+
+    @property
+    def reads_at(self) -> float:
+        """When it is read back, whatever has become of it."""
+        return self.ends_at - min(LONGEST_RESERVE, self.timeout.total_seconds() / 4)
+
+    def read(self, failure: str) -> None:
+        """Go on to reading, with what has gone wrong."""
+        self.stage, self.failure = Stage.READING, failure
+
+
+class Commits:
+    """The commits of one member, oldest first; used by the event thread alone.
+
+    Args:
+        group: of the partitions that may be committed.
+        hide: takes secrets out of a text.
+    """
+
+    def __init__(self, group: GroupId, hide: Callable[[str], str]) -> None:
+        self._group, self._hide = group, hide
+        self._queue: deque[Commit] = deque()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer of the broker is awaited."""
+        return bool(self._queue) and self._queue[0].stage is not Stage.WAITING
+
+    def add(self, commit: Commit) -> None:
+        """Take a commit; one that can't be is answered at once, and replaces none that waits."""
+        foreign = [str(p) for p in commit.offsets if p.group != self._group]
+        if foreign:
+            self._answer(commit, {}, f"{', '.join(foreign)}: not of group {self._group}; nothing was sent")
+        elif not commit.offsets:
+            self._answer(commit, {}, "there is no offset to commit; nothing was sent")
+        else:
+            self._queue.append(commit)
+
+    def give_up(self, why: str) -> None:
+        """Answer every commit: there is no client any more that could send or read one."""
+        while self._queue:
+            commit = self._queue.popleft()
+            self._answer(commit, {}, f"{commit.failure}; {why}" if commit.failure else why)
+
+    def step(self, seat: Committing, now: float) -> None:
+        """Do what is possible now; returns without waiting, but for one look at the committed offsets."""
+        if not self._queue:
+            return
+        commit = self._queue[0]
+        if commit.stage is Stage.WAITING:
+            self._send(commit, seat, now)
+        if commit.stage is Stage.SENT:
+            self._hear(commit, seat, now)
+        if commit.stage is Stage.READING:
+            self._read(commit, seat, now)
+
+    def _send(self, commit: Commit, seat: Committing, now: float) -> None:
+        """Send a commit if that is possible, or find that it never will be."""
+        outdated = len(self._queue) > 1 and not seat.commit_open
+        elsewhere = seat.assigned is not None and not commit.offsets.keys() <= seat.assigned
+        if seat.fatal:
+            commit.read(commit.failure or "the client is fenced")
+        elif commit.asked_at <= seat.lost_at:
+            commit.read(_both(commit.failure, "not sent: its session was over, others may have committed since"))
+        elif now >= commit.reads_at:
+            commit.read(_both(commit.failure, self._why_not(commit, seat)))
+        elif not commit.may_write():
+            commit.read(_both(commit.failure, "not sent: the lease of the member that asked for it is over"))
+        elif not elsewhere and seat.assigned is not None and not seat.commit_open and seat.assignments > commit.sent_in:
+            self._put(commit, seat)
+        elif outdated and not elsewhere:
+            # It waited for an assignment until a newer one came; sent after that one, it could move Kafka backwards.
+            commit.read(_both(commit.failure, "a newer commit took its place"))
+        elif elsewhere:
+            commit.read(_both(commit.failure, self._why_not(commit, seat)))
+
+    def _put(self, commit: Commit, seat: Committing) -> None:
+        commit.sent_in = seat.assignments
+        try:
+            seat.send_commit(commit.offsets, commit.metadata)
+        except KafkaException as exception:
+            commit.read(failures.told(failures.of(exception), self._hide))
+        else:
+            commit.stage = Stage.SENT
+
+    def _hear(self, commit: Commit, seat: Committing, now: float) -> None:
+        answer = seat.commit_answer()
+        if answer is not None:
+            kinds = answer.kinds
+            why = self._told(answer)
+            if kinds == {Kind.REJOIN}:
+                # Nothing was written. Sent again only in another assignment: in this one it would be refused again,
+                # or fence a static member.
+                commit.stage, commit.failure = Stage.WAITING, why
+            else:
+                commit.read(why)
+        elif seat.fatal or now >= commit.reads_at:
+            waited = now - commit.asked_at
+            commit.read("the client was fenced" if seat.fatal else f"Kafka did not answer within {waited:.1f} s")
+
+    def _read(self, commit: Commit, seat: Committing, now: float) -> None:
+        left = timedelta(seconds=commit.ends_at - now)
+        held: dict[GroupPartition, CommittedOffset] = {}
+        try:
+            if left > timedelta(0):
+                held = seat.committed(list(commit.offsets), min(READ_SLICE, left))
+        except KafkaException as exception:
+            error = failures.of(exception)
+            if failures.kind(error) is Kind.RETRIABLE and left > READ_SLICE:
+                return  # again, after a poll
+            commit.failure = _both(commit.failure, f"not read back: {failures.told(error, self._hide)}")
+        else:
+            if left <= timedelta(0):
+                commit.failure = _both(commit.failure, "no time was left to read it back")
+            else:
+                commit.failure = _verdict(commit, held)
+        self._queue.popleft()
+        self._answer(commit, held, commit.failure)
+
+    def _told(self, answer: Answer) -> str:
+        parts = [
+            f"{p.topic}-{p.partition}: {failures.told(error, self._hide)}" for p, error in answer.partitions.items()
+        ]
+        if answer.error is not None and not parts:
+            return failures.told(answer.error, self._hide)
+        # A group-wide refusal is repeated for each partition; one of them says it all.
+        same = {failures.told(error, self._hide) for error in answer.partitions.values()}
+        return parts[0] + f" (and {len(parts) - 1} more)" if len(same) == 1 and len(parts) > 3 else "; ".join(parts)
+
+    @staticmethod
+    def _why_not(commit: Commit, seat: Committing) -> str:
+        if seat.commit_open:
+            return "not sent: an earlier commit is still on its way"
+        if seat.assigned is None:
+            return f"not sent: nothing was assigned within {commit.timeout.total_seconds():.1f} s"
+        missing = sorted(str(p.topic_partition) for p in commit.offsets.keys() - seat.assigned)
+        if missing:
+            return f"not sent: {', '.join(missing[:5])} not assigned"
+        if not commit.sent_in:
+            return "not sent: its time was over"
+        return "not sent again: there was no new assignment in time"
+
+    @staticmethod
+    def _answer(commit: Commit, held: dict[GroupPartition, CommittedOffset], failure: str) -> None:
+        commit.answered(CommitAnswer(held=held, failure=failure))
+
+
+def _verdict(commit: Commit, held: dict[GroupPartition, CommittedOffset]) -> str:
+    """Return what is wrong after reading: what Kafka holds counts, not what it said."""
+    expected = {p: CommittedOffset(offset=o, metadata=commit.metadata) for p, o in commit.offsets.items()}
+    if held == expected:
+        return ""
+    other = sorted(str(p.topic_partition) for p, row in expected.items() if held.get(p) != row)
+    return commit.failure or f"Kafka said yes, but does not hold it: {', '.join(other[:5])}"
+
+
+def _both(first: str, second: str) -> str:
+    return f"{first}; {second}" if first else second

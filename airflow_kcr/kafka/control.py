@@ -1,0 +1,327 @@
+"""The control consumer: a member's place in its group (design sections 2, 5 and 7.6).
+
+Since client 2.16 a consumer that is polled in one thread starves every other thread that calls it. So the event thread
+alone has the client; the others hand it commands. It waits for commands, not for the client: a command is seen at once,
+and the client is served every `IDLE` seconds, or without a pause while an answer of Kafka is awaited.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Final, TypeAlias
+
+from confluent_kafka import KafkaException
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.kafka.commits import Commit, Commits
+from airflow_kcr.kafka.complaints import Complaints
+from airflow_kcr.kafka.reads import Read, Reads
+from airflow_kcr.kafka.seat import Complaint, News, Seat, SeatAssigned, SeatLost, SeatRevoked
+from airflow_kcr.kafka.settings import without_secrets
+from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.ports import CommitAnswer, CommittedOffset, MembershipListener, always
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.values import GroupId, GroupPartition
+
+IDLE: Final = 0.05
+"""Seconds between two polls when nothing is awaited: 0.5 % of a core, and how late a rebalance is heard of at most."""
+
+AWAITING: Final = 0.005
+"""Seconds that one poll waits for what is awaited: how late a command is seen meanwhile."""
+
+EAGER_FOR: Final = 2.0
+"""Seconds after a join or revoke in which the assignment is awaited like an answer; after that nothing hurries."""
+
+LEAVE_BOUND: Final = 5.0
+"""Seconds that leaving may take: the client itself gives its LeaveGroup no more."""
+
+CLOSE_BOUND: Final = timedelta(seconds=6)
+"""How long a close is waited for: the client's own takes 5 s where a broker hangs."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """Take a seat."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leave:
+    """Leave the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    """Close, keeping the slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """End the event thread; `by` is when whoever asked stops waiting."""
+
+    by: float
+
+
+_Command: TypeAlias = _Join | _Leave | _Close | _End | Read | Commit
+
+
+class ControlConsumer:
+    """A member's place in its group; implements `ports.Membership`.
+
+    The first client is made here, so that settings it doesn't take are an error of whoever made them. Nothing is joined
+    before `join`.
+
+    Args:
+        settings: from `settings.member_settings`.
+        group: the group's id.
+        topics: from `settings.subscription`.
+        listener: hears what happens, in the event thread.
+
+    Raises:
+        ConfigurationError: the client doesn't take the settings.
+    """
+
+    def __init__(
+        self, settings: KafkaSettings, *, group: GroupId, topics: Sequence[str], listener: MembershipListener
+    ) -> None:
+        self._settings, self._group, self._topics, self._listener = settings, group, tuple(topics), listener
+        self._seat: Seat | None = Seat(settings, group)
+        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._reads = Reads(settings, group)
+        self._commits = Commits(group, self._hide)
+        self._complaints = Complaints()
+        self._joined_at = 0.0
+        self._muted = threading.Event()
+        self._ending: _End | None = None
+        self._thread = threading.Thread(target=self._run, name=f"kcr-events-{group}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"ControlConsumer({self._group!r})"
+
+    # -- for every thread ------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Subscribe, every partition paused; also again after having left. Where it is joined, nothing happens."""
+        self._commands.put(_Join())
+
+    def leave(self) -> None:
+        """Leave the group so that its partitions move at once: unsubscribe, poll to the revoke, close."""
+        self._commands.put(_Leave())
+
+    def close_keeping_slot(self) -> None:
+        """Close without leaving: a static member's partitions wait for it until its session is over."""
+        self._commands.put(_Close())
+
+    def commit(
+        self,
+        offsets: OffsetMap,
+        metadata: str,
+        timeout: timedelta,
+        answered: Callable[[CommitAnswer], None],
+        may_write: Callable[[], bool] = always,
+    ) -> None:
+        """Commit in one request and read back; `answered` is called once, in the event thread, within the timeout.
+
+        It waits for an assignment where there is none; a partition that is not assigned, an empty map and a partition
+        of another group are a failure, and nothing is sent; nor is it once `may_write` says no. Not called any more
+        once the event thread has ended.
+        """
+        self._commands.put(
+            Commit(
+                offsets=offsets,
+                metadata=metadata,
+                asked_at=time.monotonic(),
+                timeout=timeout,
+                answered=answered,
+                may_write=may_write,
+            )
+        )
+
+    def committed(
+        self, partitions: frozenset[GroupPartition], timeout: timedelta
+    ) -> Mapping[GroupPartition, CommittedOffset]:
+        """Return what Kafka holds for the group, whether joined or not; one without a committed offset is absent.
+
+        Raises:
+            BrokerUnavailable: there was no answer in time.
+            CredentialsRefused: the brokers don't let the client read them.
+        """
+        seconds = timeout.total_seconds()
+        if not self._thread.is_alive():
+            raise self._reads.unavailable("the member has ended")
+        read = Read(partitions, time.monotonic() + seconds)
+        self._commands.put(read)
+        try:
+            return read.result.result(seconds)
+        except TimeoutError:
+            raise self._reads.unavailable(f"no answer within {seconds:.1f} s") from None
+
+    def end(self, timeout: timedelta) -> bool:
+        """End the event thread, leaving nothing to be heard; return whether it ended in time.
+
+        A client that is still open is closed, a static member keeps its slot. Where that hangs, the thread is left
+        behind: it doesn't keep the process alive.
+        """
+        self._commands.put(_End(time.monotonic() + timeout.total_seconds()))
+        self._thread.join(timeout.total_seconds())
+        self._muted.set()
+        return not self._thread.is_alive()
+
+    # -- the event thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._ending is None:
+                self._turn()
+        except Exception as error:  # noqa: BLE001 - the thread's last word: without it the member would wait for ever
+            why = self._hide(f"{type(error).__name__}: {error}")
+            _log.error("The event thread of group %s failed: %s", self._group, why)
+            self._tell(partial(self._listener.fenced, f"the event thread failed: {why}"))
+        finally:
+            self._commits.give_up("the member has ended")
+            self._close(self._until_end())
+
+    def _turn(self) -> None:
+        """Run the commands that wait, serve the client, and do what can be done next."""
+        waits = 0.0
+        try:
+            command = self._commands.get(timeout=None if self._seat is None else self._pause)
+        except queue.Empty:
+            waits = AWAITING if self._awaits_answer else 0.0
+        else:
+            self._execute(command)
+        if self._ending is None and self._seat is not None:
+            self._serve(self._seat, waits)
+
+    @property
+    def _pause(self) -> float:
+        """How long to wait for a command before the client is served: not at all while it has something to say."""
+        return 0.0 if self._awaits_answer else IDLE
+
+    @property
+    def _awaits_answer(self) -> bool:
+        seat = self._seat
+        if seat is None:
+            return False
+        joining = seat.subscribed and seat.assigned is None and time.monotonic() - self._joined_at < EAGER_FOR
+        return joining or self._commits.busy or self._reads.busy
+
+    def _serve(self, seat: Seat, waits: float) -> None:
+        seat.poll(waits)
+        self._deliver(seat.news())
+        if seat.is_adrift:
+            self._change_seats(seat)
+            return
+        self._commits.step(seat, time.monotonic())
+        self._reads.step(seat)
+        for text in self._complaints.due(time.monotonic()):
+            self._tell(partial(self._listener.troubled, text))
+
+    def _execute(self, command: _Command) -> None:
+        match command:
+            case _Join():
+                self._join()
+            case _Leave():
+                self._leave()
+            case _Close():
+                self._commits.give_up("the member closed its consumer")
+                self._close(CLOSE_BOUND)
+                self._tell(self._listener.left)
+            case _End():
+                self._ending = command
+            case Read():
+                self._seat_to_use()
+                self._reads.add(command)
+            case Commit():
+                self._commits.add(command)
+                if self._seat is None:
+                    self._commits.give_up("the member is not in its group")
+
+    def _seat_to_use(self) -> Seat:
+        if self._seat is None:
+            self._seat = Seat(self._settings, self._group)
+        return self._seat
+
+    def _join(self) -> None:
+        if self._seat is not None and self._seat.fatal:
+            self._close(CLOSE_BOUND)
+        try:
+            seat = self._seat_to_use()
+            if not seat.subscribed:
+                self._joined_at = time.monotonic()
+                seat.subscribe(self._topics)
+        except (KafkaException, ConfigurationError) as error:
+            why = self._hide(str(error))
+            self._tell(partial(self._listener.fenced, f"the client can't join: {why}"))
+
+    def _change_seats(self, old: Seat) -> None:
+        """Join with another client in the same slot; the old one is left behind, as its commit keeps it from closing.
+
+        What became of that commit is read when its time is nearly over.
+        """
+        old.close(timedelta(0))
+        self._seat = fresh = Seat(self._settings, self._group)
+        fresh.assignments, fresh.lost_at = old.assignments, old.lost_at
+        self._join()
+
+    def _leave(self) -> None:
+        """Leave, and say so when the group has let the client go, or the time for it is over."""
+        seat = self._seat
+        self._commits.give_up("the member left its group")
+        if seat is not None and seat.subscribed:
+            was_assigned = seat.assigned is not None
+            seat.unsubscribe()
+            until = time.monotonic() + LEAVE_BOUND
+            while not seat.fatal and time.monotonic() < until and not seat.has_left:
+                seat.poll(AWAITING)
+                self._deliver(seat.news())
+            if was_assigned and not seat.fatal and not seat.has_left:
+                self._complain(Complaint("leave", f"the group did not answer a leave within {LEAVE_BOUND:.0f} s"))
+        self._close(CLOSE_BOUND)
+        self._tell(self._listener.left)
+
+    def _close(self, bound: timedelta) -> None:
+        seat, self._seat = self._seat, None
+        self._reads.give_up("the consumer was closed")
+        if seat is not None and not seat.close(bound):
+            text = f"the client did not close within {bound.total_seconds():.0f} s and is left behind"
+            self._complain(Complaint("close", text))
+
+    def _until_end(self) -> timedelta:
+        if self._ending is None:
+            return CLOSE_BOUND
+        return max(timedelta(0), timedelta(seconds=self._ending.by - time.monotonic()) * 0.9)
+
+    def _deliver(self, news: Sequence[News]) -> None:
+        for item in news:
+            match item:
+                case SeatAssigned(partitions):
+                    self._tell(partial(self._listener.assigned, partitions))
+                case SeatRevoked():
+                    self._joined_at = time.monotonic()
+                    self._tell(self._listener.revoked)
+                case SeatLost(why):
+                    self._tell(partial(self._listener.fenced, why))
+                case Complaint():
+                    self._complain(item)
+
+    def _complain(self, complaint: Complaint) -> None:
+        text = self._complaints.heard(complaint.kind, complaint.text, time.monotonic())
+        if text is not None:
+            self._tell(partial(self._listener.troubled, text))
+
+    def _tell(self, say: Callable[[], None]) -> None:
+        if not self._muted.is_set():
+            say()
+
+    def _hide(self, text: str) -> str:
+        return without_secrets(text, self._settings)

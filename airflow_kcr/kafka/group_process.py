@@ -1,0 +1,192 @@
+"""The process in which group calls are made: JSON lines in, JSON lines out; see `groups`, which starts it.
+
+Calls that go to a group's coordinator can end a whole process around an outage of its broker (an assertion of the
+client library, known and open upstream). So they are made here, where nothing else lives.
+
+The first line has the client settings, which therefore are never seen in arguments or the environment; every other line
+is one request, answered by one line. The end of standard input ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+from airflow_kcr.errors import KcrError
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.admin_calls import AdminCalls, Question
+from airflow_kcr.kafka_settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, ListConsumerGroupsResult
+
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One line of standard input."""
+
+    call: str
+    group: str
+    rows: tuple[tuple[str, int, int], ...]
+    """Topic, partition, offset."""
+
+    metadata: str
+    timeout: timedelta
+
+
+def describe(calls: AdminCalls, request: Request) -> Json:
+    """Say how the coordinator sees the group; one that does not exist is `dead`."""
+
+    def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupDescription]]:
+        return dict(admin.describe_consumer_groups(groups, request_timeout=left))
+
+    found = _only(calls, request, Question("the description of group", [request.group], ask))
+    return {
+        "state": found.state.name.lower(),
+        "type": found.type.name.lower(),
+        "assignor": found.partition_assignor or "",
+        "coordinator": f"{found.coordinator.host}:{found.coordinator.port}" if found.coordinator is not None else "",
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "instance_id": member.group_instance_id,
+                "partitions": [[p.topic, p.partition] for p in member.assignment.topic_partitions],
+            }
+            for member in found.members
+        ],
+    }
+
+
+def committed(calls: AdminCalls, request: Request) -> Json:
+    """Say what is committed: of all partitions where none are named."""
+
+    def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
+        rows = [TopicPartition(topic, partition) for topic, partition, _ in request.rows] or None
+        return dict(
+            admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, rows) for group in groups], request_timeout=left
+            )
+        )
+
+    return _rows(_only(calls, request, Question("the committed offsets of group", [request.group], ask)))
+
+
+def alter(calls: AdminCalls, request: Request) -> Json:
+    """Write offsets; the errors of single partitions come back with them. Asked once: it may have been done."""
+
+    def ask(admin: AdminClient, groups: list[str], left: float) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
+        rows = [TopicPartition(t, p, o, metadata=request.metadata) for t, p, o in request.rows]
+        return dict(
+            admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, rows) for group in groups], request_timeout=left
+            )
+        )
+
+    question = Question("altering the offsets of group", [request.group], ask)
+    calls.answer_once(question, request.timeout)
+    return _rows(_first(calls, question))
+
+
+def groups(calls: AdminCalls, request: Request) -> Json:
+    """List the consumer groups of the cluster."""
+
+    def ask(admin: AdminClient, keys: list[str], left: float) -> Mapping[str, Future[ListConsumerGroupsResult]]:
+        return {key: admin.list_consumer_groups(request_timeout=left) for key in keys}
+
+    found = _only(calls, request, Question("the list of", ["groups"], ask))
+    # With brokers away it does not raise: what they would have said is just missing.
+    if found.errors:
+        raise KcrError("; ".join(calls.told(failures.of(error)) for error in found.errors))
+    return {"groups": sorted(group.group_id for group in found.valid)}
+
+
+CALLS: Final[Mapping[str, Callable[[AdminCalls, Request], Json]]] = {
+    "describe": describe,
+    "committed": committed,
+    "alter": alter,
+    "groups": groups,
+}
+
+
+def serve(lines: Iterable[str], answer: Callable[[str], None]) -> None:
+    """Answer requests until there are no more.
+
+    Args:
+        lines: settings first, then requests.
+        answer: takes one line for each request.
+    """
+    calls: AdminCalls | None = None
+    for line in lines:
+        try:
+            message: Json = json.loads(line)
+            if calls is None:
+                calls = AdminCalls(KafkaSettings(message["settings"]), timedelta(seconds=10))
+                reply: Json = {"ready": True}
+            else:
+                request = _request(message)
+                reply = {"answer": CALLS[request.call](calls, request)}
+        except KcrError as error:
+            reply = {"failure": type(error).__name__, "message": error.message}
+        except (KafkaException, ValueError, TypeError, LookupError) as error:
+            # By its kind only: the text might repeat a setting.
+            reply = {"failure": "KcrError", "message": f"a group call could not be made ({type(error).__name__})"}
+        answer(json.dumps(reply))
+
+
+def _request(message: Json) -> Request:
+    return Request(
+        call=message["call"],
+        group=message.get("group", ""),
+        rows=tuple((str(t), int(p), int(o)) for t, p, o in message.get("rows", ())),
+        metadata=message.get("metadata", ""),
+        timeout=timedelta(seconds=message["timeout"]),
+    )
+
+
+def _only(calls: AdminCalls, request: Request, question: Question[str, Any]) -> Any:  # noqa: ANN401 - the question's type
+    calls.answer(question, timeout=request.timeout)
+    return _first(calls, question)
+
+
+def _first(calls: AdminCalls, question: Question[str, Any]) -> Any:  # noqa: ANN401 - the question's type
+    for key, error in question.failed.items():
+        raise KcrError(f"{question.what} {key}: {calls.told(error)}")
+    return next(iter(question.found.values()))
+
+
+def _rows(found: ConsumerGroupTopicPartitions) -> Json:
+    rows, failed = [], []
+    for row in found.topic_partitions or ():
+        if row.error is None:
+            rows.append([row.topic, row.partition, row.offset, row.metadata or ""])
+        else:
+            failed.append([row.topic, row.partition, failures.kind(row.error), failures.told(row.error)])
+    return {"rows": rows, "failed": failed}
+
+
+def main() -> None:
+    """Serve standard input."""
+    # If the library aborts, a core file would hold the settings.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def answer(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    serve(sys.stdin, answer)
+
+
+if __name__ == "__main__":
+    main()

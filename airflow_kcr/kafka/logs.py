@@ -1,0 +1,203 @@
+"""What the brokers of a cluster say about its logs (`ports.Logs`), by admin calls that need no group.
+
+A paused consumer's own watermarks are never fresh, hence `list_offsets`: one request to each broker for all of its
+partitions, with the last stable offset as the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec, TopicDescription
+
+from airflow_kcr.errors import KcrError
+from airflow_kcr.kafka.admin_calls import AdminCalls, Question
+from airflow_kcr.kafka.failures import Kind, kind
+from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.values import GroupPartition, Offset, TopicId, TopicName
+
+TIMEOUT: Final = timedelta(seconds=10)
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+"""Topics of the brokers themselves; a user's topic may well begin with two underscores."""
+
+_NO_RECORD: Final = -1
+"""The offset of "no record at or after that time"; any other negative one is no answer at all."""
+
+_Log: TypeAlias = tuple[str, int]
+_Instant: TypeAlias = tuple[str, int, int]
+"""Topic, partition, milliseconds."""
+
+
+class BrokerLogs:
+    """The logs of one cluster; any thread may ask. Implements `ports.Logs`.
+
+    Args:
+        settings: from `settings.admin_settings`.
+        timeout: for each call.
+
+    Raises:
+        ConfigurationError: the client doesn't take the settings.
+    """
+
+    def __init__(self, settings: KafkaSettings, timeout: timedelta = TIMEOUT) -> None:
+        self._calls = AdminCalls(settings, timeout)
+
+    def close(self) -> None:
+        """Let the client go."""
+        self._calls.close()
+
+    def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+        """Return start and last stable offset of each log, read now; one that the cluster doesn't have is absent.
+
+        Topic ids are read in the same moment, not in the same request: of a topic that is being recreated, one answer
+        may have the new id with the old offsets or the other way round, and the next one puts it right.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        if not partitions:
+            return {}
+        logs = sorted({(str(p.topic), p.partition) for p in partitions})
+        starts: Question[_Log, ListOffsetsResultInfo] = Question("the start of", list(logs), _ask_starts, _is_place)
+        ends: Question[_Log, ListOffsetsResultInfo] = Question("the end of", list(logs), _ask_ends, _is_place)
+        topics: Question[str, TopicDescription] = Question("the id of topic", sorted({t for t, _ in logs}), _ask_topics)
+        self._answer(starts, ends, topics)
+        return {
+            p: LogBounds(
+                start=Offset(starts.found[log].offset),
+                end=Offset(ends.found[log].offset),
+                topic_id=_topic_id(topics.found.get(p.topic)),
+                leader_epoch=_leader_epoch(ends.found[log]),
+            )
+            for p in partitions
+            if (log := (str(p.topic), p.partition)) in starts.found and log in ends.found
+        }
+
+    def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
+        """Return each log's first record at or after an instant (read_committed), with its own timestamp.
+
+        Kafka counts in milliseconds; an instant between two is taken for the later one. A partition that the cluster
+        doesn't have is absent.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        if not instants:
+            return {}
+        keys: dict[GroupPartition, _Instant] = {p: (p.topic, p.partition, _ms(i)) for p, i in instants.items()}
+        times: Question[_Instant, ListOffsetsResultInfo] = Question(
+            "the offset by time of", sorted(set(keys.values())), _ask_times, _is_place_or_none
+        )
+        self._answer(times)
+        return {p: _time_answer(times.found[key]) for p, key in keys.items() if key in times.found}
+
+    def topics(self) -> Mapping[TopicName, int]:
+        """Return the topics that exist, internal ones left out, with how many partitions each has.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        found = self._calls.blocking("the list of topics", lambda admin, left: admin.list_topics(timeout=left))
+        return {
+            TopicName(name): len(topic.partitions)
+            for name, topic in sorted(found.topics.items())
+            if name not in _INTERNAL and (topic.error is None or kind(topic.error) is not Kind.ABSENT)
+        }
+
+    def cluster_id(self) -> str:
+        """Return what the cluster calls itself.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        return str(self._calls.blocking("the id of the cluster", lambda admin, left: admin.cluster_id(timeout=left)))
+
+    def _answer(self, *questions: Question[Any, Any]) -> None:
+        """Answer all questions; a key that is still not answered is one of a log that the cluster does not have.
+
+        The client remembers for minutes how many partitions a topic has, and denies those that were added since. So
+        whatever is missing is looked up at a broker, which also renews that memory, and asked for again if it is there.
+        """
+        self._calls.answer(*questions)
+        missing = [(q, key) for q in questions for key, error in q.failed.items() if kind(error) is Kind.ABSENT]
+        looked_up: Question[str, TopicDescription] = Question(
+            "the partitions of topic", sorted({key[0] for _, key in missing if not isinstance(key, str)}), _ask_topics
+        )
+        if looked_up.open:
+            self._calls.answer(looked_up)
+            there = {(name, p.id) for name, topic in looked_up.found.items() for p in topic.partitions}
+            for question in questions:
+                question.reopen([key for q, key in missing if q is question and tuple(key[:2]) in there])
+            self._calls.answer(*questions)
+        for question in (*questions, looked_up):
+            for key, error in question.failed.items():
+                if kind(error) is not Kind.ABSENT:
+                    raise KcrError(f"{question.what} {key}: {self._calls.told(error)}")
+
+
+def _ask_starts(admin: AdminClient, logs: list[_Log], left: float) -> dict[_Log, Future[ListOffsetsResultInfo]]:
+    return _listed(admin, dict.fromkeys(logs, _EARLIEST), left)
+
+
+def _ask_ends(admin: AdminClient, logs: list[_Log], left: float) -> dict[_Log, Future[ListOffsetsResultInfo]]:
+    return _listed(admin, dict.fromkeys(logs, _LATEST), left)
+
+
+def _ask_times(
+    admin: AdminClient, instants: list[_Instant], left: float
+) -> dict[_Instant, Future[ListOffsetsResultInfo]]:
+    asked: dict[_Instant, Future[ListOffsetsResultInfo]] = {}
+    for ms in sorted({ms for _, _, ms in instants}):
+        specs = {(topic, number): OffsetSpec.for_timestamp(ms) for topic, number, at in instants if at == ms}
+        asked |= {(*log, ms): future for log, future in _listed(admin, specs, left).items()}
+    return asked
+
+
+def _listed(
+    admin: AdminClient, specs: Mapping[_Log, OffsetSpec], left: float
+) -> dict[_Log, Future[ListOffsetsResultInfo]]:
+    rows = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
+    asked = admin.list_offsets(rows, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=left)
+    return {(row.topic, row.partition): future for row, future in asked.items()}
+
+
+def _ask_topics(admin: AdminClient, topics: list[str], left: float) -> dict[str, Future[TopicDescription]]:
+    return dict(admin.describe_topics(TopicCollection(topics), request_timeout=left))
+
+
+def _is_place(found: ListOffsetsResultInfo) -> bool:
+    return found.offset >= 0
+
+
+def _is_place_or_none(found: ListOffsetsResultInfo) -> bool:
+    return found.offset >= 0 or found.offset == _NO_RECORD
+
+
+def _topic_id(topic: TopicDescription | None) -> TopicId:
+    return TopicId("" if topic is None else str(topic.topic_id))
+
+
+def _leader_epoch(found: ListOffsetsResultInfo) -> int:
+    epoch = found.leader_epoch
+    return -1 if epoch is None else int(epoch)
+
+
+def _ms(instant: datetime) -> int:
+    """Return milliseconds since 1970, rounded up; never negative: negative "times" mean other things to Kafka."""
+    return max(0, -((_EPOCH - instant) // _MILLISECOND))
+
+
+def _time_answer(found: ListOffsetsResultInfo) -> TimeAnswer:
+    if found.offset == _NO_RECORD:
+        return TimeAnswer(offset=None)
+    return TimeAnswer(offset=Offset(found.offset), found=_EPOCH + found.timestamp * _MILLISECOND)

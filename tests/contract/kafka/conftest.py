@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kcr.embedded.kafka import start_cluster
+from airflow_kcr.kafka.groups import Groups
+from airflow_kcr.kafka.logs import BrokerLogs
+from airflow_kcr.kafka.settings import admin_settings
+from tests.contract.kafka.members import Members
+from tests.support.kafka import Kafka, KafkaSet
+
+USERS = {"somebody": 'pass"wo\\rd-1'}
+
+
+@pytest.fixture
+def members(kafka: Kafka) -> Iterator[Members]:
+    """Makes members of groups on the shared broker."""
+    members = Members(kafka.settings)
+    yield members
+    members.end()
+
+
+@pytest.fixture
+def logs(kafka: Kafka) -> Iterator[BrokerLogs]:
+    logs = BrokerLogs(admin_settings(kafka.settings))
+    yield logs
+    logs.close()
+
+
+@pytest.fixture
+def groups(kafka: Kafka) -> Iterator[Groups]:
+    with Groups(admin_settings(kafka.settings)) as groups:
+        yield groups
+
+
+@pytest.fixture(scope="session")
+def breakable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSet]:
+    """A broker that tests of this folder may suspend and restart, and that asks for a password on another port."""
+    cluster = start_cluster(tmp_path_factory.mktemp("kafka"), sasl_users=USERS)
+    yield KafkaSet(cluster)
+    cluster.stop()
+
+
+@pytest.fixture
+def broken(breakable_broker: KafkaSet) -> Iterator[KafkaSet]:
+    """The same, whole again after the test."""
+    yield breakable_broker
+    breakable_broker.broker(1).resume()
+    breakable_broker.broker(1).start()
+
+
+@pytest.fixture
+def endangered(broken: KafkaSet) -> Iterator[Members]:
+    """Makes members of groups on the broker that may be broken."""
+    members = Members(broken.settings)
+    yield members
+    broken.broker(1).resume()
+    broken.broker(1).start()
+    members.end()

@@ -1,0 +1,128 @@
+"""Groups from outside: described, read and altered by a process of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty, KcrError
+from airflow_kcr.kafka.groups import Groups
+from airflow_kcr.kafka.settings import admin_settings, roster
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.rules import GroupRules
+from airflow_kcr.protocol.values import GroupId, Offset
+from tests.contract.kafka.members import REGION, Members, log, logs_of
+from tests.support.kafka import Kafka
+
+
+def at(group: str, topic: str, **offsets: int) -> OffsetMap:
+    return OffsetMap({log(group, topic, int(name[1:])): Offset(offset) for name, offset in offsets.items()})
+
+
+def test_a_group_is_described_with_members_that_match_the_roster(
+    kafka: Kafka, members: Members, groups: Groups
+) -> None:
+    topic, group = kafka.topic(2), GroupId(kafka.group_id())
+    members.make(group, 0, topic=topic).joined()
+    found = groups.describe(group)
+    (seen,) = found.seen.members
+    expected = roster(REGION, GroupRules(group_id=group, members=2))
+    assert str(expected[seen.instance_id or ""]) == f"{group}[0]"
+    assert seen.client_id == f"kcr.region.{group}.0000"
+    assert len(seen.partitions) == 2
+    assert seen.host.endswith("127.0.0.1")
+    assert (found.seen.state, found.seen.type, found.seen.assignor) == ("stable", "classic", "range")
+    assert found.coordinator == kafka.bootstrap_servers
+
+
+def test_a_group_that_is_not_there_is_dead(kafka: Kafka, groups: Groups) -> None:
+    seen = groups.describe(GroupId(kafka.group_id())).seen
+    assert (seen.state, seen.members) == ("dead", ())
+
+
+def test_offsets_of_an_empty_group_are_altered_and_read_back(kafka: Kafka, groups: Groups) -> None:
+    topic, group = kafka.topic(2), GroupId(kafka.group_id())
+    groups.alter(group, at(group, topic, p0=3, p1=4), "by hand")
+    found = groups.committed(group)
+    assert {p.partition: (row.offset, row.metadata) for p, row in found.items()} == {
+        0: (3, "by hand"),
+        1: (4, "by hand"),
+    }
+    assert groups.committed(group, logs_of(group, topic, 1)).keys() == logs_of(group, topic, 1)
+    assert group in groups.groups()
+
+
+def test_offsets_of_a_live_group_are_not_altered(kafka: Kafka, members: Members, groups: Groups) -> None:
+    topic, group = kafka.topic(1), GroupId(kafka.group_id())
+    members.make(group, 0, topic=topic).joined()
+    with pytest.raises(GroupNotEmpty, match=rf"stable, with 1 member\(s\): kcr.region.{group}.0000 on 127.0.0.1"):
+        groups.alter(group, at(group, topic, p0=3))
+    assert kafka.committed(group) == {}
+
+
+def test_a_partition_that_is_refused_is_named(kafka: Kafka, groups: Groups) -> None:
+    topic, group = kafka.topic(1), GroupId(kafka.group_id())
+    with pytest.raises(KcrError, match=rf"1 partition\(s\), the others are written: {topic}-7: UNKNOWN_TOPIC_OR_PART"):
+        groups.alter(group, at(group, topic, p0=3, p7=1))
+    assert kafka.committed(group) == {(topic, 0): 3}
+
+
+def test_nothing_and_foreign_partitions_are_refused_before_sending(groups: Groups) -> None:
+    with pytest.raises(KcrError, match="no offset"):
+        groups.alter(GroupId("g"), EMPTY)
+    with pytest.raises(KcrError, match="other:t-0"):
+        groups.alter(GroupId("g"), at("other", "t", p0=1))
+    assert groups.pid is None
+
+
+def test_a_process_that_was_killed_is_started_again(kafka: Kafka, groups: Groups) -> None:
+    group = GroupId(kafka.group_id())
+    groups.describe(group)
+    first = groups.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert groups.describe(group).seen.state == "dead"
+    assert groups.pid != first
+
+
+def test_a_process_that_hangs_is_ended_and_replaced(kafka: Kafka) -> None:
+    with Groups(admin_settings(kafka.settings), timedelta(seconds=2)) as groups:
+        groups.describe(GroupId("g"))
+        first = groups.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        # Asked once more in a new one, as nothing was changed.
+        assert groups.describe(GroupId("g")).seen.state == "dead"
+        assert groups.pid != first
+
+
+def test_the_process_ends_with_its_owner(kafka: Kafka) -> None:
+    groups = Groups(admin_settings(kafka.settings))
+    groups.describe(GroupId("g"))
+    pid = groups.pid
+    assert pid is not None
+    groups.close()
+    assert happened(lambda: not Path(f"/proc/{pid}").exists(), within=10)
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        groups.describe(GroupId("g"))
+
+
+def test_settings_are_neither_in_the_arguments_nor_in_the_environment_of_the_process(kafka: Kafka) -> None:
+    with Groups(admin_settings({**kafka.settings, "sasl.password": "open-sesame"})) as groups:
+        groups.describe(GroupId("g"))
+        process = Path(f"/proc/{groups.pid}")
+        assert b"open-sesame" not in (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        assert "open-sesame" not in repr(vars(groups))
+
+
+def test_unreachable_brokers_are_named_with_how_long_they_were_tried() -> None:
+    with (
+        Groups(admin_settings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=1)) as groups,
+        pytest.raises(BrokerUnavailable, match=r"tried 127\.0\.0\.1:1 for 1\.0 s.*Connection refused"),
+    ):
+        groups.describe(GroupId("g"))

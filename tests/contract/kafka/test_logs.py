@@ -1,0 +1,163 @@
+"""What the brokers say about logs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.kafka.logs import BrokerLogs
+from airflow_kcr.kafka.settings import admin_settings
+from airflow_kcr.protocol.observations import TimeAnswer
+from tests.conftest import StartKafka
+from tests.contract.kafka.members import WITHIN, log, logs_of
+from tests.support.kafka import Kafka, KafkaSet, Record
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+MS = timedelta(milliseconds=1)
+
+
+def test_bounds_are_start_and_end_with_topic_id_and_leader_epoch(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(2)
+    kafka.fill(topic, {0: 10})
+    kafka.delete_records(topic, {0: 4})
+    found = logs.bounds(logs_of("g", topic, 0, 1))
+    assert {p.partition: (b.start, b.end) for p, b in found.items()} == {0: (4, 10), 1: (0, 0)}
+    assert {b.topic_id for b in found.values()} == {kafka.topic_id(topic)}
+    assert found[log("g", topic)].leader_epoch >= 0
+
+
+def test_the_end_is_the_last_stable_offset(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(1)
+    kafka.fill(topic, {0: 3})
+    transaction = kafka.begin_transaction(topic, [b"open"])
+    kafka.fill(topic, {0: 2})
+    assert logs.bounds(logs_of("g", topic, 0))[log("g", topic)].end == 3
+    transaction.commit()
+    # Three records, one in the transaction, its marker, two after it.
+    # The broker says yes to a commit before its markers are written.
+    assert happened(lambda: logs.bounds(logs_of("g", topic, 0))[log("g", topic)].end == 7, within=WITHIN)
+
+
+def test_a_log_that_the_cluster_does_not_have_is_absent(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(1)
+    asked = logs_of("g", topic, 0, 1) | logs_of("g", "no-such-topic", 0)
+    assert logs.bounds(asked).keys() == logs_of("g", topic, 0)
+    assert logs.first_at_or_after(dict.fromkeys(asked, NOON)).keys() == logs_of("g", topic, 0)
+    assert logs.bounds([]) == {}
+
+
+def test_the_same_log_of_two_groups_is_answered_for_both(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(1)
+    assert logs.bounds(logs_of("a", topic, 0) | logs_of("b", topic, 0)).keys() == {log("a", topic), log("b", topic)}
+
+
+def test_a_topic_that_was_made_again_has_another_id(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(1)
+    kafka.fill(topic, {0: 3})
+    before = logs.bounds(logs_of("g", topic, 0))[log("g", topic)]
+    kafka.delete_topic(topic)
+    kafka.topic(1, name=topic)
+    after = logs.bounds(logs_of("g", topic, 0))[log("g", topic)]
+    assert before.topic_id != after.topic_id
+    assert (before.end, after.end) == (3, 0)
+
+
+def test_added_partitions_are_seen_at_once(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(1)
+    logs.bounds(logs_of("g", topic, 0))
+    kafka.add_partitions(topic, 2)
+    # The client remembers one partition for minutes.
+    assert logs.bounds(logs_of("g", topic, 0, 1, 2)).keys() == logs_of("g", topic, 0, 1)
+    kafka.add_partitions(topic, 3)
+    assert logs.first_at_or_after({log("g", topic, 2): NOON}).keys() == logs_of("g", topic, 2)
+
+
+def test_a_time_finds_the_first_record_at_or_after_it_with_its_own_timestamp(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(1)
+    stamps = [NOON, NOON + 5 * MS, NOON + 3 * MS, NOON + 9 * MS]
+    kafka.produce(topic, [Record(value=b"x", timestamp=stamp) for stamp in stamps])
+    at = log("g", topic)
+
+    def ask(instant: datetime) -> TimeAnswer:
+        return logs.first_at_or_after({at: instant})[at]
+
+    assert ask(NOON) == TimeAnswer(offset=0, found=NOON)  # type: ignore[arg-type]
+    # In log order: the later record that is closer comes after it.
+    assert ask(NOON + 2 * MS) == TimeAnswer(offset=1, found=NOON + 5 * MS)  # type: ignore[arg-type]
+    # Between two milliseconds, the later one counts: a record just before the instant is not after it.
+    assert ask(NOON + timedelta(microseconds=1)) == TimeAnswer(offset=1, found=NOON + 5 * MS)  # type: ignore[arg-type]
+    assert ask(NOON + 10 * MS) == TimeAnswer(offset=None)
+    # Kafka reads negative times as words.
+    assert ask(datetime(1969, 12, 31, tzinfo=UTC)) == TimeAnswer(offset=0, found=NOON)  # type: ignore[arg-type]
+
+
+def test_a_time_in_an_empty_log_finds_nothing(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(1)
+    assert logs.first_at_or_after({log("g", topic): NOON}) == {log("g", topic): TimeAnswer(offset=None)}
+
+
+def test_a_time_within_an_open_transaction_finds_nothing_yet(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(1)
+    transaction = kafka.begin_transaction(topic, [Record(value=b"open", timestamp=NOON)])
+    assert logs.first_at_or_after({log("g", topic): NOON}) == {log("g", topic): TimeAnswer(offset=None)}
+    transaction.commit()
+    at = log("g", topic)
+    assert happened(lambda: logs.first_at_or_after({at: NOON})[at].found == NOON, within=WITHIN)
+
+
+def test_every_partition_may_have_its_own_instant(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(2)
+    kafka.produce(topic, [Record(value=b"x", partition=p, timestamp=NOON + p * MS) for p in (0, 1) for _ in range(2)])
+    answers = logs.first_at_or_after({log("g", topic, 0): NOON + MS, log("g", topic, 1): NOON + MS})
+    assert [answers[log("g", topic, n)].offset for n in (0, 1)] == [None, 0]
+    answers = logs.first_at_or_after({log("g", topic, 0): NOON, log("g", topic, 1): NOON + 2 * MS})
+    assert [answers[log("g", topic, n)].offset for n in (0, 1)] == [0, None]
+
+
+def test_topics_are_listed_without_the_brokers_own(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(3)
+    found = logs.topics()
+    assert found[topic] == 3  # type: ignore[index]
+    assert not [name for name in found if name.startswith("__consumer")]
+
+
+def test_the_cluster_says_what_it_is(kafka: Kafka, logs: BrokerLogs) -> None:
+    assert logs.cluster_id() == kafka.admin.list_topics(timeout=10).cluster_id
+
+
+def test_an_unreachable_broker_is_named_with_how_long_it_was_tried() -> None:
+    logs = BrokerLogs(admin_settings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=1))
+    expected = r"tried 127\.0\.0\.1:1 for 1\.0 s; _TRANSPORT .*Connection refused"
+    with pytest.raises(BrokerUnavailable, match=expected):
+        logs.bounds(logs_of("g", "t", 0))
+    with pytest.raises(BrokerUnavailable, match=expected):
+        logs.topics()
+
+
+def test_a_broker_that_hangs_is_given_up_in_time_and_answers_when_it_is_back(broken: KafkaSet) -> None:
+    topic = broken.topic(1)
+    logs = BrokerLogs(admin_settings(broken.settings), timedelta(seconds=2))
+    assert logs.bounds(logs_of("g", topic, 0))
+    broken.broker(1).suspend()
+    with pytest.raises(BrokerUnavailable, match=r"for 2\.0 s"):
+        logs.bounds(logs_of("g", topic, 0))
+    broken.broker(1).resume()
+    patient = BrokerLogs(admin_settings(broken.settings), timedelta(seconds=20))
+    assert patient.bounds(logs_of("g", topic, 0))
+
+
+def test_logs_whose_leader_died_are_answered_by_the_next_one(kafka_set: StartKafka) -> None:
+    # The client goes on asking whom it knows; and what it then hands out as a result is no offset.
+    two = kafka_set(2)
+    topic = two.topic(4)
+    two.fill(topic, dict.fromkeys(range(4), 3))
+    logs, asked = BrokerLogs(admin_settings(two.settings), timedelta(seconds=60)), logs_of("g", topic, 0, 1, 2, 3)
+    assert {b.end for b in logs.bounds(asked).values()} == {3}
+    assert {two.leader(topic, number).node_id for number in range(4)} == {1, 2}
+    two.broker(2).kill()
+    found = logs.bounds(asked)
+    assert {p: (b.start, b.end) for p, b in found.items()} == dict.fromkeys(asked, (0, 3))
+    assert {b.leader_epoch > 0 for b in found.values()} == {True, False}

@@ -1,0 +1,248 @@
+"""A member's place in its group on a real broker, while nothing is broken."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow_kcr.kafka.groups import Groups
+from airflow_kcr.protocol.values import GroupId
+from tests.contract.kafka.members import Members, log, logs_of
+from tests.support.kafka import Kafka
+
+
+def test_a_commit_is_read_back_with_its_metadata(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(3), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    assert member.heard.holds == logs_of(group, topic, 0, 1, 2)
+    answer = member.commit(dict.fromkeys(member.heard.holds, 7), metadata="region 1.2.3")
+    assert answer.failure == ""
+    assert {p: (row.offset, row.metadata) for p, row in answer.held.items()} == dict.fromkeys(
+        logs_of(group, topic, 0, 1, 2), (7, "region 1.2.3")
+    )
+    assert kafka.committed(group) == {(topic, n): 7 for n in range(3)}
+
+
+def test_committed_offsets_are_read_before_joining_and_after_leaving(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(2), kafka.group_id()
+    member = members.make(group, topic=topic)
+    assert member.held(logs_of(group, topic, 0, 1)) == {}
+    member.joined().commit({log(group, topic, 1): 5})
+    member.consumer.leave()
+    member.heard.wait("left")
+    assert member.held(logs_of(group, topic, 0, 1)) == {log(group, topic, 1): 5}
+
+
+def test_a_partition_that_is_not_assigned_is_never_sent(kafka: Kafka, members: Members) -> None:
+    # The broker would take it: it checks who commits, not what is theirs.
+    topic, other, group = kafka.topic(2), kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    answer = member.commit({log(group, topic): 1, log(group, other): 1})
+    assert f"{other}-0 not assigned" in answer.failure
+    assert answer.held == {}
+    assert kafka.committed(group) == {}
+
+
+def test_an_empty_map_and_a_foreign_group_are_refused_before_sending(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    assert "nothing was sent" in member.commit({}).failure
+    assert "not of group" in member.commit({log("another", topic): 1}).failure
+
+
+def test_a_commit_without_a_seat_says_so(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    member.consumer.leave()
+    member.heard.wait("left")
+    answer = member.commit({log(group, topic): 1})
+    assert (answer.held, answer.failure) == ({}, "the member is not in its group")
+
+
+def test_a_commit_before_the_assignment_waits_for_it(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic)
+    result = member.begin_commit({log(group, topic): 3})
+    member.consumer.join()
+    assert result().failure == ""
+    assert kafka.committed(group) == {(topic, 0): 3}
+
+
+def test_a_commit_that_is_never_assigned_is_answered_in_its_time(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic)
+    answer = member.commit({log(group, topic): 3}, timeout=timedelta(seconds=1))
+    assert "nothing was assigned within 1.0 s" in answer.failure
+    assert kafka.committed(group) == {}
+
+
+def test_one_deleted_partition_among_good_ones_is_named_and_the_others_are_held(kafka: Kafka, members: Members) -> None:
+    kept, deleted, group = kafka.topic(1, prefix="mix"), kafka.topic(1, prefix="mix"), kafka.group_id()
+    member = members.make(group, pattern=f"^({kept}|{deleted})$").joined()
+    member.heard.wait_for(lambda: len(member.heard.holds) == 2)
+    # Deleted and committed before the client hears of it: the broker stores the good one and refuses the whole.
+    kafka.delete_topic(deleted)
+    answer = member.commit({log(group, kept): 4, log(group, deleted): 4})
+    assert deleted in answer.failure
+    assert answer.held.get(log(group, deleted)) is None
+    assert kafka.committed(group, kept) in ({(kept, 0): 4}, {})
+    assert {p.topic for p in answer.held} == {t for t, _ in kafka.committed(group, kept)}
+
+
+def test_commits_are_sent_one_after_the_other_and_the_last_one_stays(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    results = [member.begin_commit({log(group, topic): n}) for n in range(10)]
+    assert [result().failure for result in results] == [""] * 10
+    assert kafka.committed(group) == {(topic, 0): 9}
+
+
+def test_a_second_live_instance_gets_the_partitions_and_fences_the_first(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(2), kafka.group_id()
+    first = members.make(group, 0, topic=topic).joined()
+    second = members.make(group, 0, topic=topic).joined()
+    assert second.heard.holds == logs_of(group, topic, 0, 1)
+    assert "_FATAL" in str(first.heard.wait("fenced"))
+    answer = first.commit({log(group, topic): 1})
+    assert "fenced" in answer.failure
+    assert kafka.committed(group) == {}
+    assert first.heard.count("fenced") == 1
+    assert second.commit({log(group, topic): 2}).failure == ""
+
+
+def test_a_static_member_that_closed_returns_to_its_partitions_without_a_rebalance(
+    kafka: Kafka, members: Members
+) -> None:
+    topic, group = kafka.topic(4), kafka.group_id()
+    first, second = members.make(group, 0, topic=topic), members.make(group, 1, topic=topic)
+    first.joined()
+    second.joined()
+    first.heard.wait_for(lambda: len(first.heard.holds) == 2)
+    held, heard = first.heard.holds, second.heard.count("revoked")
+    first.consumer.close_keeping_slot()
+    first.heard.wait("left")
+    first.consumer.join()
+    first.heard.wait_for(lambda: first.heard.holds == held)
+    assert second.heard.count("revoked") == heard
+    assert first.commit(dict.fromkeys(held, 1)).failure == ""
+
+
+def test_a_dynamic_member_that_closes_frees_its_partitions_at_once(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(4), kafka.group_id()
+    first = members.make(group, 0, topic=topic, static=False).joined()
+    second = members.make(group, 1, topic=topic, static=False).joined()
+    first.heard.wait_for(lambda: len(first.heard.holds) == 2)
+    first.consumer.close_keeping_slot()
+    second.heard.wait_for(lambda: len(second.heard.holds) == 4, within=4)
+
+
+def test_a_static_member_that_leaves_frees_its_partitions_at_once(
+    kafka: Kafka, members: Members, groups: Groups
+) -> None:
+    topic, group = kafka.topic(4), kafka.group_id()
+    first, second = members.make(group, 0, topic=topic).joined(), members.make(group, 1, topic=topic).joined()
+    first.heard.wait_for(lambda: len(first.heard.holds) == 2)
+    first.consumer.leave()
+    first.heard.wait("left")
+    # Less than its session, in which the group would have kept them for it.
+    second.heard.wait_for(lambda: len(second.heard.holds) == 4, within=4)
+    second.consumer.leave()
+    second.heard.wait("left")
+    seen = groups.describe(GroupId(group)).seen
+    assert (seen.state, seen.members) == ("empty", ())
+
+
+def test_an_idle_member_leaves_as_well(kafka: Kafka, members: Members, groups: Groups) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    both = [members.make(group, 0, topic=topic).joined(), members.make(group, 1, topic=topic).joined()]
+    both[0].heard.wait_for(lambda: len(both[0].heard.holds | both[1].heard.holds) == 1)
+    idle = min(both, key=lambda member: len(member.heard.holds))
+    idle.consumer.leave()
+    idle.heard.wait("left")
+    both[idle is both[0]].consumer.leave()
+    both[idle is both[0]].heard.wait("left")
+    assert groups.describe(GroupId(group)).seen.state == "empty"
+
+
+def test_a_member_joins_again_after_leaving(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    member.consumer.leave()
+    member.consumer.join()
+    member.heard.wait("assigned", 2)
+    assert member.commit({log(group, topic): 2}).failure == ""
+
+
+def test_a_rebalance_moves_partitions_and_only_the_new_owner_commits_them(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(2), kafka.group_id()
+    first = members.make(group, 0, topic=topic).joined()
+    assert len(first.heard.holds) == 2
+    members.make(group, 1, topic=topic).joined()
+    first.heard.wait_for(lambda: len(first.heard.holds) == 1)
+    answer = first.commit({log(group, topic, 0): 1, log(group, topic, 1): 1})
+    assert "not assigned" in answer.failure
+    assert kafka.committed(group) == {}
+
+
+def test_added_partitions_are_assigned_within_seconds(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    kafka.add_partitions(topic, 3)
+    member.heard.wait_for(lambda: member.heard.holds == logs_of(group, topic, 0, 1, 2), within=15)
+
+
+def test_a_new_topic_that_matches_the_pattern_is_assigned_within_seconds(kafka: Kafka, members: Members) -> None:
+    prefix, group = kafka.group_id("pattern"), kafka.group_id()
+    first = kafka.topic(1, name=f"{prefix}-a")
+    member = members.make(group, pattern=f"^{prefix}-").joined()
+    second = kafka.topic(2, name=f"{prefix}-b")
+    expected = logs_of(group, first, 0) | logs_of(group, second, 0, 1)
+    member.heard.wait_for(lambda: member.heard.holds == expected, within=15)
+
+
+def test_a_pattern_that_matches_nothing_yet_waits_in_the_group(kafka: Kafka, members: Members) -> None:
+    prefix, group = kafka.group_id("later"), kafka.group_id()
+    member = members.make(group, pattern=f"^{prefix}-")
+    member.consumer.join()
+    topic = kafka.topic(1, name=f"{prefix}-a")
+    member.heard.wait_for(lambda: member.heard.holds == logs_of(group, topic, 0), within=15)
+
+
+def test_a_deleted_topic_is_revoked_and_complained_about(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    kafka.delete_topic(topic)
+    member.heard.wait_for(lambda: not member.heard.holds, within=15)
+    assert topic in str(member.heard.wait("troubled"))
+
+
+def test_another_assignor_in_the_group_is_told_as_trouble(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    members.make(group, 0, topic=topic).joined()
+    other = members.make(group, 1, topic=topic, settings={**kafka.settings})
+    # Built by hand: the spec has one assignor for all.
+    settings = {**other.consumer._settings, "partition.assignment.strategy": "roundrobin"}
+    rebuilt = type(other.consumer)(
+        type(other.consumer._settings)(settings), group=other.group, topics=(topic,), listener=other.heard
+    )
+    rebuilt.join()
+    assert "INCONSISTENT_GROUP_PROTOCOL" in str(other.heard.wait("troubled"))
+    assert rebuilt.end(timedelta(seconds=10))
+
+
+def test_nothing_is_heard_after_the_end(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(1), kafka.group_id()
+    member = members.make(group, topic=topic).joined()
+    assert member.consumer.end(timedelta(seconds=10))
+    heard = list(member.heard.all)
+    member.consumer.join()
+    members.make(group, 0, topic=topic).joined()
+    assert member.heard.all == heard
+
+
+def test_records_never_reach_the_control_consumer(kafka: Kafka, members: Members) -> None:
+    topic, group = kafka.topic(2), kafka.group_id()
+    kafka.fill(topic, {0: 1000, 1: 1000})
+    member = members.make(group, topic=topic).joined()
+    kafka.fill(topic, {0: 1000, 1: 1000})
+    assert member.commit({log(group, topic): 1}).failure == ""
+    assert member.heard.count("troubled") == 0

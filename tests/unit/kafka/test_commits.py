@@ -1,0 +1,347 @@
+"""The order of steps of a commit, against a seat that says what it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from airflow_kcr.kafka.commits import Commit, Commits
+from airflow_kcr.kafka.seat import Answer
+from airflow_kcr.ports import CommitAnswer, CommittedOffset
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
+
+G, T = GroupId("g"), TopicName("t")
+P0, P1 = GroupPartition(G, T, 0), GroupPartition(G, T, 1)
+
+
+@dataclass
+class FakeSeat:
+    assigned: frozenset[GroupPartition] | None = frozenset({P0, P1})
+    assignments: int = 1
+    fatal: bool = False
+    lost_at: float = float("-inf")
+    commit_open: bool = False
+    sent: list[OffsetMap] = field(default_factory=list)
+    holds: dict[GroupPartition, CommittedOffset] = field(default_factory=dict)
+    answer: Answer | None = None
+    read_error: int | None = None
+    send_error: int | None = None
+
+    def send_commit(self, offsets: OffsetMap, metadata: str) -> None:
+        if self.send_error is not None:
+            raise KafkaException(KafkaError(self.send_error))
+        self.sent.append(offsets)
+        self.commit_open, self.answer = True, None
+
+    def commit_answer(self) -> Answer | None:
+        return self.answer
+
+    def committed(
+        self, partitions: Collection[GroupPartition], timeout: timedelta
+    ) -> dict[GroupPartition, CommittedOffset]:
+        if self.read_error is not None:
+            raise KafkaException(KafkaError(self.read_error))
+        return {p: self.holds[p] for p in partitions if p in self.holds}
+
+    def says(self, code: int | None = None, partition: int | None = None) -> None:
+        """Answer the commit on its way: yes, no, or no for one partition. What Kafka takes, it holds."""
+        self.commit_open = False
+        error = KafkaError(code) if code is not None else None
+        if error is None or partition is not None:
+            taken = {p: o for p, o in self.sent[-1].items() if p.partition != partition}
+            self.holds |= {p: CommittedOffset(offset=o, metadata="m") for p, o in taken.items()}
+        errors = {TopicPartition(T, partition): error} if partition is not None and error is not None else {}
+        self.answer = Answer(error, errors)
+
+    def reassigned(self, *partitions: GroupPartition) -> None:
+        self.assigned, self.assignments = frozenset(partitions), self.assignments + 1
+
+
+@dataclass
+class Story:
+    """A commits' queue, its seat, and the answers."""
+
+    seat: FakeSeat = field(default_factory=FakeSeat)
+    commits: Commits = field(default_factory=lambda: Commits(G, str))
+    answers: list[CommitAnswer] = field(default_factory=list)
+
+    may_write: bool = True
+
+    def add(self, *, at: float = 0.0, timeout: float = 8.0, **offsets: int) -> None:
+        concrete = OffsetMap({GroupPartition(G, T, int(n[1:])): Offset(o) for n, o in offsets.items()})
+        self.commits.add(
+            Commit(
+                offsets=concrete,
+                metadata="m",
+                asked_at=at,
+                timeout=timedelta(seconds=timeout),
+                answered=self.answers.append,
+                may_write=lambda: self.may_write,
+            )
+        )
+
+    def step(self, now: float) -> None:
+        self.commits.step(self.seat, now)
+
+    def held(self) -> dict[int, int]:
+        return {p.partition: row.offset for p, row in self.answers[-1].held.items()}
+
+
+def test_a_commit_is_sent_answered_and_read() -> None:
+    story = Story()
+    story.add(p0=1, p1=2)
+    story.step(0.0)
+    assert story.commits.busy
+    story.step(0.1)
+    assert story.answers == []
+    story.seat.says()
+    story.step(0.2)
+    assert story.answers[0].failure == ""
+    assert story.held() == {0: 1, 1: 2}
+    assert not story.commits.busy
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS]
+)
+def test_a_refused_generation_is_sent_again_only_after_the_next_assignment(code: int) -> None:
+    story = Story()
+    story.add(p0=1)
+    story.step(0.0)
+    story.seat.says(code)
+    for now in (0.1, 0.2):
+        story.step(now)  # still assigned, as far as the client knows
+    story.seat.assigned = None
+    story.step(0.3)
+    assert len(story.seat.sent) == 1
+    story.seat.reassigned(P0)
+    story.step(0.4)
+    assert len(story.seat.sent) == 2
+    story.seat.says()
+    story.step(0.5)
+    assert story.answers[0].failure == ""
+
+
+def test_a_refused_generation_is_not_sent_again_where_the_partitions_went_elsewhere() -> None:
+    story = Story()
+    story.add(p0=1, p1=1)
+    story.step(0.0)
+    story.seat.says(KafkaError.ILLEGAL_GENERATION)
+    story.step(0.1)
+    story.seat.reassigned(P0)
+    story.step(0.2)
+    assert len(story.seat.sent) == 1
+    assert "ILLEGAL_GENERATION" in story.answers[0].failure
+    assert "t-1 not assigned" in story.answers[0].failure
+
+
+def test_nothing_that_was_asked_for_before_the_session_was_lost_is_sent_in_the_next_assignment() -> None:
+    story = Story()
+    story.add(p0=1)
+    story.step(0.0)
+    story.seat.says(KafkaError.UNKNOWN_MEMBER_ID)
+    story.step(0.1)
+    story.seat.assigned, story.seat.lost_at = None, 0.2
+    story.seat.holds = {P0: CommittedOffset(offset=Offset(7), metadata="of a newer cut")}
+    story.seat.reassigned(P0)
+    story.step(0.3)
+    assert len(story.seat.sent) == 1
+    assert story.held() == {0: 7}
+    assert "others may have committed since" in story.answers[0].failure
+    story.add(at=0.4, p0=9)
+    story.step(0.4)
+    assert dict(story.seat.sent[-1]) == {P0: 9}
+
+
+def test_nothing_is_sent_when_its_time_is_over() -> None:
+    story = Story()
+    story.add(p0=1, timeout=8.0)
+    story.step(7.0)  # the process was held up
+    assert story.seat.sent == []
+    assert story.answers[0].failure == "not sent: its time was over"
+
+
+def test_a_refused_generation_without_a_new_assignment_is_answered_in_time() -> None:
+    story = Story()
+    story.add(p0=1, timeout=8.0)
+    story.step(0.0)
+    story.seat.says(KafkaError.UNKNOWN_MEMBER_ID)
+    story.step(1.0)
+    story.step(7.0)
+    assert "UNKNOWN_MEMBER_ID" in story.answers[0].failure
+    assert len(story.seat.sent) == 1
+
+
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._WAIT_COORD, KafkaError.REQUEST_TIMED_OUT])
+def test_an_answer_that_says_neither_yes_nor_no_is_read_and_not_repeated(code: int) -> None:
+    story = Story()
+    story.add(p0=1)
+    story.step(0.0)
+    story.seat.says(code)
+    story.seat.holds = {P0: CommittedOffset(offset=Offset(1), metadata="m")}
+    story.step(0.1)
+    assert len(story.seat.sent) == 1
+    # It was done after all.
+    assert (story.held(), story.answers[0].failure) == ({0: 1}, "")
+
+
+def test_a_commit_without_an_answer_is_read_before_its_time_is_over() -> None:
+    story = Story()
+    story.seat.holds = {P0: CommittedOffset(offset=Offset(0), metadata="old")}
+    story.add(p0=1, timeout=8.0)
+    story.step(0.0)
+    story.step(5.9)
+    assert story.answers == []
+    story.step(6.0)
+    assert "did not answer within" in story.answers[0].failure
+    assert story.held() == {0: 0}
+
+
+def test_none_is_sent_while_an_abandoned_one_is_on_its_way() -> None:
+    story = Story()
+    story.add(p0=1, timeout=4.0)
+    story.step(0.0)
+    story.step(3.5)
+    story.add(at=4.0, p0=2)
+    story.step(4.0)
+    assert len(story.seat.sent) == 1
+    story.seat.says()
+    story.step(4.1)
+    assert dict(story.seat.sent[-1]) == {P0: 2}
+    story.seat.says()
+    story.step(4.2)
+    assert story.answers[1].failure == ""
+
+
+def test_one_that_waits_gives_way_to_a_newer_one() -> None:
+    story = Story()
+    story.add(p0=1)
+    story.step(0.0)
+    story.seat.says(KafkaError.ILLEGAL_GENERATION)
+    story.seat.assigned = None
+    story.step(0.1)
+    story.add(at=0.2, p0=2)
+    story.step(0.2)
+    assert "a newer commit took its place" in story.answers[0].failure
+    story.seat.reassigned(P0)
+    story.step(0.3)
+    assert [dict(offsets) for offsets in story.seat.sent] == [{P0: 1}, {P0: 2}]
+
+
+def test_a_partition_that_was_refused_is_named_and_the_others_are_held() -> None:
+    story = Story()
+    story.add(p0=1, p1=1)
+    story.step(0.0)
+    story.seat.says(KafkaError.UNKNOWN_TOPIC_OR_PART, partition=1)
+    story.step(0.1)
+    assert "t-1: UNKNOWN_TOPIC_OR_PART" in story.answers[0].failure
+    assert story.held() == {0: 1}
+
+
+def test_a_partition_that_was_dropped_silently_is_named() -> None:
+    story = Story()
+    story.add(p0=1, p1=1)
+    story.step(0.0)
+    story.seat.says()
+    del story.seat.holds[P1]
+    story.step(0.1)
+    assert story.answers[0].failure == "Kafka said yes, but does not hold it: t-1"
+
+
+def test_an_offset_with_other_metadata_is_not_ours() -> None:
+    story = Story()
+    story.add(p0=1)
+    story.step(0.0)
+    story.seat.says()
+    story.seat.holds[P0] = CommittedOffset(offset=Offset(1), metadata="somebody else's")
+    story.step(0.1)
+    assert story.answers[0].failure == "Kafka said yes, but does not hold it: t-0"
+
+
+def test_reading_is_tried_again_within_the_time_and_then_given_up() -> None:
+    story = Story()
+    story.add(p0=1, timeout=8.0)
+    story.step(0.0)
+    story.seat.says()
+    story.seat.read_error = KafkaError._TIMED_OUT
+    story.step(0.1)
+    story.step(7.0)
+    assert story.answers == []
+    story.step(7.9)
+    assert "not read back: _TIMED_OUT" in story.answers[0].failure
+    assert story.answers[0].held == {}
+
+
+def test_a_fenced_client_sends_nothing() -> None:
+    story = Story()
+    story.seat.fatal, story.seat.assigned = True, None
+    story.add(p0=1)
+    story.step(0.0)
+    assert (story.seat.sent, story.answers[0].failure) == ([], "the client is fenced")
+
+
+def test_nothing_is_sent_for_a_member_whose_lease_is_over() -> None:
+    story = Story()
+    story.may_write = False
+    story.add(p0=1)
+    story.step(0.0)
+    assert (story.seat.sent, story.answers[0].failure) == (
+        [],
+        "not sent: the lease of the member that asked for it is over",
+    )
+
+
+def test_a_refused_commit_is_not_sent_again_in_the_next_assignment_once_the_lease_is_over() -> None:
+    story = Story()
+    story.add(p0=1)
+    story.step(0.0)
+    story.seat.says(KafkaError.UNKNOWN_MEMBER_ID)
+    story.step(0.1)
+    story.may_write = False
+    story.seat.reassigned(GroupPartition(G, T, 0))
+    story.step(0.2)
+    assert len(story.seat.sent) == 1
+    assert "lease" in story.answers[0].failure
+
+
+def test_a_commit_that_could_not_be_sent_is_answered() -> None:
+    story = Story()
+    story.seat.send_error = KafkaError._NO_OFFSET
+    story.add(p0=1)
+    story.step(0.0)
+    assert "_NO_OFFSET" in story.answers[0].failure
+
+
+def test_what_can_not_be_committed_is_answered_at_once() -> None:
+    story = Story()
+    story.add()
+    foreign = OffsetMap({GroupPartition(GroupId("other"), T, 0): Offset(1)})
+    story.commits.add(
+        Commit(offsets=foreign, metadata="", asked_at=0.0, timeout=timedelta(seconds=1), answered=story.answers.append)
+    )
+    assert ["nothing was sent" in answer.failure for answer in story.answers] == [True, True]
+
+
+def test_giving_up_answers_all_of_them() -> None:
+    story = Story()
+    story.add(p0=1)
+    story.add(p0=2)
+    story.step(0.0)
+    story.commits.give_up("left")
+    assert [answer.failure for answer in story.answers] == ["left", "left"]
+
+
+def test_nothing_is_sent_between_a_revoke_and_the_next_assignment() -> None:
+    story = Story()
+    story.seat.assigned = None
+    story.add(p0=1, timeout=8.0)
+    story.step(0.0)
+    story.step(5.0)
+    assert (story.seat.sent, story.answers) == ([], [])
+    story.step(6.0)
+    assert story.answers[0].failure == "not sent: nothing was assigned within 8.0 s"
