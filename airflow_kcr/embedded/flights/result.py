@@ -1,0 +1,244 @@
+"""The region's result up to a checkpoint, the same computed directly, and what they differ in.
+
+The result is the sum of what accepted batches wrote; it is compared group by group, and records are counted, for a sum
+can be right by accident. Read region and ledger when the region is at rest: a reset in between would undo what was just
+added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from airflow_kcr.embedded.flights import pipeline
+from airflow_kcr.embedded.flights.ledger import Piece, Standing
+from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, MALFORMED, MAXIMA, OUTPUT_SCHEMA, SUMS
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.values import GroupPartition, Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SHOWN: Final = 10
+"""How many differences are told one by one."""
+
+_PLACE: Final = ("topic", "partition")
+_STRAY: Final = "stray"
+_GROUP: Final = ("carrier", "year", "month", "day", "hour")
+_SIDES: Final = ("result", "direct")
+_COMPARED: Final = ("airline", *SUMS, *MAXIMA)
+
+Read = Callable[[Mapping[GroupPartition, Range]], "DataFrame"]
+"""Reads exact ranges of topics, as `airflow_kcr.spark.reads.read` does with a session and a source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One number in which the result is not what was computed directly."""
+
+    group: str
+    """Carrier and hour."""
+
+    column: str
+    result: str
+    direct: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How the result compares with the same computed directly."""
+
+    groups: int
+    """Carriers and hours in either of them."""
+
+    different: int
+    """Those in which they differ."""
+
+    differences: tuple[Difference, ...]
+    """The first few, one by one."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether they are the same."""
+        return self.different == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Records up to a checkpoint, counted in the topic and in the output."""
+
+    in_topic: int
+    accepted: int
+    """In the output of accepted batches: flights and malformed records."""
+
+    malformed: int
+    """Of those accepted."""
+
+    duplicates: int
+    """In output that does not count (discarded batches, undone ones); these records were processed more than once."""
+
+    missing: int
+    """In the topic, and in no accepted output."""
+
+    surplus: int
+    """In accepted output more often than in the topic."""
+
+    stray: int
+    """In output of batches that the ledger does not know: the folder was used by another region, or before."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether each record of the topic is accepted once."""
+        return self.missing == 0 and self.surplus == 0
+
+
+def read_output(spark: SparkSession, output: str) -> DataFrame:
+    """Return everything that batches have written, whether it counts or not.
+
+    Raises:
+        ConfigurationError: there is no output.
+    """
+    from pyspark.errors import AnalysisException
+
+    root = f"{output.rstrip('/')}/batches"
+    try:
+        # A folder that another batch is replacing at this moment is one that does not count yet.
+        return spark.read.schema(OUTPUT_SCHEMA).option("ignoreMissingFiles", "true").parquet(root)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise ConfigurationError(f"no batch has written to {root}; is that the output folder of the region?") from error
+
+
+def accepted_output(written: DataFrame, pieces: Iterable[Piece], read: Read) -> DataFrame:
+    """Return the rows of the output that count.
+
+    What a reset has undone in part can't be taken out of its sums: the part that counts is read again, computed anew.
+
+    Args:
+        written: see `read_output`.
+        pieces: how the output stands, see `ledger.pieces`.
+        read: for the parts.
+    """
+    pieces = tuple(pieces)
+    whole = _standing(written, pieces).where(F.col("standing") == Standing.WHOLE.value)
+    columns = ["kind", *_PLACE, *KEY, "records", *SUMS, *MAXIMA]
+    parts = [
+        pipeline.partial_sums(read({piece.place: piece.counted})).select(columns)
+        for piece in pieces
+        if piece.standing is Standing.PART and piece.counted.width
+    ]
+    return reduce(lambda one, other: one.unionByName(other), parts, whole.select(columns))
+
+
+def fold(accepted: DataFrame) -> DataFrame:
+    """Return the result: the sums of every carrier and hour over the accepted output."""
+    return accepted.where(F.col("kind") == FLIGHT).groupBy(*KEY).agg(*_sums())
+
+
+def by_carrier(result: DataFrame) -> DataFrame:
+    """Return the result by carrier, the one with most flights first: what a person wants to see."""
+    return result.groupBy("carrier", "airline").agg(*_sums()).orderBy(F.desc("flights"))
+
+
+def compare(result: DataFrame, direct: DataFrame) -> Comparison:
+    """Compare the result with the same computed directly, every number of every carrier and hour.
+
+    Args:
+        result: see `fold`.
+        direct: see `direct.from_csv` and `direct.from_topic`.
+    """
+    # By an exchange of both together and not by a join, in one job over either.
+    both = _side(result, _SIDES[0]).unionByName(_side(direct, _SIDES[1]), allowMissingColumns=True)
+    sides = [F.max(name).alias(name) for name in _SIDES] + [F.count(name).alias(f"{name}_rows") for name in _SIDES]
+    groups = both.groupBy(*_GROUP).agg(*sides)
+    # A group that is there twice, with two airlines, has to be seen as well.
+    unequal = ~F.col("result").eqNullSafe(F.col("direct")) | (F.greatest(*(f"{name}_rows" for name in _SIDES)) > 1)
+    (totals,) = groups.agg(F.count(F.lit(1)).alias("groups"), F.count_if(unequal).alias("different")).collect()
+    return Comparison(
+        groups=totals["groups"],
+        different=totals["different"],
+        differences=_differences(groups.where(unequal)) if totals["different"] else (),
+    )
+
+
+def count(written: DataFrame, pieces: Iterable[Piece], accepted: DataFrame, topic: DataFrame) -> Counts:
+    """Count the records of the topic and those of the output.
+
+    Args:
+        written: see `read_output`.
+        pieces: how the output stands, see `ledger.pieces`.
+        accepted: see `accepted_output`.
+        topic: the topic's records up to the checkpoint, as Spark's Kafka connector gives them.
+    """
+    in_topic = {(row["topic"], row["partition"]): row["count"] for row in topic.groupBy(*_PLACE).count().collect()}
+    counted: dict[tuple[str, int], int] = {}
+    malformed = 0
+    for row in accepted.groupBy("kind", *_PLACE).agg(F.sum("records").alias("n")).collect():
+        place = (row["topic"], row["partition"])
+        counted[place] = counted.get(place, 0) + row["n"]
+        malformed += row["n"] if row["kind"] == MALFORMED else 0
+    lacking = {place: in_topic.get(place, 0) - counted.get(place, 0) for place in in_topic.keys() | counted.keys()}
+    elsewhere = _records_by_standing(written, tuple(pieces))
+    total = sum(counted.values())
+    # What counts of a piece undone in part was computed anew, so it is in `total` and not among the whole pieces.
+    kept_of_parts = total - elsewhere.get(Standing.WHOLE, 0)
+    return Counts(
+        in_topic=sum(in_topic.values()),
+        accepted=total,
+        malformed=malformed,
+        duplicates=elsewhere.get(Standing.VOID, 0) + elsewhere.get(Standing.PART, 0) - kept_of_parts,
+        missing=sum(n for n in lacking.values() if n > 0),
+        surplus=-sum(n for n in lacking.values() if n < 0),
+        stray=elsewhere.get(_STRAY, 0),
+    )
+
+
+def _sums() -> list[Column]:
+    return [F.sum(name).alias(name) for name in SUMS] + [F.max(name).alias(name) for name in MAXIMA]
+
+
+def _standing(written: DataFrame, pieces: tuple[Piece, ...]) -> DataFrame:
+    """The output with the standing of each row; stray where the ledger does not know its batch."""
+    rows = [(piece.batch, piece.place.topic, piece.place.partition, piece.standing.value) for piece in pieces]
+    judged = written.sparkSession.createDataFrame(
+        rows, "batch_id STRING, topic STRING, `partition` INT, standing STRING"
+    )
+    joined = written.join(F.broadcast(judged), ["batch_id", *_PLACE], "left")
+    return joined.withColumn("standing", F.coalesce("standing", F.lit(_STRAY)))
+
+
+def _records_by_standing(written: DataFrame, pieces: tuple[Piece, ...]) -> dict[str, int]:
+    rows = _standing(written, pieces).groupBy("standing").agg(F.sum("records").alias("n")).collect()
+    return {row["standing"]: row["n"] for row in rows}
+
+
+def _side(frame: DataFrame, name: str) -> DataFrame:
+    return frame.select(*_GROUP, F.struct(*(F.col(c).cast("string").alias(c) for c in _COMPARED)).alias(name))
+
+
+def _differences(unequal: DataFrame) -> tuple[Difference, ...]:
+    found: list[Difference] = []
+    for row in unequal.orderBy(*_GROUP).limit(SHOWN).collect():
+        group = f"{row['carrier']} {row['year']}-{row['month']:02}-{row['day']:02} {row['hour']:02}:00"
+        one, other = row["result"], row["direct"]
+        found += [
+            Difference(group=group, column=name, result=_text(one, name), direct=_text(other, name))
+            for name in _COMPARED
+            if one is None or other is None or one[name] != other[name]
+        ]
+        if row["result_rows"] > 1 or row["direct_rows"] > 1:
+            rows = str(row["result_rows"]), str(row["direct_rows"])
+            found.append(Difference(group=group, column="rows", result=rows[0], direct=rows[1]))
+    return tuple(found)
+
+
+def _text(row: Mapping[str, str | None] | None, name: str) -> str:
+    if row is None:
+        return "no such group"
+    value = row[name]
+    return "none" if value is None else value

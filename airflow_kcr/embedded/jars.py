@@ -1,0 +1,245 @@
+"""Jars by their Maven coordinates, downloaded once into a cache with the Ivy that PySpark ships.
+
+A set of jars is a folder of the cache named after its coordinates. It is filled under another name and renamed when it
+is complete, so a folder that exists is whole; who needs the same set meanwhile waits at a lock. The local Maven
+repository is neither read nor written: it may hold half-downloaded entries of other programs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from xml.sax.saxutils import quoteattr
+
+from airflow_kcr.embedded.java import java
+from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+
+HOME_VARIABLE: Final = "KCR_HOME"
+REPOSITORY_VARIABLE: Final = "KCR_MAVEN_REPOSITORY"
+MAVEN_CENTRAL: Final = "https://repo1.maven.org/maven2/"
+DOWNLOAD_WITHIN: Final = 600.0
+IVY_LINES: Final = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JarSet:
+    """Jars to resolve together, with what they need at run time.
+
+    Attributes:
+        name: For the cache's folder and for messages.
+        coordinates: `group:artifact:version`, one or several separated by commas.
+        variable: The environment variable that gives other coordinates.
+        without: Artifacts to leave out wherever they come from, by their names.
+    """
+
+    name: str
+    coordinates: str
+    variable: str
+    without: frozenset[str] = frozenset()
+
+    @property
+    def wanted(self) -> tuple[tuple[str, str, str], ...]:
+        """The coordinates in force.
+
+        Raises:
+            ConfigurationError: if one is not of the form `group:artifact:version`.
+        """
+        text = os.environ.get(self.variable) or self.coordinates
+        parts = [tuple(part.strip().split(":")) for part in text.split(",")]
+        if not all(len(part) == 3 and all(re.fullmatch(r"[\w.\-]+", word) for word in part) for part in parts):
+            raise ConfigurationError(
+                f"{self.variable} is {text!r}: write group:artifact:version, several separated by commas"
+            )
+        return tuple((part[0], part[1], part[2]) for part in parts)
+
+
+KAFKA_BROKER: Final = JarSet(
+    name="kafka-broker",
+    coordinates="org.apache.kafka:kafka_2.13:4.1.1,org.slf4j:slf4j-simple:1.7.36",
+    variable="KCR_KAFKA_JARS",
+)
+POSTGRES_DRIVER: Final = JarSet(
+    name="postgres-driver",
+    coordinates="org.postgresql:postgresql:42.7.4",
+    variable="KCR_POSTGRES_JARS",
+    without=frozenset({"checker-qual"}),  # annotations, for its compiler only
+)
+
+
+def spark_connector() -> JarSet:
+    """Return the Kafka connector of Spark, without what the installed PySpark ships already."""
+    return JarSet(
+        name="spark-kafka",
+        coordinates="org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+        variable="KCR_SPARK_KAFKA_JARS",
+        without=frozenset(re.sub(r"-\d.*", "", jar.stem) for jar in pyspark_jars().glob("*.jar")),
+    )
+
+
+def home() -> Path:
+    """Return the folder of what is downloaded once: KCR_HOME, else `airflow-kcr` in the user's cache folder."""
+    chosen = os.environ.get(HOME_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "airflow-kcr"
+
+
+def repository() -> str:
+    """Return the address of the Maven repository: KCR_MAVEN_REPOSITORY, else Maven Central."""
+    return os.environ.get(REPOSITORY_VARIABLE) or MAVEN_CENTRAL
+
+
+def pyspark_jars() -> Path:
+    """Return the folder of PySpark's jars.
+
+    Raises:
+        ToolMissing: if PySpark is not installed.
+    """
+    try:
+        import pyspark
+    except ImportError as error:
+        raise ToolMissing("PySpark is needed: `pip install 'airflow-kcr[demo]'`") from error
+    return Path(pyspark.__path__[0]) / "jars"
+
+
+def resolve(jars: JarSet) -> tuple[Path, ...]:
+    """Return the jars of a set, downloading them where the cache does not have them.
+
+    Raises:
+        ServiceFailed: if one can't be downloaded.
+        ToolMissing: if there is no Java to download with.
+    """
+    folder = home() / "jars" / _key(jars)
+    found = _cached(folder)
+    if found is not None:
+        return found
+    with _locked(home() / "ivy" / "lock"):
+        found = _cached(folder)
+        return found if found is not None else _download(jars, folder)
+
+
+def _key(jars: JarSet) -> str:
+    told = json.dumps([jars.wanted, sorted(jars.without)])
+    return f"{jars.name}-{jars.wanted[0][2]}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+
+
+def _cached(folder: Path) -> tuple[Path, ...] | None:
+    """The jars of a folder, if each is there with the size that it had when it came."""
+    try:
+        sizes: dict[str, int] = json.loads((folder / "jars.json").read_text())
+        whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return tuple(folder / name for name in sizes) if whole else None
+
+
+def _download(jars: JarSet, folder: Path) -> tuple[Path, ...]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _run_ivy(jars, draft)
+        found = sorted(draft.glob("*.jar"))
+        (draft / "jars.json").write_text(json.dumps({jar.name: jar.stat().st_size for jar in found}))
+        if folder.exists():  # what is there is damaged
+            shutil.rmtree(folder)
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return tuple(folder / jar.name for jar in found)
+
+
+def _run_ivy(jars: JarSet, target: Path) -> None:
+    ivy = next(pyspark_jars().glob("ivy-*.jar"), None)
+    if ivy is None:
+        raise ToolMissing(f"there is no ivy-*.jar in {pyspark_jars()}: reinstall PySpark")
+    with tempfile.TemporaryDirectory(prefix="kcr-ivy-") as work:
+        settings, module = Path(work) / "settings.xml", Path(work) / "ivy.xml"
+        settings.write_text(_settings(home() / "ivy"), encoding="utf-8")
+        module.write_text(_module(jars), encoding="utf-8")
+        command = [str(java()), "-cp", str(ivy), "org.apache.ivy.Main", "-settings", str(settings)]
+        command += ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
+        command += ["-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]"]
+        try:
+            ran = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=DOWNLOAD_WITHIN,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise _failed(jars, f"it was not done within {DOWNLOAD_WITHIN:g} s") from error
+    if ran.returncode != 0:
+        raise _failed(jars, "Ivy says:\n" + _told(ran.stdout))
+
+
+def _failed(jars: JarSet, why: str) -> ServiceFailed:
+    wanted = ", ".join(":".join(part) for part in jars.wanted)
+    return ServiceFailed(
+        f"{wanted} could not be downloaded from {_shown(repository())}: check that this address can be reached from "
+        f"here, or name another Maven repository in {REPOSITORY_VARIABLE}. {_hidden(why)}"
+    )
+
+
+def _told(output: str) -> str:
+    """The last lines of Ivy that say something."""
+    lines = [line.strip() for line in output.splitlines() if line.strip(" :=\t-.|") and "VERBOSE OR DEBUG" not in line]
+    return "\n".join(lines[-IVY_LINES:])
+
+
+def _shown(url: str) -> str:
+    """The address without the name and password that may stand in it."""
+    return re.sub(r"//[^/@]*@", "//", url)
+
+
+def _hidden(text: str) -> str:
+    userinfo = urlsplit(repository()).netloc.rpartition("@")[0]
+    return text.replace(f"{userinfo}@", "") if userinfo else text
+
+
+def _settings(folder: Path) -> str:
+    root = repository().rstrip("/") + "/"
+    return f"""<ivysettings>
+  <settings defaultResolver="repository"/>
+  <caches defaultCacheDir={quoteattr(str(folder / "cache"))}/>
+  <resolvers><ibiblio name="repository" m2compatible="true" root={quoteattr(root)}/></resolvers>
+</ivysettings>
+"""
+
+
+def _module(jars: JarSet) -> str:
+    dependencies = "".join(
+        f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)} conf='default'/>"
+        for group, artifact, version in jars.wanted
+    )
+    excludes = "".join(f"<exclude module={quoteattr(name)}/>" for name in sorted(jars.without))
+    return f"""<ivy-module version="2.0">
+  <info organisation="airflow-kcr" module="{jars.name}" revision="1"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>{dependencies}{excludes}</dependencies>
+</ivy-module>
+"""
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,267 @@
+"""Child processes of the embedded services: started, watched until ready, stopped with everything they started.
+
+Each service runs in a session of its own, so a Ctrl-C at the terminal reaches us alone and we decide in which order
+services end. A *tied* service lives as long as the process that started it, even where that is killed with SIGKILL: a
+small shell in the service's process group waits on a pipe that only our death or `stop` closes, then kills the group.
+(The kernel's parent-death signal would not do: it fires when the *thread* ends that started the child.) A *detached*
+service goes on until somebody stops it by what was recorded of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import psutil
+
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import ServiceFailed
+
+STOP_WITHIN: Final = 10.0
+KILL_WITHIN: Final = 10.0
+READY_WITHIN: Final = 60.0
+# A process is recognised by its pid and its start; the latter is computed from the machine's boot time, which moves a
+# little when the clock is set.
+SAME_START: Final = 5.0
+LOG_LINES: Final = 20
+
+_RUN: Final = '"$@" </dev/null 1>&2 & echo $!; exec 1>&-; '
+_DETACHED: Final = _RUN + "exit 0"
+_TIED: Final = _RUN + "read -r _; kill -KILL 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What identifies a running process, also for another process that reads it from a file."""
+
+    pid: int
+    group: int
+    started: float
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs; another one with its pid doesn't count."""
+        try:
+            process = psutil.Process(self.pid)
+            return abs(process.create_time() - self.started) < SAME_START and _runs(process)
+        except psutil.NoSuchProcess:
+            return False
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal to the process itself, if it still runs."""
+        if self.alive:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def tell_all(self, number: signal.Signals) -> None:
+        """Send a signal to the process and to everything it has started."""
+        for one in self._all():
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(number)
+
+    def stop(self, ask: signal.Signals = signal.SIGTERM, *, within: float = STOP_WITHIN) -> None:
+        """Ask the process to end, and kill it after `within` seconds; whatever it leaves is killed at once.
+
+        Raises:
+            ServiceFailed: if it can't be killed either.
+        """
+        left = self._all()
+        self.tell_all(signal.SIGCONT)  # who is suspended would not hear the other
+        self.tell(ask)
+        happened(lambda: not self.alive, within=within)
+        self._end(left)  # what it has left, or did not end
+
+    def kill(self) -> None:
+        """End the process and everything it has started at once, as a crash would (SIGKILL).
+
+        Raises:
+            ServiceFailed: if it can't be killed.
+        """
+        self._end(self._all())
+
+    def _end(self, processes: list[psutil.Process]) -> None:
+        for one in processes:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        if not happened(lambda: not any(_runs(one) for one in processes), within=KILL_WITHIN):
+            raise ServiceFailed(f"process {self.pid} did not end, not even when it was killed")
+
+    def _all(self) -> list[psutil.Process]:
+        """The process and what it has started: its descendants, and who else is in its group, without its guard."""
+        found: set[psutil.Process] = set()
+        with suppress(psutil.NoSuchProcess):
+            if self.alive:
+                main = psutil.Process(self.pid)
+                found |= {main, *main.children(recursive=True)}
+        # A group's number is not given again while somebody is in it, and its first process, the shell, is known.
+        if self.alive or not psutil.pid_exists(self.group):
+            found |= set(_members(self.group))
+        return [one for one in found if one.pid != self.group]
+
+
+@dataclass(slots=True)
+class Child:
+    """A service's process, started by us."""
+
+    name: str
+    recorded: Recorded
+    log: Path
+    log_begin: int
+    guard: subprocess.Popen[str] | None = field(default=None, repr=False)
+
+    @property
+    def pid(self) -> int:
+        """The pid of the service's main process."""
+        return self.recorded.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the main process runs."""
+        return self.recorded.alive
+
+    def wait_until(self, ready: Callable[[], bool], *, within: float = READY_WITHIN) -> None:
+        """Wait until the service is ready.
+
+        Raises:
+            ServiceFailed: with the end of its log, if it ended or was not ready in time; it is stopped then.
+        """
+        reached = happened(lambda: ready() or not self.alive, within=within)
+        if reached and self.alive:
+            return
+        why = "ended" if not self.alive else f"was not ready within {within:g} s"
+        self.stop(within=1)
+        raise ServiceFailed(f"{self.name} {why}; the end of its log {self.log}:\n{tail(self.log, self.log_begin)}")
+
+    def has_logged(self, words: str) -> bool:
+        """Return whether the words are in the log since this start."""
+        return words in _text(self.log, self.log_begin)
+
+    def stop(self, ask: signal.Signals = signal.SIGTERM, *, within: float = STOP_WITHIN) -> None:
+        """Stop the service and everything it has started; nothing happens where it is stopped already."""
+        try:
+            self.recorded.stop(ask, within=within)
+        finally:
+            self._release()
+
+    def kill(self) -> None:
+        """End the service at once, as a crash would (SIGKILL), and return when it is gone."""
+        try:
+            self.recorded.kill()
+        finally:
+            self._release()
+
+    def suspend(self) -> None:
+        """Hold the service (SIGSTOP) until `resume`."""
+        self.recorded.tell_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a suspended service go on (SIGCONT)."""
+        self.recorded.tell_all(signal.SIGCONT)
+
+    def _release(self) -> None:
+        if self.guard is not None:
+            # The end of its input tells the guard to kill what is left of the group, and itself.
+            left = _members(self.recorded.group)
+            self.guard.communicate()
+            self.guard = None
+            happened(lambda: not any(_runs(one) for one in left), within=KILL_WITHIN)
+
+
+class Launch(Protocol):
+    """How a service is started: `start_tied` or `start_detached`."""
+
+    def __call__(
+        self, command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
+    ) -> Child:
+        """Start the command; its output is appended to the log."""
+        ...
+
+
+def start_tied(
+    command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
+) -> Child:
+    """Start a service that ends with this process at the latest, however this process ends."""
+    guard, child = _start(_TIED, subprocess.PIPE, command, name=name, log=log, env=env, user=user)
+    child.guard = guard
+    return child
+
+
+def start_detached(
+    command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
+) -> Child:
+    """Start a service that goes on after this process, until it is stopped by its `recorded`."""
+    launcher, child = _start(_DETACHED, subprocess.DEVNULL, command, name=name, log=log, env=env, user=user)
+    launcher.communicate()
+    return child
+
+
+def _start(
+    script: str,
+    stdin: int,
+    command: Sequence[str],
+    *,
+    name: str,
+    log: Path,
+    env: Mapping[str, str],
+    user: str | None,
+) -> tuple[subprocess.Popen[str], Child]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        begin = output.tell()
+        shell = subprocess.Popen(
+            ["/bin/sh", "-c", script, "kcr", *command],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env=dict(env),
+            text=True,
+            user=user,
+            start_new_session=True,
+        )
+    if shell.stdout is None:
+        raise ServiceFailed(f"{name} could not be started")
+    pid = int(shell.stdout.readline())
+    return shell, Child(name, Recorded(pid, shell.pid, _created(pid)), log, begin)
+
+
+def _created(pid: int) -> float:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return 0.0  # ended already; whoever waits for it will find so
+
+
+def _members(group: int) -> list[psutil.Process]:
+    return [one for one in psutil.process_iter() if one.pid != group and _group_of(one) == group]
+
+
+def _group_of(process: psutil.Process) -> int | None:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        # While other threads of a killed process are still ending, it has its files and ports, whatever its status.
+        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def tail(log: Path, begin: int = 0) -> str:
+    """Return the last lines of a log, from byte `begin` on."""
+    return "\n".join(_text(log, begin).splitlines()[-LOG_LINES:])
+
+
+def _text(log: Path, begin: int) -> str:
+    with log.open("rb") as file:
+        file.seek(begin)
+        return file.read().decode(errors="replace")

@@ -1,0 +1,225 @@
+"""The services that `kcr dev` leaves running: one folder with their state, data and logs.
+
+What was started is written down as it starts, so `down` finds it whatever became of the `up` that started it. A
+process is ended only if its pid and its start are those that were written down.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, TypedDict
+
+from airflow_kcr.embedded import jars
+from airflow_kcr.embedded.kafka import start_cluster
+from airflow_kcr.embedded.postgres import start_postgres
+from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_detached
+from airflow_kcr.embedded.spark import spark_home, start_standalone
+from airflow_kcr.errors import ServiceFailed
+from airflow_kcr.store.schema_upgrade import upgrade
+
+FOLDER_VARIABLE: Final = "KCR_DEV_FOLDER"
+DATABASE: Final = "kcr"
+# Postgres takes SIGTERM for a request to wait until its last client has gone.
+STOP_SIGNALS: Final[Mapping[str, signal.Signals]] = {"postgres": signal.SIGINT}
+
+Report = Callable[[str], None]
+
+
+class KafkaJson(TypedDict):
+    """Kafka in `dev status`."""
+
+    bootstrap_servers: str
+    pids: list[int]
+
+
+class SparkJson(TypedDict):
+    """Spark in `dev status`."""
+
+    master: str
+    home: str
+
+
+class UserJson(TypedDict):
+    """A user of Airflow in `dev status`."""
+
+    name: str
+    role: str
+    password: str
+
+
+class AirflowJson(TypedDict):
+    """Airflow in `dev status`."""
+
+    url: str
+    users: list[UserJson]
+
+
+class StatusJson(TypedDict):
+    """What `dev status` says (interfaces.md); what isn't up is None."""
+
+    kafka: KafkaJson | None
+    store_url: str | None
+    spark: SparkJson | None
+    airflow: AirflowJson | None
+
+
+@dataclass(slots=True)
+class Service:
+    """What was written down of one service; without an address it never was ready."""
+
+    address: str = ""
+    processes: list[Recorded] = field(default_factory=list)
+
+    @property
+    def up(self) -> bool:
+        """Whether it was ready, and each of its processes still runs."""
+        return bool(self.address and self.processes) and all(one.alive for one in self.processes)
+
+
+def default_folder() -> Path:
+    """Return the folder of the services: KCR_DEV_FOLDER, else `airflow-kcr/dev` among the user's state."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    states = os.environ.get("XDG_STATE_HOME")
+    return (Path(states) if states else Path.home() / ".local" / "state") / "airflow-kcr" / "dev"
+
+
+def up(folder: Path, report: Report) -> StatusJson:
+    """Start what is not up, with the data it had, and leave it running; return what is up then.
+
+    Raises:
+        ServiceFailed: if a service does not start or a download fails; what was started before stays up.
+        ToolMissing: if Java or a Python package is missing.
+    """
+    with _locked(folder):
+        for name, start in _STARTS.items():
+            services = _read(folder)
+            found = services.get(name, Service())
+            if found.up:
+                report(f"{name}: is up")
+                continue
+            for one in found.processes:  # what a crash has left of it
+                one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
+            service = services[name] = Service()
+            service.address = start(folder / name, partial(_launch, folder, services, service), report)
+            _write(folder, services)
+            report(f"{name}: is up")
+    return status(folder)
+
+
+def down(folder: Path, report: Report) -> StatusJson:
+    """Stop every service that was started; their data stay. Return what is up then, which is nothing.
+
+    Raises:
+        ServiceFailed: if a process does not end; the others were stopped all the same.
+    """
+    failed: list[str] = []
+    with _locked(folder):
+        services = _read(folder)
+        for name in reversed(_STARTS):
+            report(f"{name}: stopping")
+            try:
+                for one in services.get(name, Service()).processes:
+                    one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
+                services.pop(name, None)
+            except ServiceFailed as error:
+                failed.append(f"{name}: {error.message}")
+            _write(folder, services)
+    if failed:
+        raise ServiceFailed("; ".join(failed))
+    return status(folder)
+
+
+def status(folder: Path) -> StatusJson:
+    """Return what of the services is up."""
+    running = {name: service for name, service in _read(folder).items() if service.up}
+    kafka, postgres, spark = (running.get(name) for name in ("kafka", "postgres", "spark"))
+    return StatusJson(
+        kafka=KafkaJson(bootstrap_servers=kafka.address, pids=[one.pid for one in kafka.processes]) if kafka else None,
+        store_url=postgres.address if postgres else None,
+        spark=SparkJson(master=spark.address, home=str(spark_home())) if spark else None,
+        airflow=None,
+    )
+
+
+def _start_kafka(folder: Path, launch: Launch, report: Report) -> str:
+    report(f"kafka: fetching its jars, if they are not in {jars.home()} yet")
+    jars.resolve(jars.KAFKA_BROKER)
+    report("kafka: starting")
+    return start_cluster(folder, launch=launch).bootstrap_servers
+
+
+def _start_postgres(folder: Path, launch: Launch, report: Report) -> str:
+    report("postgres: starting")
+    url = start_postgres(folder, launch=launch).ensure_database(DATABASE)
+    upgrade(url)
+    return url
+
+
+def _start_spark(folder: Path, launch: Launch, report: Report) -> str:
+    report(f"spark: fetching its Kafka connector, if it is not in {jars.home()} yet")
+    jars.resolve(jars.spark_connector())
+    report("spark: starting a master and two workers")
+    return start_standalone(folder, launch=launch).address
+
+
+# In the order in which they start; they stop in the reverse one.
+_STARTS: Final[dict[str, Callable[[Path, Launch, Report], str]]] = {
+    "kafka": _start_kafka,
+    "postgres": _start_postgres,
+    "spark": _start_spark,
+}
+
+
+def _launch(
+    folder: Path,
+    services: Mapping[str, Service],
+    service: Service,
+    command: Sequence[str],
+    *,
+    name: str,
+    log: Path,
+    env: Mapping[str, str],
+    user: str | None = None,
+) -> Child:
+    """Start a process that stays, and write down at once which it is."""
+    child = start_detached(command, name=name, log=log, env=env, user=user)
+    service.processes.append(child.recorded)
+    _write(folder, services)
+    return child
+
+
+def _read(folder: Path) -> dict[str, Service]:
+    try:
+        found = json.loads((folder / "services.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {
+        name: Service(one["address"], [Recorded(**process) for process in one["processes"]])
+        for name, one in found.items()
+    }
+
+
+def _write(folder: Path, services: Mapping[str, Service]) -> None:
+    text = json.dumps({name: asdict(service) for name, service in services.items()}, indent=2)
+    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".services-", delete=False, encoding="utf-8") as draft:
+        draft.write(text)
+    Path(draft.name).rename(folder / "services.json")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

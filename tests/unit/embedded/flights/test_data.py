@@ -1,0 +1,68 @@
+"""The real data: how many there are, and that nothing of them is left out."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.embedded.flights import data
+from airflow_kcr.errors import ConfigurationError, ToolMissing
+
+
+def test_all_flights_are_there_the_cancelled_ones_too() -> None:
+    carriers: Counter[str] = Counter()
+    cancelled = 0
+    for row in data.flights():
+        carriers[row["carrier"]] += 1
+        cancelled += row["dep_time"] == "NA"
+    assert carriers.total() == data.FLIGHTS == 336_776
+    assert len(carriers) == data.CARRIERS == 16
+    assert carriers.most_common(1) == [("UA", 58_665)]
+    assert cancelled == 8_255
+
+
+def test_flights_come_in_the_order_of_their_scheduled_departures() -> None:
+    months = [int(row["month"]) for row in itertools.islice(data.flights(), 0, None, 10_000)]
+    assert months == sorted(months)
+    assert set(months) == set(range(1, 13))
+
+
+def test_the_first_flights_are_those_of_the_first_day() -> None:
+    rows = list(data.flights(800))
+    assert len(rows) == 800
+    assert {(row["year"], row["month"], row["day"]) for row in rows} == {("2013", "1", "1")}
+    assert rows == list(itertools.islice(data.flights(), 800))
+
+
+def test_no_flights_at_all_can_not_be_asked_for() -> None:
+    with pytest.raises(ConfigurationError, match="0 flights are asked for"):
+        list(data.flights(0))
+
+
+def test_the_written_file_has_the_same_flights(tmp_path: Path) -> None:
+    data.write_flights(tmp_path / "flights.csv", 1_000)
+    with (tmp_path / "flights.csv").open(encoding="utf-8", newline="") as file:
+        assert list(csv.DictReader(file)) == list(data.flights(1_000))
+
+
+def test_every_airport_and_hour_has_one_weather() -> None:
+    weather = data.weather()
+    assert len({row[:5] for row in weather}) == len(weather) == 26_112
+    assert {row.origin for row in weather} == {"EWR", "JFK", "LGA"}
+    assert sum(1 for row in weather if row.precipitation) > 1_000
+
+
+def test_every_carrier_has_a_name() -> None:
+    names = dict(data.airlines())
+    assert len(names) == 16
+    assert names["UA"] == "United Air Lines Inc."
+
+
+def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "PACKAGE", "no_such_package_of_flights")
+    with pytest.raises(ToolMissing, match=r"no_such_package_of_flights.*airflow-kcr\[demo\]"):
+        data.folder()
