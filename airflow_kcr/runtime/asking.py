@@ -1,0 +1,270 @@
+"""The effects that ask or tell the store, and the answers as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from airflow_kcr.errors import KcrError, MemberInUse
+from airflow_kcr.ports import CommittedOffset, MemberStore
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.region.claims import Assigned, Proposal
+from airflow_kcr.protocol.region.lifecycle import Memory
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.values import EventNumber, GroupPartition, Incarnation, Sequence
+from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
+from airflow_kcr.runtime.identity import Identity, read_note
+from airflow_kcr.runtime.store_calls import StoreCalls
+
+TRY_AGAIN: Final = 0.5
+"""Seconds between two attempts to register while another process holds the index."""
+
+
+class Asking:
+    """Asks the store in one member's name.
+
+    Args:
+        store: the verbs.
+        who: the member.
+        requests: everything but renewals, one after the other.
+        leases: the renewals: they take no region lock, so they must not wait behind what does.
+        clock: the member's.
+        store_clock: told what the store's clock says.
+        later: does something in the loop after some seconds.
+        sinks_fenced: whether every sink of the pipeline refuses an older epoch by itself.
+    """
+
+    def __init__(
+        self,
+        store: MemberStore,
+        who: Identity,
+        requests: StoreCalls,
+        leases: StoreCalls,
+        *,
+        clock: Clock,
+        store_clock: StoreClock,
+        later: Callable[[Seconds, Callable[[], None]], None],
+        sinks_fenced: bool,
+    ) -> None:
+        self._store, self._who, self._requests, self._leases = store, who, requests, leases
+        self._clock, self._store_clock, self._later, self._sinks_fenced = clock, store_clock, later, sinks_fenced
+        self._in_use_since: Seconds | None = None
+        self.refusal: KcrError | None = None
+        """Why the store has no place for the member."""
+
+        self.row: Batch | None = None
+        """The newest batch that the store let begin; written before `Begun` is delivered, read after."""
+
+    # -- presence ------------------------------------------------------------------------------------------------
+
+    def register(self, effect: effects.Register) -> None:
+        """Ask for a new incarnation; while another process holds the index, ask again for some time."""
+        who = self._who
+        arrival = Arrival(
+            member=who.member,
+            token=f"{who.token}/{effect.previous}",
+            label=who.label,
+            takeover=who.takeover,
+            previous=effect.previous,
+            sinks_fenced=self._sinks_fenced,
+            ends_within=who.timeouts.process_end_bound,
+        )
+
+        def ask() -> events.Event:
+            sent_at = self._clock()
+            try:
+                incarnation = self._store.register(who.region, arrival)
+            except MemberInUse as error:
+                return self._in_use(effect, error)
+            self._in_use_since = None
+            return events.Registered(incarnation=incarnation, sent_at=sent_at)
+
+        self._requests.call(ask, self._refused)
+
+    def _refused(self, error: KcrError) -> events.Event:
+        self.refusal = error
+        return events.RegistrationRefused(why=error.message)
+
+    def _in_use(self, effect: effects.Register, error: MemberInUse) -> events.Event:
+        """Wait two leases for a holder that may be dead; a takeover waits as long as a drain may take, and fences."""
+        now, times = self._clock(), self._who.timeouts
+        since = self._in_use_since = now if self._in_use_since is None else self._in_use_since
+        patience = 2 * times.lease + (times.drain if self._who.takeover else times.renew / 2)
+        if now - since > patience.total_seconds():
+            return self._refused(error)
+        self._later(TRY_AGAIN, lambda: self.register(effect))
+        return events.Tick()
+
+    def renew(self, effect: effects.Renew) -> None:
+        """Renew the lease; its age counts from before the request was sent."""
+        who = self._who
+
+        def ask() -> events.Event:
+            sent_at = self._clock()
+            beat = self._store.renew(who.region, who.member, effect.incarnation, who.timeouts.lease)
+            self._store_clock.tell(beat.now)
+            if not beat.renewed:
+                return events.RenewalRefused(incarnation=beat.incarnation, epoch=beat.epoch, counter=beat.counter)
+            due = beat.due_at is not None and beat.due_at <= beat.now
+            return events.Renewed(sent_at=sent_at, counter=beat.counter, due=due, epoch=beat.epoch)
+
+        self._leases.call(ask, lambda _: events.RenewalRefused(incarnation=Incarnation(0)))
+
+    def read(self) -> None:
+        """Read the region."""
+        who = self._who
+        self._requests.call(
+            lambda: events.ViewRead(view=self._store.view(who.region, who.member)),
+            lambda error: events.ReadRefused(why=error.message),
+        )
+
+    def settle(self) -> None:
+        """Have done what is due."""
+        self._requests.tell(lambda: self._store.settle(self._who.region))
+
+    def leave(self, effect: effects.LeaveStore) -> None:
+        """Give up lease and claims."""
+        self._requests.tell(lambda: self._store.leave(self._who.region, self._who.member, effect.incarnation))
+
+    def keep_slot(self, effect: effects.KeepSlot) -> None:
+        """Give up the lease, not the claims."""
+        self._requests.tell(lambda: self._store.keep_slot(self._who.region, self._who.member, effect.incarnation))
+
+    def report_later(self, effect: effects.ReportLater) -> None:
+        """Tell the store that it is older than what the member remembers."""
+        self._requests.tell(lambda: self._store.report_later(self._who.region, effect.memory))
+
+    # -- claims and resets ---------------------------------------------------------------------------------------
+
+    def claim(self, effect: effects.Claim, assigned: Mapping[GroupPartition, Assigned]) -> None:
+        """Claim an assignment, its logs read."""
+        proposal = Proposal(
+            member=self._who.member,
+            incarnation=effect.incarnation,
+            assignment=effect.assignment,
+            partitions=assigned,
+        )
+        self._requests.call(
+            lambda: events.ClaimGranted(
+                assignment=effect.assignment, view=self._store.claim(self._who.region, proposal)
+            ),
+            lambda error: events.ClaimRefused(assignment=effect.assignment, why=error.message),
+        )
+
+    def acknowledge(self, effect: effects.Acknowledge) -> None:
+        """Write the answers to the open entries, then acknowledge."""
+
+        def ask() -> events.Event:
+            if effect.found:
+                self._store.answer(self._who.region, effect.caller, effect.found)
+            self._store.acknowledge(self._who.region, effect.caller)
+            return events.Acknowledged(epoch=effect.caller.epoch)
+
+        self._requests.call(
+            ask, lambda error: events.AcknowledgementRefused(epoch=effect.caller.epoch, why=error.message)
+        )
+
+    def request_reset(self, effect: effects.RequestReset) -> None:
+        """Ask for a reset."""
+        region = self._who.region
+        self._requests.tell(lambda: self._store.request_reset(region, effect.caller, effect.cause, effect.detail))
+
+    def report_out_of_range(self, effect: effects.ReportOutOfRange) -> None:
+        """Tell what the logs look like."""
+        self._requests.tell(lambda: self._store.report_out_of_range(self._who.region, effect.caller, effect.observed))
+
+    def compare(
+        self, held: Mapping[GroupPartition, CommittedOffset], newest: Sequence, incarnation: Incarnation
+    ) -> None:
+        """Compare what Kafka holds with what the store knows: a store that was restored knows less.
+
+        Args:
+            held: the committed offsets of the member's partitions.
+            newest: the newest sequence that the store has used.
+            incarnation: the member's.
+        """
+        notes = [note for row in held.values() if (note := read_note(row.metadata)) is not None]
+        later = [note for note in notes if note.region == self._who.region and note.sequence > newest]
+        if not later:
+            return
+        last = max(later, key=lambda note: note.sequence)
+        memory = Memory(
+            member=self._who.member,
+            epoch=last.epoch,
+            incarnation=incarnation,
+            sequence=last.sequence,
+            lineage=last.lineage,
+            counter=EventNumber(0),
+        )
+        self._requests.tell(lambda: self._store.report_later(self._who.region, memory))
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def store_bounds(self, effect: effects.StoreBounds) -> None:
+        """Store where a bound falls."""
+        self._requests.tell(
+            lambda: self._store.store_bounds(self._who.region, effect.caller, effect.bound, effect.found)
+        )
+
+    def begin(self, effect: effects.Begin) -> None:
+        """Begin a batch."""
+        request = effect.request
+
+        def ask() -> events.Event:
+            self.row = self._store.begin_batch(self._who.region, request)
+            return events.Begun(batch=request.batch)
+
+        self._requests.call(ask, lambda error: events.BeginRefused(batch=request.batch, why=error.message))
+
+    def end(self, effect: effects.End) -> None:
+        """End a batch."""
+        who = self._who
+
+        def ask() -> events.Event:
+            self._store.end_batch(who.region, effect.batch, who.member, effect.incarnation)
+            return events.Ended(batch=effect.batch)
+
+        self._requests.call(ask, lambda error: events.EndRefused(batch=effect.batch, why=error.message))
+
+    def discard(self, effect: effects.Discard) -> None:
+        """Say that nothing of a batch runs any more; whatever the store says of it, nothing does."""
+        who = self._who
+
+        def ask() -> events.Event:
+            self._store.discard_batch(who.region, effect.batch, who.member, effect.incarnation)
+            return events.Discarded(batch=effect.batch)
+
+        self._requests.call(ask, lambda _: events.Discarded(batch=effect.batch))
+
+    # -- cuts ----------------------------------------------------------------------------------------------------
+
+    def contribute(self, effect: effects.Contribute) -> None:
+        """Store the member's part of a cut."""
+        part = effect.part
+
+        def ask() -> events.Event:
+            self._store.contribute(self._who.region, part)
+            return events.Contributed(sequence=part.sequence)
+
+        self._requests.call(ask, lambda error: events.ContributionRefused(sequence=part.sequence, why=error.message))
+
+    def published(self, sequence: Sequence) -> None:
+        """Say that the sinks show a cut."""
+
+        def ask() -> events.Event:
+            self._store.publish(self._who.region, sequence, self._who.member)
+            return events.Published(sequence=sequence)
+
+        self._requests.call(ask, lambda _: events.Published(sequence=sequence))
+
+    def echo(self, effect: effects.Echo) -> None:
+        """Store what Kafka answered."""
+        who = self._who
+        self._requests.tell(
+            lambda: self._store.echo(who.region, effect.sequence, who.member, effect.incarnation, effect.offsets)
+        )
+
+    def note_seek_commit(self, effect: effects.CommitSeek, failure: str) -> None:
+        """Note whether Kafka was told where the member resumed."""
+        self._requests.tell(lambda: self._store.note_seek_commit(self._who.region, effect.caller, failure))

@@ -1,0 +1,70 @@
+"""The members of one process, as one: they start together, hear hints together, and end together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Members
+
+from airflow_kcr.ports import MemberStore
+from airflow_kcr.protocol.values import MemberId, RegionName
+from airflow_kcr.protocol.values import Sequence as CutSequence
+from airflow_kcr.runtime.clocks import boot_time
+from airflow_kcr.runtime.hints import Hints
+from airflow_kcr.runtime.host import End, Ended, MemberHost
+from airflow_kcr.runtime.metrics import Snapshot
+
+
+class Crew:
+    """Hosts members of one region.
+
+    Args:
+        store: what they wait for.
+        region: theirs.
+        hosts: the members, none of them started.
+    """
+
+    def __init__(self, store: MemberStore, region: RegionName, hosts: Members[MemberHost]) -> None:
+        self.hosts = tuple(hosts)
+        self._hints = Hints(store, region, self.hosts)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        for host in self.hosts:
+            host.start()
+        self._hints.start()
+
+    def terminate(self) -> None:
+        """Ask every member to end within its close time, keeping a static member's slot."""
+        for host in self.hosts:
+            host.terminate()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until all members have ended; return whether they have, within `timeout` seconds.
+
+        A member that failed takes the others with it: they have its process, its JVM and its fate in common, and come
+        back as one reset instead of one after the other.
+        """
+        deadline = boot_time() + timeout
+        while (left := deadline - boot_time()) > 0:
+            running = [host for host in self.hosts if host.wait(0) is None]
+            if not running:
+                return True
+            if any(ended.how is End.FAILED for ended in self.ends().values()):
+                self.terminate()
+            running[0].wait(min(left, 0.25))
+        return all(host.wait(0) is not None for host in self.hosts)
+
+    def ends(self) -> dict[MemberId, Ended]:
+        """Return how the members that have ended did so."""
+        return {host.who.member: ended for host in self.hosts if (ended := host.wait(0)) is not None}
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Return every member as it was a moment ago."""
+        return tuple(host.snapshot for host in self.hosts)
+
+    def newest_cut(self) -> CutSequence:
+        """Return the newest number that a cut or a reset has used; a cut may be over before anybody looks."""
+        return max((one.newest for one in self.snapshots()), default=CutSequence(0))
+
+    def end(self) -> None:
+        """Stop listening for hints; returns at once."""
+        self._hints.end()

@@ -1,0 +1,125 @@
+"""The effects that concern the Kafka group, and what the client hears of it as events.
+
+What the client tells comes in its event thread; it is put into the loop's queue and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from airflow_kcr.ports import CommitAnswer, Membership
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.values import AssignmentId, GroupPartition, Lineage, Sequence
+from airflow_kcr.runtime.identity import CommitNote, Identity
+from airflow_kcr.runtime.metrics import Metrics
+
+Happening: TypeAlias = "events.Event | Callable[[], None]"
+"""What the loop's queue holds: an event for the machine, or something to do in the loop."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Grouping:
+    """A member's place in its group, as its loop sees it; a `MembershipListener`.
+
+    Args:
+        who: the member.
+        happened: the loop's queue.
+        metrics: written in the loop only.
+    """
+
+    def __init__(self, who: Identity, happened: Callable[[Happening], None], metrics: Metrics) -> None:
+        self._who, self._happened, self._metrics = who, happened, metrics
+        self._assignments = 0
+        self._membership: Membership | None = None
+
+    def use(self, membership: Membership) -> None:
+        """Take the client; it was made with this object as its listener, so it can't be there before."""
+        self._membership = membership
+
+    @property
+    def membership(self) -> Membership:
+        """The client.
+
+        Raises:
+            RuntimeError: there is none yet.
+        """
+        if self._membership is None:
+            raise RuntimeError("the member has no Kafka client yet")
+        return self._membership
+
+    # -- what the client tells, in its thread --------------------------------------------------------------------
+
+    def assigned(self, partitions: frozenset[GroupPartition]) -> None:
+        """Kafka assigned these partitions."""
+        self._assignments += 1
+        self._happened(events.Assigned(assignment=AssignmentId(self._assignments), partitions=partitions))
+        self._happened(self._count_rebalance)
+
+    def revoked(self) -> None:
+        """Kafka revoked the assignment, or it was lost."""
+        self._happened(events.Revoked())
+
+    def left(self) -> None:
+        """The group was left, or the client closed keeping its slot."""
+        self._happened(events.LeftGroup())
+
+    def fenced(self, why: str) -> None:
+        """The client can't go on."""
+        _LOG.error("%s: Kafka fenced this member: %s", self._who.member, why)
+        self._happened(events.InstanceFenced())
+
+    def troubled(self, why: str) -> None:
+        """The client complained."""
+        _LOG.warning("%s: %s", self._who.member, why)
+        self._happened(lambda: self._metrics.troubled(why))
+
+    def _count_rebalance(self) -> None:
+        self._metrics.rebalances += 1
+
+    # -- effects -------------------------------------------------------------------------------------------------
+
+    def commit(self, effect: effects.Commit, lineage: Lineage, may_write: Callable[[], bool]) -> None:
+        """Commit the base, while the member may write; what Kafka holds afterwards, as read, is the echo."""
+        note = CommitNote(region=self._who.region, lineage=lineage, sequence=effect.sequence, epoch=effect.epoch)
+
+        def answered(answer: CommitAnswer) -> None:
+            if answer.failure:
+                self._failed(f"the commit of cut {effect.sequence}: {answer.failure}")
+            held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
+            self._happened(events.Committed(sequence=effect.sequence, offsets=held))
+
+        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, answered, may_write)
+
+    def commit_seek(
+        self,
+        effect: effects.CommitSeek,
+        lineage: Lineage,
+        sequence: Sequence,
+        noted: Callable[[str], None],
+        may_write: Callable[[], bool],
+    ) -> None:
+        """Tell Kafka where the member resumed after a reset, while it may write.
+
+        `noted` is told why that failed, or an empty text.
+        """
+        note = CommitNote(region=self._who.region, lineage=lineage, sequence=sequence, epoch=effect.caller.epoch)
+
+        def answered(answer: CommitAnswer) -> None:
+            if answer.failure:
+                self._failed(f"the commit of where epoch {effect.caller.epoch} resumed: {answer.failure}")
+            noted(answer.failure)
+
+        self.membership.commit(effect.offsets, note.text(), self._who.timeouts.commit, answered, may_write)
+
+    def _failed(self, why: str) -> None:
+        _LOG.warning("%s: %s", self._who.member, why)
+
+        def count() -> None:
+            self._metrics.commits_failed += 1
+            self._metrics.troubled(why)
+
+        self._happened(count)

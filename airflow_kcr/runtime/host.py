@@ -1,0 +1,428 @@
+"""One member, running: its machine, and everybody who works for it (design section 5).
+
+The loop takes what happened out of one queue, lets the pure machine step, and hands on what that wants: to the event
+thread (Kafka's client, behind `Membership`), to the store's threads (requests; leases, which must not wait behind them)
+and to those that read logs and run batches. They answer into the queue. Nobody but the loop looks at the machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import count
+from typing import Final, TypeAlias, assert_never
+
+from airflow_kcr.errors import KcrError
+from airflow_kcr.ports import (
+    BatchCall,
+    CommittedOffset,
+    Engine,
+    Logs,
+    Membership,
+    MembershipListener,
+    MemberStore,
+    Sinks,
+)
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.state import Member, State, Why
+from airflow_kcr.protocol.member.step import step
+from airflow_kcr.protocol.region.claims import Assigned
+from airflow_kcr.protocol.region.rows import CutPhase
+from airflow_kcr.protocol.rules import CutRules
+from airflow_kcr.protocol.values import GroupPartition, Lineage, Sequence
+from airflow_kcr.runtime.asking import Asking
+from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
+from airflow_kcr.runtime.grouping import Grouping, Happening
+from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.metrics import Metrics, Snapshot
+from airflow_kcr.runtime.placing import Places
+from airflow_kcr.runtime.planner import Planner
+from airflow_kcr.runtime.sizes import BatchSize, Limits
+from airflow_kcr.runtime.store_calls import StoreCalls
+from airflow_kcr.runtime.working import Working
+
+TICK: Final = 0.1
+"""Seconds after which the machine is asked again when nothing happened."""
+
+CLOSE_SHARE: Final = 0.6
+"""The share of the close time in which a batch has to end, or the process does."""
+
+SHOWN: Final = 0.25
+"""Seconds between two snapshots."""
+
+Assignments: TypeAlias = "Mapping[GroupPartition, Assigned]"
+Held: TypeAlias = "Mapping[GroupPartition, CommittedOffset]"
+
+_USUAL: Final = frozenset({None, Why.DRAINED, Why.BOUND})
+
+_LOG = logging.getLogger(__name__)
+
+
+class End(Enum):
+    """How a member's run ended."""
+
+    CLOSED = "closed"
+    """By itself: the region stopped, or the process was asked to end."""
+
+    FENCED = "fenced"
+    """Another process is this member now."""
+
+    REFUSED = "refused"
+    """The store has no place for it; `error` says why."""
+
+    FAILED = "failed"
+    """Something went wrong that a member can't answer; `error` is it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The end of a member's run."""
+
+    how: End
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Everything that a member needs, as ports."""
+
+    store: MemberStore
+    logs: Logs
+    engine: Engine
+    sinks: Sinks
+    membership: Callable[[MembershipListener], Membership]
+    """Makes the Kafka client of this member, which tells the listener."""
+
+    end_process: Callable[[str], None]
+    """Ends the process at once, for the reason given; does not return."""
+
+    clock: Clock
+    store_clock: StoreClock
+
+
+class MemberHost:
+    """Runs one member from `start` to its end.
+
+    Args:
+        who: the member.
+        cut: the region's cuts, for the grace of bounds.
+        limits: of a batch.
+        world: what it works with.
+    """
+
+    def __init__(self, who: Identity, cut: CutRules, limits: Limits, world: World) -> None:
+        self.who, self._world, self._clock = who, world, world.clock
+        # What is left of the close time is for telling the store, and for closing the Kafka client.
+        times = replace(who.timeouts, close=who.timeouts.close * CLOSE_SHARE)
+        self._machine = Member(member=who.member, timeouts=times, static=who.group.static_membership)
+        self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
+        self._timers: list[tuple[Seconds, int, Callable[[], None]]] = []
+        self._timer_numbers = count()
+        self._batch_numbers = count(1)
+        self._size = BatchSize.first(limits)
+        self._metrics = Metrics()
+        self._shown_at = 0.0
+        self._failure: BaseException | None = None
+        self._done = threading.Event()
+        self._end = Ended(how=End.CLOSED)
+        silence = who.timeouts.statement_timeout + who.timeouts.renew / 2
+        self._requests = StoreCalls(f"{who.member} store", self.tell, self.fail, self._clock, silence)
+        self._leases = StoreCalls(f"{who.member} lease", self.tell, self.fail, self._clock, silence)
+        self._asking = Asking(
+            world.store,
+            who,
+            self._requests,
+            self._leases,
+            clock=self._clock,
+            store_clock=world.store_clock,
+            later=lambda seconds, action: self.tell(lambda: self._later(seconds, action)),
+            sinks_fenced=world.sinks.fenced,
+        )
+        self._grouping = Grouping(who, self.tell, self._metrics)
+        membership = world.membership(self._grouping)
+        self._grouping.use(membership)
+        self._planner = Planner(world.logs, self._clock, world.store_clock, cut.grace)
+        self._working = Working(
+            who,
+            world.engine,
+            world.sinks,
+            self._planner,
+            Places(world.logs, membership, who.group.start, world.store_clock),
+            happened=self.tell,
+            failed=self.fail,
+            clock=self._clock,
+        )
+        self.snapshot: Snapshot = self._metrics.snapshot(self._machine, {})
+        """The member a moment ago; replaced as a whole, so any thread may read it."""
+
+        self._loop = threading.Thread(target=self._run, name=f"{who.member} loop", daemon=True)
+
+    # -- from any thread -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._loop.start()
+
+    def terminate(self) -> None:
+        """Ask the member to end within the close time, keeping a static member's slot (SIGTERM, Ctrl-C)."""
+        self.tell(events.Terminated())
+
+    def tell(self, happening: Happening) -> None:
+        """Put an event for the machine, or something to do in the loop, into its queue."""
+        self._happenings.put(happening)
+
+    def fail(self, error: BaseException) -> None:
+        """End the member because of an error that it can't answer."""
+
+        def failed() -> None:
+            if self._failure is None:
+                self._failure = error
+
+        self.tell(failed)
+
+    def wait(self, timeout: float) -> Ended | None:
+        """Return how the member ended; None if it has not within `timeout` seconds."""
+        return self._end if self._done.wait(timeout) else None
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._deliver(events.Tick())
+            while self._failure is None and not self._is_over():
+                self._take()
+        except BaseException as error:  # noqa: BLE001 - told in the end of this member, which its application shows
+            self._failure = error
+        try:
+            self._finish()
+        finally:
+            self._end = self._how()
+            self._done.set()
+
+    def _take(self) -> None:
+        now = self._clock()
+        until_timer = self._timers[0][0] - now if self._timers else TICK
+        try:
+            happening = self._happenings.get(timeout=min(max(until_timer, 0.0), TICK))
+        except queue.Empty:
+            happening = events.Tick()
+        if callable(happening):
+            happening()
+        else:
+            self._deliver(happening)
+        now = self._clock()
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2]()
+        if self._requests.is_silent() or self._leases.is_silent():
+            self._deliver(events.StoreLost())
+        if now - self._shown_at >= SHOWN:
+            self._shown_at = now
+            self.snapshot = self._metrics.snapshot(self._machine, self._planner.ends)
+
+    def _later(self, seconds: Seconds, action: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (self._clock() + seconds, next(self._timer_numbers), action))
+
+    def _deliver(self, event: events.Event) -> None:
+        now, before = self._clock(), self._machine
+        self._note(event)
+        self._machine, wanted = step(before, event, now)
+        self._show(before)
+        for effect in wanted:
+            self._execute(effect)
+
+    def _note(self, event: events.Event) -> None:
+        """Count what the event says."""
+        match event:
+            case events.Ended():
+                batch = self._machine.batch
+                self._metrics.batch_ended(0 if batch is None else sum(r.width for r in batch.ranges.values()))
+            case events.BatchFailed():
+                self._metrics.failed_batches += 1
+            case events.Discarded():
+                self._metrics.discarded_batches += 1
+            case events.Contributed(sequence=sequence):
+                self._metrics.contributed(sequence, self._clock())
+            case events.SinksReset():
+                self._metrics.resets += 1
+            case events.StoreLost() if self._machine.store_lost_at is None:
+                self._metrics.store_losses += 1
+                _LOG.warning("%s: the store does not answer", self.who.member)
+            case events.StoreBack():
+                _LOG.info("%s: the store answers again", self.who.member)
+            case _:
+                pass
+
+    def _show(self, before: Member) -> None:
+        """Tell what changed in the member's state, and time its drains."""
+        after = self._machine
+        if (before.state, before.why) != (after.state, after.why):
+            why = "" if after.why is None else f" ({after.why})"
+            # What every cut brings is for whoever debugs; what it takes to get there is for everybody.
+            usual = {before.state, after.state} <= {State.PROCESSING, State.HOLDING} and after.why in _USUAL
+            level = logging.DEBUG if usual else logging.INFO
+            _LOG.log(level, "%s: %s, now %s%s", self.who.member, before.state, after.state, why)
+        cut = None if after.view is None else after.view.cut
+        self._working.open_cut = None if cut is None else cut.sequence
+        if cut is not None and cut.phase is CutPhase.DRAINING and not cut.contributed:
+            self._metrics.drain_seen(cut.sequence, self._clock())
+
+    def _is_over(self) -> bool:
+        machine = self._machine
+        if machine.state is State.CLOSED:
+            return True
+        return machine.state is State.FENCED and machine.batch is None and not machine.in_group
+
+    def _finish(self) -> None:
+        """End everybody who works for the member; what the store has to be told yet is told first."""
+        left = self.who.timeouts.close * (1 - CLOSE_SHARE)
+        self._working.end()
+        told = self._requests.end(left.total_seconds() / 2)
+        self._leases.end(0)
+        ended = self._grouping.membership.end(left / 2)
+        if not told:
+            _LOG.warning("%s: the store could not be told that this member ends", self.who.member)
+        if not ended:
+            _LOG.warning("%s: the Kafka client did not close in time", self.who.member)
+        self.snapshot = self._metrics.snapshot(self._machine, self._planner.ends)
+
+    def _how(self) -> Ended:
+        if self._failure is not None:
+            return Ended(how=End.FAILED, error=self._failure)
+        if self._machine.state is State.FENCED:
+            return Ended(how=End.FENCED)
+        refusal: KcrError | None = self._asking.refusal
+        return Ended(how=End.CLOSED) if refusal is None else Ended(how=End.REFUSED, error=refusal)
+
+    # -- effects -------------------------------------------------------------------------------------------------
+
+    def _execute(self, effect: effects.Effect) -> None:  # noqa: C901 - one row an effect
+        """Hand an effect to whoever does it; the answer comes later, as an event."""
+        asking, working = self._asking, self._working
+        match effect:
+            case effects.Register():
+                asking.register(effect)
+            case effects.Renew():
+                asking.renew(effect)
+            case effects.Read():
+                asking.read()
+            case effects.Settle():
+                asking.settle()
+            case effects.Join():
+                self._grouping.membership.join()
+            case effects.LeaveGroup():
+                self._grouping.membership.leave()
+            case effects.CloseKeepingSlot():
+                self._grouping.membership.close_keeping_slot()
+            case effects.Claim():
+                self._claim(effect)
+            case effects.Plan():
+                working.plan(effect, self.who.batch_id(next(self._batch_numbers)), self._size.records)
+            case effects.StoreBounds():
+                asking.store_bounds(effect)
+            case effects.ReportOutOfRange():
+                asking.report_out_of_range(effect)
+            case effects.Begin():
+                asking.begin(effect)
+            case effects.Run():
+                self._run_batch(effect)
+            case effects.Cancel():
+                working.cancel(effect)
+            case effects.End():
+                asking.end(effect)
+            case effects.Discard():
+                asking.discard(effect)
+            case effects.RequestReset():
+                asking.request_reset(effect)
+            case effects.ResetSinks():
+                working.reset_sinks(effect)
+            case effects.Acknowledge():
+                asking.acknowledge(effect)
+            case effects.PrepareSinks():
+                working.prepare(effect)
+            case effects.Contribute():
+                asking.contribute(effect)
+            case effects.Publish(sequence=sequence):
+                working.publish(sequence, lambda: asking.published(sequence))
+            case effects.Commit():
+                self._grouping.commit(effect, self._machine.newest_lineage, self._lease())
+            case effects.Echo():
+                asking.echo(effect)
+            case effects.CommitSeek():
+                self._commit_seek(effect)
+            case effects.LeaveStore():
+                asking.leave(effect)
+            case effects.KeepSlot():
+                asking.keep_slot(effect)
+            case effects.ReportLater():
+                asking.report_later(effect)
+            case effects.EndProcess(why=why):
+                _LOG.critical("%s: the process ends: %s", self.who.member, why)
+                self._world.end_process(why)
+            case _:
+                assert_never(effect)
+
+    def _claim(self, effect: effects.Claim) -> None:
+        view = self._machine.view
+        initialised = view is not None and view.initialised
+        newest, incarnation = self._machine.newest_sequence, effect.incarnation
+
+        def ready(assigned: Assignments, held: Held) -> None:
+            self._asking.compare(held, newest, incarnation)
+            self._asking.claim(effect, assigned)
+
+        self._working.claim(effect, initialised=initialised, ready=ready)
+
+    def _run_batch(self, effect: effects.Run) -> None:
+        row, view = self._asking.row, self._machine.view
+        if row is None or row.batch != effect.batch:
+            raise RuntimeError(f"batch {effect.batch} is to run, but the store let begin {row and row.batch}")
+        records = sum(r.width for r in effect.ranges.values())
+
+        def took(seconds: Seconds, did_its_work: bool) -> None:
+            self._metrics.last_batch_seconds = seconds
+            self._metrics.busy_seconds += seconds
+            if did_its_work:
+                self._size = self._size.after(records, seconds)
+
+        call = BatchCall(
+            region=self.who.region,
+            member=row.member,
+            batch=row.batch,
+            epoch=row.epoch,
+            lineage=row.lineage,
+            sequence=row.sequence,
+            ranges=effect.ranges,
+            progress=effect.progress,
+            bound=None if view is None else view.limit,
+        )
+        self._working.run(call, took)
+
+    def _commit_seek(self, effect: effects.CommitSeek) -> None:
+        view = self._machine.view
+        lineage = Lineage(0) if view is None else view.lineage
+        sequence = Sequence(0) if view is None else Sequence(view.next_sequence - 1)
+        self._grouping.commit_seek(
+            effect,
+            lineage,
+            sequence,
+            lambda failure: self._asking.note_seek_commit(effect, failure),
+            self._lease(),
+        )
+
+    def _lease(self) -> Callable[[], bool]:
+        """Return what tells, in any thread, whether the lease that the member holds now is not over yet.
+
+        It does not wait for the loop to notice: in a process that was frozen, any thread may be the first to go on.
+        """
+        mine, lease = self._machine.incarnation, self.who.timeouts.lease.total_seconds()
+
+        def holds() -> bool:
+            machine = self._machine  # replaced as a whole
+            return machine.incarnation == mine and self._clock() - machine.lease_sent_at < lease
+
+        return holds

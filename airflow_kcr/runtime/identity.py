@@ -1,0 +1,75 @@
+"""Who a member's process is, for the store and for Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from dataclasses import dataclass, field
+
+from airflow_kcr.protocol.rules import GroupRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import BatchId, Epoch, Lineage, MemberId, RegionName, Sequence
+
+
+def _token() -> str:
+    return uuid.uuid4().hex
+
+
+def _label() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One start of one member."""
+
+    region: RegionName
+    member: MemberId
+    group: GroupRules
+    timeouts: Timeouts
+    takeover: bool = False
+    """Whether a live lease of another process is superseded (Airflow's retry of the same task)."""
+
+    label: str = field(default_factory=_label)
+    """Host and process, for people."""
+
+    token: str = field(default_factory=_token)
+    """Unique for each start: a repeated registration is recognised by it, and batches are named after it."""
+
+    def batch_id(self, number: int) -> BatchId:
+        """Return the id of this start's batch of that number; no other batch ever has it."""
+        return BatchId(f"{self.token}-{number}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitNote:
+    """What a region writes beside the offsets that it commits, as Kafka's metadata (design section 7.6)."""
+
+    region: RegionName
+    lineage: Lineage
+    sequence: Sequence
+    epoch: Epoch
+
+    def text(self) -> str:
+        """Return the metadata: JSON, far below Kafka's limit of 4096 bytes."""
+        return json.dumps(
+            {"region": self.region, "lineage": self.lineage, "sequence": self.sequence, "epoch": self.epoch},
+            separators=(",", ":"),
+        )
+
+
+def read_note(metadata: str) -> CommitNote | None:
+    """Return what was written by `CommitNote.text`; None for what somebody else, or nobody, wrote."""
+    try:
+        value = json.loads(metadata)
+        return CommitNote(
+            region=RegionName(str(value["region"])),
+            lineage=Lineage(int(value["lineage"])),
+            sequence=Sequence(int(value["sequence"])),
+            epoch=Epoch(int(value["epoch"])),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        # The last two: JSON's Infinity, and brackets without end.
+        return None

@@ -1,0 +1,143 @@
+"""What is measured of a member, under the names that the ancestor had for them (streamsx.kafka, section 1.17).
+
+The loop is the only writer; whoever shows something takes a `Snapshot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from airflow_kcr.protocol.member.state import Member, State, Why
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region.rows import CutPhase, RegionState
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, MemberId, Offset, Sequence
+from airflow_kcr.runtime.clocks import Seconds
+
+UNKNOWN: Final = -1
+"""What a number says that is not known: a lag without a position, a drain that never was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A member at one moment."""
+
+    member: MemberId
+    state: State
+    why: Why | None
+    epoch: Epoch
+    lineage: Lineage
+    region_state: RegionState | None
+    """None before the region was read."""
+
+    newest: Sequence
+    """The newest number that a cut or a reset has used, as far as the member has seen."""
+
+    cut: Sequence | None
+    cut_phase: CutPhase | None
+    positions: Mapping[GroupPartition, Offset]
+    """The next offset to process of each claimed partition."""
+
+    lag: Mapping[GroupPartition, int]
+    """Records between the position and the last stable offset, as last read; -1 where it was not read yet."""
+
+    counters: Mapping[str, int | float]
+    """The numbers of `Metrics.counters`, by name."""
+
+
+@dataclass(slots=True)
+class Metrics:
+    """The numbers of one member, since its process began."""
+
+    rebalances: int = 0
+    batches: int = 0
+    records: int = 0
+    failed_batches: int = 0
+    discarded_batches: int = 0
+    resets: int = 0
+    cuts: int = 0
+    commits_failed: int = 0
+    troubles: int = 0
+    store_losses: int = 0
+    last_batch_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    drain_millis: int = UNKNOWN
+    drain_millis_max: int = UNKNOWN
+    last_trouble: str = ""
+    _draining: tuple[Sequence, Seconds] | None = field(default=None, repr=False)
+
+    def drain_seen(self, cut: Sequence, now: Seconds) -> None:
+        """Note that a cut drains; the first look at it counts."""
+        if self._draining is None or self._draining[0] != cut:
+            self._draining = (cut, now)
+
+    def contributed(self, cut: Sequence, now: Seconds) -> None:
+        """Note that this member's part of a cut is stored: its drain is over."""
+        self.cuts += 1
+        if self._draining is None or self._draining[0] != cut:
+            return
+        self.drain_millis = round((now - self._draining[1]) * 1000)
+        self.drain_millis_max = max(self.drain_millis_max, self.drain_millis)
+        self._draining = None
+
+    def batch_ended(self, records: int) -> None:
+        """Note that a batch of so many offsets was accepted."""
+        self.batches += 1
+        self.records += records
+
+    def troubled(self, why: str) -> None:
+        """Note a complaint of the client, of Kafka or of a sink that the member lives with."""
+        self.troubles += 1
+        self.last_trouble = why
+
+    def snapshot(self, member: Member, ends: Mapping[GroupPartition, LogBounds]) -> Snapshot:
+        """Return the member as it is now.
+
+        Args:
+            member: the machine.
+            ends: the logs as they were last read.
+        """
+        view = member.view
+        cut = None if view is None else view.cut
+        positions = dict(member.positions)
+        lag = {p: max(ends[p].end - o, 0) if p in ends else UNKNOWN for p, o in positions.items()}
+        return Snapshot(
+            member=member.member,
+            state=member.state,
+            why=member.why,
+            epoch=member.newest_epoch,
+            lineage=member.newest_lineage,
+            region_state=None if view is None else view.state,
+            newest=member.newest_sequence,
+            cut=None if cut is None else cut.sequence,
+            cut_phase=None if cut is None else cut.phase,
+            positions=positions,
+            lag=lag,
+            counters=self.counters(member, lag),
+        )
+
+    def counters(self, member: Member, lag: Mapping[GroupPartition, int]) -> dict[str, int | float]:
+        """Return every number by its name; those that the ancestor has, under its names."""
+        assigned = frozenset[GroupPartition]() if member.assignment is None else member.assignment.partitions
+        return {
+            "isGroupManagementActive": int(member.in_group),
+            "nAssignedPartitions": len(assigned),
+            "nConsumedTopics": len({p.topic for p in assigned}),
+            "nPartitionRebalances": self.rebalances,
+            "nPendingMessages": sum(n for n in lag.values() if n > 0),
+            "drainTimeMillis": self.drain_millis,
+            "drainTimeMillisMax": self.drain_millis_max,
+            "nClaimedPartitions": len(member.positions),
+            "nBatches": self.batches,
+            "nRecords": self.records,
+            "nFailedBatches": self.failed_batches,
+            "nDiscardedBatches": self.discarded_batches,
+            "nResets": self.resets,
+            "nCuts": self.cuts,
+            "nFailedCommits": self.commits_failed,
+            "nTroubles": self.troubles,
+            "nStoreLosses": self.store_losses,
+            "batchTimeMillis": round(self.last_batch_seconds * 1000),
+            "busyTimeMillis": round(self.busy_seconds * 1000),
+        }

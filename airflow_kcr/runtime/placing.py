@@ -1,0 +1,138 @@
+"""Where partitions begin: what a claim proposes, and how the open entries of a reset are answered.
+
+Both read the logs first; the protocol's own rules then say which offset that means (design sections 5, 8.1, 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from airflow_kcr.errors import UnknownTopics
+from airflow_kcr.ports import CommittedOffset, Logs, Membership
+from airflow_kcr.protocol.observations import LogView, TimeAnswer
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.claims import Assigned
+from airflow_kcr.protocol.region.rows import OpenTarget
+from airflow_kcr.protocol.scopes import EVERYTHING
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.start_positions import (
+    Committed,
+    StartPosition,
+    discovered_later,
+    resolve_start,
+    start_time_needed,
+)
+from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
+from airflow_kcr.protocol.targets import Target
+from airflow_kcr.protocol.values import GroupPartition
+from airflow_kcr.runtime.clocks import StoreClock
+
+COMMITTED_TIMEOUT = timedelta(seconds=5)
+"""How long Kafka's committed offsets are waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The brokers' answers for one instant."""
+
+    instant: datetime | None
+    answers: Mapping[GroupPartition, TimeAnswer]
+
+    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
+        """Return the answer for one partition; raises KeyError where that look-up was never made."""
+        if instant != self.instant:
+            raise KeyError(instant)
+        return self.answers[partition]
+
+
+class Places:
+    """Reads what claims and resets need; used by one thread.
+
+    Args:
+        logs: the cluster's.
+        membership: for Kafka's committed offsets of the group.
+        start: the group's start position.
+        store_clock: durations count back from it.
+    """
+
+    def __init__(self, logs: Logs, membership: Membership, start: StartPosition, store_clock: StoreClock) -> None:
+        self._logs, self._membership, self._start, self._store_clock = logs, membership, start, store_clock
+
+    def assigned(self, partitions: frozenset[GroupPartition], *, initialised: bool) -> dict[GroupPartition, Assigned]:
+        """Return what a claim of these partitions proposes.
+
+        Args:
+            partitions: the whole assignment.
+            initialised: whether the region's start positions are resolved, so that a new partition was found later.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+            UnknownTopics: the cluster does not have one of the logs any more, or not yet.
+        """
+        if not partitions:
+            return {}
+        start, read_at = None if initialised else self._start, self._store_clock.now()
+        instant = None if start is None else start_time_needed(start, read_at)
+        view = self._view(partitions, read_at, instant=instant, committed=isinstance(start, Committed))
+        return {
+            p: Assigned(
+                bounds=view.bounds[p],
+                initial=discovered_later(p, view) if start is None else resolve_start(start, p, view),
+            )
+            for p in sorted(partitions)
+        }
+
+    def found(self, open_: Mapping[GroupPartition, OpenTarget], target: Target | None) -> dict[GroupPartition, Found]:
+        """Return the answers to the open entries that the logs can give: those of a person's target, and new starts.
+
+        Args:
+            open_: the entries, none of a sink's progress.
+            target: what a person asked for.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+            UnknownTopics: the cluster does not have one of the logs.
+        """
+        asked = {p for p, entry in open_.items() if entry.source is SeekSource.EXPLICIT and target is not None}
+        found = {p: Found(offset=a.initial.offset) for p, a in self._starts(open_.keys() - asked).items() if a.initial}
+        if target is None or not asked:
+            return found
+        read_at = self._store_clock.now()
+        view = self._view(asked, read_at, instant=times_needed(target, read_at), committed=False)
+        for partition in sorted(asked):
+            fallback = open_[partition].fallback
+            current = EMPTY if fallback is None else OffsetMap({partition: fallback})
+            situation = Situation(partitions=[partition], current=current, initial=EMPTY, log=view)
+            entry = resolve(target, EVERYTHING, situation).seek[partition]
+            found[partition] = Found(offset=entry.offset, clamped_from=entry.clamped_from)
+        return found
+
+    def _starts(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Assigned]:
+        return self.assigned(frozenset(partitions), initialised=False)
+
+    def committed(self, partitions: frozenset[GroupPartition]) -> Mapping[GroupPartition, CommittedOffset]:
+        """Return Kafka's committed offsets of the group.
+
+        Raises:
+            BrokerUnavailable: there was no answer in time.
+        """
+        return self._membership.committed(partitions, COMMITTED_TIMEOUT) if partitions else {}
+
+    def _view(
+        self, partitions: Collection[GroupPartition], read_at: datetime, *, instant: datetime | None, committed: bool
+    ) -> LogView:
+        bounds = self._logs.bounds(partitions)
+        gone = sorted({str(p.topic_partition) for p in partitions} - {str(p.topic_partition) for p in bounds})
+        if gone:
+            raise UnknownTopics(f"the cluster has no log {', '.join(gone[:5])}; was its topic deleted?")
+        answers = {} if instant is None else self._logs.first_at_or_after(dict.fromkeys(partitions, instant))
+        held = self.committed(frozenset(partitions)) if committed else {}
+        return LogView(
+            bounds=bounds,
+            committed={p: row.offset for p, row in held.items()},
+            times=Times(instant, answers),
+            read_at=read_at,
+        )

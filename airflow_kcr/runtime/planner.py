@@ -1,0 +1,178 @@
+"""What the next batch reads: from the positions to the ends of the logs, never across a bound (design section 11).
+
+The order of the questions is what makes a bound exact: the ends of the logs are read first, then the time index is
+asked, so a batch planned from such a pair holds no record that the look-up did not see (design 7.2, scenarios C5, C26).
+The pair is kept: while it shows enough to do, plans are cut from it without asking the brokers again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from airflow_kcr.ports import Logs
+from airflow_kcr.protocol.member.events import Planned
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import bounds
+from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
+from airflow_kcr.runtime.clocks import Clock, StoreClock
+from airflow_kcr.runtime.sizes import shares
+
+KEPT: Final = 2.0
+"""Seconds for which what was read of the logs is planned from, as long as it has enough for a whole batch.
+
+Longer, and retention could overtake a position unseen; the end of a log only ever grows meanwhile.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The logs as they were read, and the time index as it was asked after that."""
+
+    logs: Mapping[GroupPartition, LogBounds]
+    bound: datetime | None
+    answers: Mapping[GroupPartition, TimeAnswer]
+    """For the bound, where its offset was not known."""
+
+    at: float
+    """When the first of it was asked, by the member's clock."""
+
+    now: datetime
+    """A moment that the store's clock had reached when the last answer was there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How far one partition may be read now."""
+
+    ranges: dict[GroupPartition, int] = field(default_factory=dict)
+    """Partition to the offset at which reading has to stop; only those with something to read."""
+
+    bounds: dict[GroupPartition, BoundOffset] = field(default_factory=dict)
+    outside: dict[GroupPartition, LogBounds] = field(default_factory=dict)
+
+
+class Planner:
+    """Plans the batches of one member; used by one thread.
+
+    Args:
+        logs: the cluster's.
+        clock: the member's.
+        store_clock: what is known of the store's.
+        grace: `cut.grace`.
+    """
+
+    def __init__(self, logs: Logs, clock: Clock, store_clock: StoreClock, grace: timedelta) -> None:
+        self._logs, self._clock, self._store_clock, self._grace = logs, clock, store_clock, grace
+        self._seen: Seen | None = None
+
+    def plan(self, batch: BatchId, positions: OffsetMap, view: MemberView, size: int) -> Planned:
+        """Return the next ranges, and where the bound falls in partitions that lacked it.
+
+        Args:
+            batch: what the batch will be called.
+            positions: the member's, of every claimed partition.
+            view: what it sees of its region: the bound, skipped records, the count of the next cut.
+            size: how many records the batch may take.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        seen = self._seen
+        reach = (
+            None if seen is None or not self._is_fresh(seen, positions, view) else self._reach(positions, view, seen)
+        )
+        # Outside of a log is declared only after it was read again, and a bound only from a look-up of its own.
+        if reach is None or reach.outside or _available(reach, positions) < size:
+            seen = self._seen = self._look(positions, view)
+            reach = self._reach(positions, view, seen)
+        most = size if view.records_left is None else min(size, view.records_left)
+        backlog = {p: to - positions[p] for p, to in reach.ranges.items()}
+        taken = shares(backlog, most) if most > 0 else {}
+        ranges = {p: Range(positions[p], Offset(positions[p] + n)) for p, n in sorted(taken.items())}
+        return Planned(batch=batch, ranges=ranges, bound=view.limit, bounds=reach.bounds, outside=reach.outside)
+
+    def logs_seen(self, partitions: frozenset[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+        """Return the logs' bounds, read not long ago, or now.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        seen = self._seen
+        if seen is not None and self._clock() - seen.at < KEPT and partitions <= seen.logs.keys():
+            return {p: seen.logs[p] for p in partitions}
+        return self._logs.bounds(partitions)
+
+    def forget(self) -> None:
+        """Read the logs again for the next plan: partitions, epoch or positions are others now."""
+        self._seen = None
+
+    @property
+    def ends(self) -> Mapping[GroupPartition, LogBounds]:
+        """The logs as they were last read; for what is shown, from any thread."""
+        seen = self._seen
+        return {} if seen is None else seen.logs
+
+    def _is_fresh(self, seen: Seen, positions: OffsetMap, view: MemberView) -> bool:
+        young = self._clock() - seen.at < KEPT
+        return young and seen.bound == view.limit and positions.keys() <= seen.logs.keys()
+
+    def _look(self, positions: OffsetMap, view: MemberView) -> Seen:
+        at = self._clock()
+        logs = self._logs.bounds(positions.keys())
+        answers: Mapping[GroupPartition, TimeAnswer] = {}
+        if view.limit is not None:
+            unknown = {p: view.limit for p in logs if p in view.claims and p not in view.bound_offsets}
+            answers = self._logs.first_at_or_after(unknown) if unknown else {}
+        return Seen(logs=logs, bound=view.limit, answers=answers, at=at, now=self._store_clock.now())
+
+    def _reach(self, positions: OffsetMap, view: MemberView, seen: Seen) -> Reach:
+        reach = Reach()
+        for partition, position in positions.items():
+            log = seen.logs.get(partition)
+            if log is None:
+                # The topic is gone, or not there yet for this broker: nothing can be read, and its claim will say why.
+                continue
+            if _is_outside(position, log, partition, view):
+                reach.outside[partition] = log
+                continue
+            row = self._bound_offset(partition, view, log, seen)
+            if row is not None and partition not in view.bound_offsets:
+                reach.bounds[partition] = row
+            to = int(log.end) if row is None else min(int(log.end), max(int(row.offset), int(position)))
+            to = min((int(s) for s in view.skips.get(partition, ()) if position <= s < to), default=to)
+            if to > position:
+                reach.ranges[partition] = to
+        return reach
+
+    def _bound_offset(
+        self, partition: GroupPartition, view: MemberView, log: LogBounds, seen: Seen
+    ) -> BoundOffset | None:
+        known, answer = view.bound_offsets.get(partition), seen.answers.get(partition)
+        if known is not None or answer is None or seen.bound is None:
+            return known
+        return bounds.locate(
+            bound=seen.bound,
+            end_before=log,
+            answer=answer,
+            base=view.base.get(partition, Offset(0)),
+            now=seen.now,
+            grace=self._grace,
+        )
+
+
+def _available(reach: Reach, positions: OffsetMap) -> int:
+    return sum(to - positions[p] for p, to in reach.ranges.items())
+
+
+def _is_outside(position: Offset, log: LogBounds, partition: GroupPartition, view: MemberView) -> bool:
+    claim = view.claims.get(partition)
+    if claim is not None and claim.topic_id and log.topic_id and claim.topic_id != log.topic_id:
+        return True
+    # A position behind a skipped record may lie one past the end that does not count it.
+    return position not in log and position - 1 not in view.skips.get(partition, ())

@@ -1,0 +1,233 @@
+"""The effects that read logs, run batches and move sinks; each blocks, so none runs in the loop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TypeVar
+
+from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
+from airflow_kcr.ports import BatchCall, CommittedOffset, Engine, Sinks
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.claims import Assigned
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Lineage, Sequence
+from airflow_kcr.runtime.clocks import Clock, Seconds
+from airflow_kcr.runtime.grouping import Happening
+from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.placing import Places
+from airflow_kcr.runtime.planner import Planner
+from airflow_kcr.runtime.workers import Worker
+
+T = TypeVar("T")
+
+TRY_AGAIN = 0.5
+"""Seconds before something that Kafka or a sink did not answer is tried again."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Working:
+    """Does a member's work.
+
+    Args:
+        who: the member.
+        engine: runs its batches.
+        sinks: of its pipeline.
+        planner: says what a batch reads.
+        places: says where partitions begin.
+        happened: the loop's queue.
+        failed: told what can't be answered.
+        clock: the member's.
+    """
+
+    def __init__(
+        self,
+        who: Identity,
+        engine: Engine,
+        sinks: Sinks,
+        planner: Planner,
+        places: Places,
+        *,
+        happened: Callable[[Happening], None],
+        failed: Callable[[BaseException], None],
+        clock: Clock,
+    ) -> None:
+        self._who, self._engine, self._sinks, self._planner, self._places = who, engine, sinks, planner, places
+        self._happened, self._clock = happened, clock
+        self._reader = Worker(f"{who.member} reads", failed)
+        self._batches = Worker(f"{who.member} batches", failed)
+        # Cancelling asks the engine, which may not answer; the loop has a lease to keep.
+        self._canceller = Worker(f"{who.member} cancels", failed)
+        self._cancelled: frozenset[BatchId] = frozenset()
+        """Written in the loop before the engine is told, so whoever hears of the end sees it."""
+
+        self.open_cut: Sequence | None = None
+        """The cut that is open, as the loop last saw it; written by the loop."""
+
+        self._ending = threading.Event()
+
+    def end(self) -> None:
+        """End when what is being done is done; nothing is tried again. Returns at once."""
+        self._ending.set()
+        for worker in (self._reader, self._batches, self._canceller):
+            worker.end()
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def plan(self, effect: effects.Plan, batch: BatchId, size: int) -> None:
+        """Plan a batch; where the brokers don't answer there is nothing to read, for now."""
+
+        def task() -> None:
+            try:
+                planned = self._planner.plan(batch, effect.positions, effect.view, size)
+            except KcrError as error:
+                _LOG.warning("%s: nothing can be planned: %s", self._who.member, error)
+                planned = events.Planned(batch=batch, ranges={})
+            self._happened(planned)
+
+        self._reader.post(task)
+
+    def claim(
+        self,
+        effect: effects.Claim,
+        *,
+        initialised: bool,
+        ready: Callable[[Mapping[GroupPartition, Assigned], Mapping[GroupPartition, CommittedOffset]], None],
+    ) -> None:
+        """Read the logs of an assignment and what Kafka holds for them; `ready` claims.
+
+        A claim is refused where that can't be read, and so is made again.
+        """
+
+        def task() -> None:
+            self._planner.forget()
+            try:
+                assigned = self._places.assigned(effect.partitions, initialised=initialised)
+                held = self._places.committed(effect.partitions)
+            except KcrError as error:
+                _LOG.warning("%s: can't claim yet: %s", self._who.member, error)
+                self._happened(events.ClaimRefused(assignment=effect.assignment, why=error.message))
+                return
+            ready(assigned, held)
+
+        self._reader.post(task)
+
+    def prepare(self, effect: effects.PrepareSinks) -> None:
+        """Have the sinks make durable what they hold for a cut, and read what the contribution tells."""
+
+        def read() -> events.Event:
+            self._sinks.prepare(effect.sequence)
+            bounds = self._planner.logs_seen(effect.partitions)
+            held = {p: row.offset for p, row in self._places.committed(effect.partitions).items()}
+            return events.SinksPrepared(sequence=effect.sequence, bounds=bounds, committed=OffsetMap(held))
+
+        def task() -> None:
+            # A cut that can't be prepared in time is aborted; what is said of one that is gone is refused.
+            nothing = events.SinksPrepared(sequence=effect.sequence, bounds={}, committed=EMPTY)
+            within = self._who.timeouts.drain
+            what = f"prepare cut {effect.sequence}"
+            self._happened(
+                self._persistently(read, what, within, nothing, wanted=lambda: self.open_cut == effect.sequence)
+            )
+
+        self._reader.post(task)
+
+    def publish(self, sequence: Sequence, done: Callable[[], None]) -> None:
+        """Publish a cut; `done` tells the store. A failure is tried again in its turn."""
+
+        def task() -> None:
+            try:
+                self._sinks.publish(sequence)
+            except SinkError as error:
+                _LOG.warning("%s: cut %s is not published: %s", self._who.member, sequence, error)
+                # It is asked for again as soon as this is answered.
+                self._ending.wait(TRY_AGAIN)
+                self._happened(events.Published(sequence=sequence))
+                return
+            done()
+
+        self._reader.post(task)
+
+    def reset_sinks(self, effect: effects.ResetSinks) -> None:
+        """Carry out a reset on the sinks, then answer the open entries."""
+
+        def reset() -> events.Event:
+            progress = self._sinks.reset(effect)
+            of_logs = {p: t for p, t in effect.open.items() if t.source is not SeekSource.SINK_PROGRESS}
+            found = {p: Found(offset=progress.get(p)) for p in effect.open.keys() - of_logs.keys()}
+            return events.SinksReset(epoch=effect.epoch, found={**found, **self._places.found(of_logs, effect.target)})
+
+        def attempt() -> events.Event:
+            try:
+                return reset()
+            except SinkAhead as error:
+                # Trying again would not make it younger: the store was restored, or a newer epoch is there.
+                fence, lineage = Epoch(error.fence), Lineage(error.lineage)
+                return events.SinkFailed(epoch=effect.epoch, why=error.message, fence=fence, lineage=lineage)
+
+        def task() -> None:
+            within = self._who.timeouts.reset
+            late = events.SinkFailed(epoch=effect.epoch, why=f"no answer within {within}")
+            answer = self._persistently(attempt, f"reset to epoch {effect.epoch}", within, late)
+            self._planner.forget()
+            self._happened(answer)
+
+        self._reader.post(task)
+
+    def _persistently(
+        self,
+        attempt: Callable[[], events.Event],
+        what: str,
+        within: timedelta,
+        late: events.Event,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> events.Event:
+        """Try until it works, nobody wants it any more, or the time is over that whoever waits for the answer has."""
+        deadline = self._clock() + within.total_seconds()
+        while True:
+            try:
+                return attempt()
+            except KcrError as error:
+                _LOG.warning("%s: can't %s yet: %s", self._who.member, what, error)
+                if self._clock() >= deadline or self._ending.wait(TRY_AGAIN) or not wanted():
+                    return late
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def run(self, call: BatchCall, took: Callable[[Seconds, bool], None]) -> None:
+        """Run a batch; `took` is told in the loop how many seconds it took, and whether it did its work."""
+
+        def task() -> None:
+            began = self._clock()
+            event = self._outcome(call)
+            seconds = self._clock() - began
+            self._happened(lambda: took(seconds, isinstance(event, events.BatchFinished)))
+            self._happened(event)
+
+        self._batches.post(task)
+
+    def _outcome(self, call: BatchCall) -> events.Event:
+        try:
+            report = self._engine.run(call)
+        except BatchCancelled as error:
+            # Cancelled by somebody else, in Spark's own page for instance, it is a failure like any other.
+            return self._quiet(call.batch) or events.BatchFailed(batch=call.batch, why=error.message)
+        except BatchError as error:
+            _LOG.warning("%s: %s", self._who.member, error)
+            return self._quiet(call.batch) or events.BatchFailed(batch=call.batch, why=error.message)
+        for warning in report.warnings:
+            _LOG.warning("%s: batch %s: %s", self._who.member, call.batch, warning)
+        return events.BatchFinished(batch=call.batch)
+
+    def _quiet(self, batch: BatchId) -> events.Event | None:
+        return events.BatchQuiet(batch=batch) if batch in self._cancelled else None
+
+    def cancel(self, effect: effects.Cancel) -> None:
+        """Cancel a batch."""
+        self._cancelled = frozenset({effect.batch})
+        self._canceller.post(lambda: self._engine.cancel(effect.batch))

@@ -1,0 +1,596 @@
+"""A member's host against the store in memory under the real verbs; Kafka, Spark and the sinks are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.member.state import State, Why
+from airflow_kcr.protocol.region.events import ResetBegun
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import Region, Spec, is_live
+from airflow_kcr.protocol.rules import CutRules, GroupRules, RegionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import (
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Nonce,
+    Offset,
+    Range,
+    Sequence,
+)
+from airflow_kcr.runtime.clocks import StoreClock, boot_time
+from airflow_kcr.runtime.hints import Hints
+from airflow_kcr.runtime.host import End, Ended, MemberHost, World
+from airflow_kcr.runtime.identity import Identity, read_note
+from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.store.regions import RegionStore
+from tests.support.driver import group_rules
+from tests.support.runtime_fakes import (
+    FLIGHTS,
+    GROUP,
+    NOON,
+    FakeEngine,
+    FakeLogs,
+    FakeMembership,
+    FakeSinks,
+    SharedTransactions,
+    closed,
+    eventually,
+    p,
+    records,
+)
+from tests.support.simulation.broker import Log
+
+TIMES = Timeouts(
+    lease=timedelta(seconds=6),
+    renew=timedelta(seconds=0.05),
+    reset=timedelta(seconds=20),
+    drain=timedelta(seconds=20),
+    commit=timedelta(seconds=5),
+    close=timedelta(seconds=4),
+)
+CUT = CutRules(grace=timedelta(seconds=0.1))
+LIMITS = Limits(target=timedelta(seconds=2), least=50, most=200)
+SECOND = timedelta(seconds=1)
+
+
+class ProcessEnds(BaseException):
+    """What the fake of the process' end raises, as that does not return."""
+
+
+@dataclass(slots=True)
+class Played:
+    """One member and everything it works with."""
+
+    host: MemberHost
+    membership: FakeMembership
+    engine: FakeEngine
+    sinks: FakeSinks
+    ends: list[str] = field(default_factory=list)
+
+    def ended(self) -> Ended:
+        end = self.host.wait(20)
+        assert end is not None, "the member has not ended"
+        return end
+
+    def counters(self) -> dict[str, int | float]:
+        return dict(self.host.snapshot.counters)
+
+
+class Stage:
+    """A region that is started, its store, its logs, and its members."""
+
+    def __init__(self) -> None:
+        self.transactions = SharedTransactions()
+        self.store = RegionStore(self.transactions)
+        self.logs: dict[GroupPartition, Log] = {}
+        self.members: list[Played] = []
+        self.rules = RegionRules(groups={})
+
+    def declare(self, *logs: Log, times: Timeouts = TIMES, members: int = 1, static: bool = True) -> None:
+        self.logs.update({p(n): log for n, log in enumerate(logs)})
+        group = replace(group_rules(members=members), static_membership=static)
+        self.rules = RegionRules(groups={GROUP: group}, timeouts=times, cut=CUT)
+        self.store.declare(FLIGHTS, Spec(text="{}", rules=self.rules))
+        self.store.start(FLIGHTS)
+
+    @property
+    def group(self) -> GroupRules:
+        return self.rules.groups[GROUP]
+
+    def member(
+        self,
+        index: int = 0,
+        partitions: frozenset[GroupPartition] | None = None,
+        *,
+        takeover: bool = False,
+        engine: FakeEngine | None = None,
+    ) -> Played:
+        """Start a member that Kafka assigns these partitions, by default all."""
+        assigned = frozenset(self.logs) if partitions is None else partitions
+        engine, sinks, ends = engine or FakeEngine(), FakeSinks(), list[str]()
+        memberships: list[FakeMembership] = []
+
+        def membership(listener: object) -> FakeMembership:
+            memberships.append(FakeMembership(listener, assigned))  # type: ignore[arg-type]
+            return memberships[0]
+
+        def end_process(why: str) -> None:
+            ends.append(why)
+            raise ProcessEnds(why)
+
+        world = World(
+            store=self.store,
+            logs=FakeLogs(self.logs),
+            engine=engine,
+            sinks=sinks,
+            membership=membership,
+            end_process=end_process,
+            clock=boot_time,
+            store_clock=StoreClock(boot_time, datetime.now(UTC)),
+        )
+        who = Identity(
+            region=FLIGHTS,
+            member=MemberId(GROUP, index),
+            group=self.group,
+            timeouts=self.rules.timeouts,
+            takeover=takeover,
+        )
+        host = MemberHost(who, CUT, LIMITS, world)
+        self.members.append(Played(host, memberships[0], engine, sinks, ends))
+        host.start()
+        return self.members[-1]
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    @property
+    def region(self) -> Region:
+        return self.store.read(FLIGHTS)[0]
+
+    def positions(self) -> dict[GroupPartition, int | None]:
+        return {partition: claim.position for partition, claim in self.region.claims.items()}
+
+    def everything_is_processed(self) -> bool:
+        return self.positions() == {partition: log.stable_end for partition, log in self.logs.items()}
+
+    def caught_up(self) -> None:
+        eventually(self.everything_is_processed, "every record to be processed")
+
+    def cut(self, nonce: str, bound: datetime | None = None) -> Checkpoint:
+        """Ask for a cut, and wait until it is published and committed."""
+        self.store.request_cut(FLIGHTS, Nonce(nonce), bound=bound)
+        eventually(lambda: self.state_of(nonce) == (CheckpointState.PUBLISHED, Committed.YES), f"cut {nonce}")
+        return self.region.checkpoints[self.sequence(nonce)]
+
+    def offsets(self, cut: Checkpoint) -> dict[GroupPartition, int]:
+        return dict(self.region.offsets[cut.sequence])
+
+    def sequence(self, nonce: str) -> Sequence:
+        return self.region.requests[Nonce(nonce)].sequence or Sequence(0)
+
+    def state_of(self, nonce: str) -> tuple[CheckpointState, Committed] | None:
+        cut = self.region.checkpoints.get(self.sequence(nonce))
+        return None if cut is None else (cut.state, cut.committed)
+
+    def outcomes(self) -> set[Outcome | None]:
+        return {batch.outcome for batch in self.store.batches(FLIGHTS)}
+
+    def causes(self) -> list[ResetCause]:
+        bodies = (event.body for event in self.store.events(FLIGHTS, EventNumber(0)))
+        return [body.cause for body in bodies if isinstance(body, ResetBegun)]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.transactions.away = False
+    for played in stage.members:
+        played.engine.gate.set()
+        played.host.terminate()
+    for played in stage.members:
+        assert played.host.wait(20) is not None, "a member did not end"
+
+
+def tiles(calls: list[BatchCall], partition: GroupPartition, end: int) -> bool:
+    """Whether the batches hold every record of a partition once, in order."""
+    at = 0
+    for range_ in (call.ranges[partition] for call in calls if partition in call.ranges):
+        if range_.from_ != at:
+            return False
+        at = range_.to
+    return at == end
+
+
+# -- work ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_comes_up_and_processes_everything_once_in_order(stage: Stage) -> None:
+    stage.declare(records(1_000), records(300))
+    member = stage.member()
+    stage.caught_up()
+    assert tiles(member.engine.done, p(0), 1_000)
+    assert tiles(member.engine.done, p(1), 300)
+    assert stage.outcomes() == {Outcome.DONE}
+    assert len({call.batch for call in member.engine.done}) == len(member.engine.done)
+    stage.logs[p(1)].stamps.extend([NOON] * 7)
+    stage.caught_up()
+    assert tiles(member.engine.done, p(1), 307)
+
+
+def test_the_pipeline_is_told_what_the_store_let_begin(stage: Stage) -> None:
+    stage.declare(records(120))
+    member = stage.member()
+    stage.caught_up()
+    rows = {row.batch: row for row in stage.store.batches(FLIGHTS)}
+    for call in member.engine.done:
+        row = rows[call.batch]
+        assert (call.region, call.member, call.bound) == (FLIGHTS, MemberId(GROUP, 0), None)
+        assert (call.epoch, call.lineage, call.sequence) == (row.epoch, row.lineage, row.sequence)
+        assert call.ranges == row.ranges
+        assert dict(call.progress) == {partition: r.to for partition, r in row.ranges.items()}
+
+
+def test_batches_grow_with_what_is_learned_of_the_pipeline(stage: Stage) -> None:
+    stage.declare(records(1_000))
+    member = stage.member()
+    stage.caught_up()
+    widths = [call.ranges[p(0)].width for call in member.engine.done]
+    assert widths[0] == LIMITS.least
+    assert max(widths) == LIMITS.most
+
+
+def test_two_members_share_a_region(stage: Stage) -> None:
+    stage.declare(records(300), records(200), members=2)
+    first, second = stage.member(0, frozenset({p(0)})), stage.member(1, frozenset({p(1)}))
+    stage.caught_up()
+    assert tiles(first.engine.done, p(0), 300)
+    assert tiles(second.engine.done, p(1), 200)
+    cut = stage.cut("n1")
+    assert stage.offsets(cut) == {p(0): 300, p(1): 200}
+    eventually(lambda: {m.counters()["nCuts"] for m in (first, second)} == {1}, "both to have counted the cut")
+
+
+def test_a_failed_batch_is_followed_by_a_reset_and_its_records_by_another_batch(stage: Stage) -> None:
+    stage.declare(records(120))
+    member = stage.member()
+    member.engine.failures.append(BatchFailed("a flaky task"))
+    stage.caught_up()
+    assert tiles(member.engine.done, p(0), 120)
+    assert stage.outcomes() == {Outcome.DONE, Outcome.DISCARDED}
+    assert stage.causes()[-1] is ResetCause.BATCH_FAILED
+    eventually(lambda: member.counters()["nDiscardedBatches"] == 1, "the discarded batch to be counted")
+    assert member.counters()["nFailedBatches"] == 1
+    assert member.counters()["nResets"] >= 1
+
+
+def test_what_a_member_does_is_counted_and_shown(stage: Stage) -> None:
+    stage.declare(records(130), records(20))
+    member = stage.member()
+    stage.caught_up()
+    eventually(lambda: member.counters()["nRecords"] == 150, "the records to be counted")
+    shown = member.host.snapshot
+    assert shown.counters["nBatches"] == len(member.engine.done)
+    assert shown.counters["nPartitionRebalances"] == 1
+    assert shown.counters["nAssignedPartitions"] == shown.counters["nClaimedPartitions"] == 2
+    assert shown.counters["isGroupManagementActive"] == 1
+    assert (shown.state, shown.region_state) == (State.PROCESSING, RegionState.RUNNING)
+    assert shown.positions == {p(0): 130, p(1): 20}
+    eventually(lambda: set(member.host.snapshot.lag.values()) == {0}, "the lag to be gone")
+    assert member.counters()["nPendingMessages"] == 0
+
+
+# -- cuts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_takes_part_in_a_cut_from_the_request_to_kafkas_echo(stage: Stage) -> None:
+    stage.declare(records(100), records(40))
+    member = stage.member()
+    stage.caught_up()
+    cut = stage.cut("n1")
+    assert stage.offsets(cut) == {p(0): 100, p(1): 40}
+    assert {partition: row.offset for partition, row in member.membership.held.items()} == {p(0): 100, p(1): 40}
+    notes = [note for text in member.membership.notes if (note := read_note(text)) is not None]
+    assert notes[-1].sequence == cut.sequence
+    asked = [what for what in member.sinks.asked if not what.startswith("reset")]
+    assert asked == [f"prepare {cut.sequence}", f"publish {cut.sequence}"]
+    eventually(lambda: member.counters()["nCuts"] == 1, "the cut to be counted")
+    assert member.counters()["drainTimeMillis"] >= 0
+    stage.logs[p(0)].stamps.extend([NOON] * 10)
+    stage.caught_up()
+
+
+def test_a_bounded_cut_holds_exactly_the_records_before_its_bound(stage: Stage) -> None:
+    stage.declare(Log(stamps=[NOON - SECOND] * 120 + [NOON + SECOND] * 80), records(30, at=NOON - SECOND))
+    member = stage.member(engine=closed())
+    eventually(lambda: bool(member.engine.started), "the first batch")
+    stage.store.request_cut(FLIGHTS, Nonce("n1"), bound=NOON)
+    eventually(lambda: member.host.snapshot.cut is not None, "the member to know of the bound")
+    member.engine.gate.set()
+    cut = stage.cut("n1", bound=NOON)
+    assert stage.offsets(cut) == {p(0): 120, p(1): 30}
+    stage.caught_up()
+
+
+def test_a_publication_that_fails_is_tried_again(stage: Stage) -> None:
+    stage.declare(records(10))
+    member = stage.member()
+    stage.caught_up()
+    member.sinks.failing = "publish"
+    member.sinks.failures.extend([SinkError("not visible yet")] * 2)
+    cut = stage.cut("n1")
+    assert member.sinks.asked[-4:] == [f"prepare {cut.sequence}", *[f"publish {cut.sequence}"] * 3]
+
+
+def test_a_commit_that_fails_is_counted_and_the_member_goes_on(stage: Stage) -> None:
+    stage.declare(records(10))
+    member = stage.member()
+    stage.caught_up()
+    member.membership.commit_failure = "the coordinator moved"
+    stage.store.request_cut(FLIGHTS, Nonce("n1"))
+    eventually(lambda: member.counters()["nFailedCommits"] >= 1, "the failure to be counted")
+    stage.logs[p(0)].stamps.extend([NOON] * 10)
+    stage.caught_up()
+
+
+def test_a_commit_may_be_sent_only_under_the_lease_under_which_it_was_asked_for(stage: Stage) -> None:
+    stage.declare(records(10))
+    member = stage.member()
+    stage.cut("n1")
+    asked = member.membership.may_write
+    assert asked()
+    member.host.terminate()
+    assert member.ended().how is End.CLOSED
+    # The loop is gone: what follows is what another thread finds in a process whose loop has not noticed yet.
+    lease = TIMES.lease.total_seconds()
+    for incarnation, sent_at, may_write in [(1, 0.0, True), (1, -lease, False), (2, 0.0, False)]:
+        member.host._machine = replace(
+            member.host._machine, incarnation=Incarnation(incarnation), lease_sent_at=boot_time() + sent_at
+        )
+        assert asked() is may_write
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_ended_process_keeps_its_static_slot(stage: Stage) -> None:
+    stage.declare(records(100))
+    member = stage.member()
+    stage.caught_up()
+    member.host.terminate()
+    assert member.ended() == Ended(how=End.CLOSED)
+    assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
+    region, now = stage.store.read(FLIGHTS)
+    assert {claim.owner for claim in region.claims.values()} == {MemberId(GROUP, 0)}
+    assert not is_live(region, MemberId(GROUP, 0), now)
+
+
+def test_an_ended_process_of_a_dynamic_member_leaves_its_group(stage: Stage) -> None:
+    stage.declare(records(100), static=False)
+    member = stage.member()
+    stage.caught_up()
+    member.host.terminate()
+    assert member.ended() == Ended(how=End.CLOSED)
+    assert member.membership.calls[-2:] == ["leave", "end"]
+    assert {claim.owner for claim in stage.region.claims.values()} == {None}
+
+
+def test_an_ending_process_lets_its_batch_finish(stage: Stage) -> None:
+    stage.declare(records(200))
+    member = stage.member(engine=closed())
+    eventually(lambda: bool(member.engine.started), "a batch")
+    member.host.terminate()
+    member.engine.gate.set()
+    assert member.ended() == Ended(how=End.CLOSED)
+    assert stage.outcomes() == {Outcome.DONE}
+    assert member.engine.cancels == []
+
+
+def test_an_ending_process_cancels_a_batch_that_takes_too_long(stage: Stage) -> None:
+    stage.declare(records(200), times=replace(TIMES, close=SECOND))
+    member = stage.member(engine=closed())
+    eventually(lambda: bool(member.engine.started), "a batch")
+    member.host.terminate()
+    assert member.ended() == Ended(how=End.CLOSED)
+    assert stage.outcomes() == {Outcome.DISCARDED}
+    assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
+
+
+def test_an_ending_process_does_not_wait_for_a_batch_that_can_not_be_cancelled(stage: Stage) -> None:
+    stage.declare(records(200), times=replace(TIMES, close=SECOND / 2))
+    member = stage.member(engine=closed())
+    member.engine.stubborn = True
+    eventually(lambda: bool(member.engine.started), "a batch")
+    member.host.terminate()
+    assert member.ended().how is End.FAILED
+    assert member.ends == ["the batch did not end within the close time"]
+
+
+def test_a_process_ends_though_the_store_is_away(stage: Stage) -> None:
+    stage.declare(records(10), times=replace(TIMES, close=SECOND / 2))
+    member = stage.member()
+    stage.caught_up()
+    stage.transactions.away = True
+    member.host.terminate()
+    assert member.ended() == Ended(how=End.CLOSED)
+    assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
+
+
+def test_a_stopped_region_lets_its_members_go(stage: Stage) -> None:
+    stage.declare(records(100))
+    member = stage.member()
+    stage.caught_up()
+    stage.store.stop(FLIGHTS)
+    assert member.ended() == Ended(how=End.CLOSED)
+    assert stage.region.state is RegionState.STOPPED
+    assert member.membership.calls[-2:] == ["leave", "end"]
+
+
+def test_a_member_without_a_place_in_the_spec_is_refused_and_consumes_nothing(stage: Stage) -> None:
+    stage.declare(records(100))
+    member = stage.member(index=3)
+    end = member.ended()
+    assert end.how is End.REFUSED
+    assert isinstance(end.error, UnknownMember)
+    assert member.membership.calls == ["end"]
+    assert member.engine.started == []
+
+
+def test_a_member_that_another_process_took_over_is_fenced_and_writes_nothing_more(stage: Stage) -> None:
+    stage.declare(records(200))
+    member = stage.member(engine=closed())
+    eventually(lambda: bool(member.engine.started), "a batch")
+    stage.store.register(FLIGHTS, Arrival(member=MemberId(GROUP, 0), token="another", takeover=True))
+    assert member.ended() == Ended(how=End.FENCED)
+    assert member.engine.cancels == [member.engine.started[0].batch]
+    assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
+    assert Outcome.DONE not in stage.outcomes()
+
+
+def test_a_takeover_goes_on_where_the_last_cut_stood(stage: Stage) -> None:
+    stage.declare(records(200))
+    first = stage.member()
+    stage.caught_up()
+    stage.cut("n1")
+    second = stage.member(takeover=True)
+    assert first.ended() == Ended(how=End.FENCED)
+    stage.logs[p(0)].stamps.extend([NOON] * 50)
+    stage.caught_up()
+    assert [call.ranges[p(0)] for call in second.engine.done] == [Range(Offset(200), Offset(250))]
+
+
+# -- faults --------------------------------------------------------------------------------------------------------
+
+SOON = replace(TIMES, reset=SECOND * 2)
+"""A store may be away, and a cancelled batch go on, for half a second."""
+
+
+def test_a_member_leaves_its_group_while_the_store_is_away_and_returns_with_it(stage: Stage) -> None:
+    stage.declare(records(100), times=SOON)
+    member = stage.member()
+    stage.caught_up()
+    stage.transactions.away = True
+    eventually(lambda: "leave" in member.membership.calls, "the member to leave")
+    eventually(lambda: member.host.snapshot.why is Why.STORE_AWAY, "the member to say why")
+    assert member.host.snapshot.state is State.HOLDING
+    assert member.counters()["nStoreLosses"] == 1
+    stage.transactions.away = False
+    stage.logs[p(0)].stamps.extend([NOON] * 10)
+    stage.caught_up()
+    assert member.membership.calls.count("join") == 2
+    assert tiles(member.engine.done, p(0), 110)
+
+
+def test_a_store_that_says_nothing_at_all_counts_as_away(stage: Stage) -> None:
+    stage.declare(records(100), times=replace(SOON, lease=SECOND))
+    member = stage.member()
+    stage.caught_up()
+    with stage.transactions.frozen():
+        eventually(lambda: "leave" in member.membership.calls, "the member to leave")
+    stage.logs[p(0)].stamps.extend([NOON] * 10)
+    stage.caught_up()
+
+
+def test_a_batch_that_takes_longer_than_allowed_is_cancelled_and_its_records_come_again(stage: Stage) -> None:
+    stage.declare(records(40), times=replace(TIMES, batch=SECOND / 2))
+    member = stage.member(engine=closed())
+    eventually(lambda: bool(member.engine.cancels), "the cancellation")
+    member.engine.gate.set()
+    stage.caught_up()
+    assert ResetCause.BATCH_TIMEOUT in stage.causes()
+    assert tiles(member.engine.done[-1:], p(0), 40)
+
+
+def test_a_cancelled_batch_that_does_not_become_quiet_ends_the_process(stage: Stage) -> None:
+    stage.declare(records(40), times=replace(SOON, batch=SECOND / 2))
+    member = stage.member(engine=closed())
+    member.engine.stubborn = True
+    end = member.ended()
+    assert end.how is End.FAILED
+    assert isinstance(end.error, ProcessEnds)
+    assert len(member.ends) == 1
+    assert "did not become quiet" in member.ends[0]
+
+
+@pytest.mark.parametrize("where", ["engine", "sinks", "listener"])
+def test_a_bug_ends_the_member_with_its_error(stage: Stage, where: str) -> None:
+    stage.declare(records(40))
+    member = stage.member()
+    stage.caught_up()
+    error = ZeroDivisionError("a bug")
+    if where == "engine":
+        member.engine.failures.append(error)
+        stage.logs[p(0)].stamps.append(NOON)
+    elif where == "sinks":
+        member.sinks.failures.append(error)  # type: ignore[arg-type]
+        stage.store.request_cut(FLIGHTS, Nonce("n1"))
+    else:
+        member.host.fail(error)
+        member.host.fail(ValueError("what followed from it"))
+    assert member.ended() == Ended(how=End.FAILED, error=error)
+    assert member.membership.calls[-1] == "end"
+
+
+def test_a_store_of_another_version_ends_the_member_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.declare(records(40))
+    error = SchemaTooNew("upgrade this program")
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stage.store, "register", refuse)
+    assert stage.member().ended() == Ended(how=End.FAILED, error=error)
+
+
+# -- hints ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hinted(stage: Stage) -> Iterator[Callable[[Played], Hints]]:
+    """Starts what hears that the region changed; it ends with the test."""
+    started: list[Hints] = []
+
+    def start(member: Played) -> Hints:
+        started.append(Hints(stage.store, FLIGHTS, [member.host]))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for hints in started:
+        hints.end()
+
+
+def test_members_look_at_once_when_they_are_told_that_the_region_changed(
+    stage: Stage, hinted: Callable[[Played], Hints]
+) -> None:
+    # By themselves they would look with the next renewal, long after this test gave up.
+    minutes = replace(TIMES, lease=timedelta(minutes=3), renew=timedelta(minutes=1))
+    stage.declare(records(40), times=minutes)
+    member = stage.member()
+    hinted(member)
+    stage.caught_up()
+    for nonce in ("n1", "n2", "n3"):
+        stage.cut(nonce)
+
+
+def test_hints_outlive_a_store_that_is_away(stage: Stage, hinted: Callable[[Played], Hints]) -> None:
+    minutes = replace(TIMES, lease=timedelta(minutes=3), renew=timedelta(minutes=1))
+    stage.declare(records(40), times=minutes)
+    member = stage.member()
+    hinted(member)
+    stage.caught_up()
+    # Whoever waits meets the outage; the requests of this thread and of the member come after it.
+    stage.transactions.away = True
+    waiting = stage.transactions.refused
+    eventually(lambda: stage.transactions.refused > waiting, "a wait to be refused")
+    stage.transactions.away = False
+    stage.cut("n1")

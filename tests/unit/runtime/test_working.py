@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+
+from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkError
+from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Found
+from airflow_kcr.protocol.region.claims import Assigned
+from airflow_kcr.protocol.region.rows import Claim, OpenTarget, RegionState, Wanted
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.start_positions import EARLIEST
+from airflow_kcr.protocol.targets import Target, ToLatest
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    Offset,
+    Range,
+    Sequence,
+)
+from airflow_kcr.runtime import working
+from airflow_kcr.runtime.clocks import StoreClock
+from airflow_kcr.runtime.grouping import Grouping, Happening
+from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.metrics import Metrics
+from airflow_kcr.runtime.placing import Places
+from airflow_kcr.runtime.planner import Planner
+from airflow_kcr.runtime.working import Working
+from tests.support.driver import group_rules
+from tests.support.runtime_fakes import (
+    FLIGHTS,
+    MEMBER,
+    NOON,
+    FakeEngine,
+    FakeLogs,
+    FakeMembership,
+    FakeSinks,
+    Hands,
+    eventually,
+    p,
+    records,
+)
+
+E = TypeVar("E")
+BATCH, OTHER = BatchId("b-1"), BatchId("b-2")
+VIEW = MemberView(
+    counter=EventNumber(7),
+    epoch=Epoch(1),
+    lineage=Lineage(1),
+    state=RegionState.RUNNING,
+    wanted=Wanted.RUNNING,
+    next_sequence=Sequence(1),
+    spec_revision=1,
+    incarnation=Incarnation(1),
+    claims={p(0): Claim()},
+)
+PLAN = effects.Plan(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
+CLAIM = effects.Claim(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
+PREPARE = effects.PrepareSinks(sequence=Sequence(4), partitions=frozenset({p(0)}))
+AWAY = BrokerUnavailable("localhost:1 does not answer")
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried again at once."""
+    monkeypatch.setattr(working, "TRY_AGAIN", 0.001)
+
+
+class Desk:
+    """The work of one member; its loop's queue is a list."""
+
+    def __init__(self) -> None:
+        self.queue: list[Happening] = []
+        self.failed: list[BaseException] = []
+        self.hands = Hands()
+        self.logs = FakeLogs({p(0): records(10)})
+        self.engine, self.sinks = FakeEngine(), FakeSinks()
+        times = Timeouts(drain=timedelta(seconds=5), reset=timedelta(seconds=5))
+        who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=times)
+        self.membership = FakeMembership(Grouping(who, self.queue.append, Metrics()))
+        store_clock = StoreClock(self.hands, NOON)
+        self.planner = Planner(self.logs, self.hands, store_clock, timedelta(seconds=2))
+        self.working = Working(
+            who,
+            self.engine,
+            self.sinks,
+            self.planner,
+            Places(self.logs, self.membership, EARLIEST, store_clock),
+            happened=self.queue.append,
+            failed=self.failed.append,
+            clock=self.hands,
+        )
+
+    def hear(self, kind: type[E]) -> E:
+        """Wait for an event of this kind; there is no other one before it."""
+        eventually(lambda: bool(self.failed) or bool(self.events()), f"{kind.__name__}")
+        assert self.failed == []
+        event = self.events()[0]
+        assert isinstance(event, kind)
+        self.queue.remove(event)  # type: ignore[arg-type]
+        return event
+
+    def events(self) -> list[Happening]:
+        return [h for h in tuple(self.queue) if not callable(h)]
+
+    def run(self, batch: BatchId = BATCH) -> list[tuple[float, bool]]:
+        """Run a batch; the answer fills with what `took` is told once `loop` is called."""
+        took: list[tuple[float, bool]] = []
+        call = BatchCall(
+            region=FLIGHTS,
+            member=MEMBER,
+            batch=batch,
+            epoch=Epoch(1),
+            lineage=Lineage(1),
+            sequence=Sequence(1),
+            ranges={p(0): Range(Offset(0), Offset(10))},
+            progress=EMPTY,
+        )
+        self.working.run(call, lambda seconds, ok: took.append((seconds, ok)))
+        return took
+
+    def loop(self) -> None:
+        for happening in tuple(self.queue):
+            if callable(happening):
+                happening()
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.engine.gate.set()
+    desk.working.end()
+
+
+# -- plans and claims ----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_answered_under_the_name_of_its_batch(desk: Desk) -> None:
+    desk.working.plan(PLAN, BATCH, 4)
+    assert desk.hear(events.Planned) == events.Planned(batch=BATCH, ranges={p(0): Range(Offset(0), Offset(4))})
+
+
+def test_where_the_brokers_do_not_answer_there_is_nothing_to_read_for_now(desk: Desk) -> None:
+    desk.logs.failures.append(AWAY)
+    desk.working.plan(PLAN, BATCH, 4)
+    assert desk.hear(events.Planned) == events.Planned(batch=BATCH, ranges={})
+    desk.working.plan(PLAN, OTHER, 4)
+    assert desk.hear(events.Planned).ranges
+
+
+def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) -> None:
+    desk.membership.held = {p(0): CommittedOffset(offset=Offset(3)), p(1): CommittedOffset(offset=Offset(4))}
+    desk.working.plan(PLAN, BATCH, 1)
+    desk.hear(events.Planned)
+    ready: list[tuple[Mapping[GroupPartition, Assigned], Mapping[GroupPartition, CommittedOffset]]] = []
+    desk.working.claim(CLAIM, initialised=False, ready=lambda assigned, held: ready.append((assigned, held)))
+    eventually(lambda: bool(ready), "the claim")
+    assigned, held = ready[0]
+    assert assigned.keys() == {p(0)}
+    assert held == {p(0): CommittedOffset(offset=Offset(3))}
+    desk.working.plan(PLAN, OTHER, 1)
+    desk.hear(events.Planned)
+    assert desk.logs.asked == ["bounds"] * 3
+
+
+@pytest.mark.parametrize("who", ["logs", "membership"])
+def test_a_claim_whose_logs_can_not_be_read_is_refused_so_that_it_is_made_again(desk: Desk, who: str) -> None:
+    (desk.logs.failures if who == "logs" else desk.membership.failures).append(AWAY)
+    desk.working.claim(CLAIM, initialised=True, ready=lambda *_: pytest.fail("claimed"))
+    assert desk.hear(events.ClaimRefused) == events.ClaimRefused(assignment=AssignmentId(3), why=AWAY.message)
+
+
+# -- batches -------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_did_its_work_is_finished_and_timed(desk: Desk) -> None:
+    desk.engine.report = BatchReport(scans=2, warnings=("scanned twice",))
+    took = desk.run()
+    assert desk.hear(events.BatchFinished).batch == BATCH
+    desk.loop()
+    assert took == [(0.0, True)]
+
+
+def test_how_long_a_batch_took_is_told_before_its_end(desk: Desk) -> None:
+    desk.run()
+    eventually(lambda: len(desk.queue) == 2, "both")
+    assert [callable(h) for h in desk.queue] == [True, False]
+
+
+def test_a_failed_batch_says_why_and_did_not_do_its_work(desk: Desk) -> None:
+    desk.engine.failures.append(BatchFailed("record 7 is poison"))
+    took = desk.run()
+    assert desk.hear(events.BatchFailed) == events.BatchFailed(batch=BATCH, why="record 7 is poison")
+    desk.loop()
+    assert took == [(0.0, False)]
+
+
+def test_a_batch_that_the_member_cancelled_becomes_quiet_when_its_tasks_have_ended(desk: Desk) -> None:
+    desk.engine.gate.clear()
+    desk.run()
+    eventually(lambda: bool(desk.engine.started), "the batch")
+    desk.working.cancel(effects.Cancel(batch=BATCH))
+    assert desk.hear(events.BatchQuiet).batch == BATCH
+
+
+def test_a_batch_that_somebody_else_cancelled_has_failed(desk: Desk) -> None:
+    desk.engine.gate.clear()
+    desk.run()
+    eventually(lambda: bool(desk.engine.started), "the batch")
+    desk.engine.cancel(BATCH)
+    assert desk.hear(events.BatchFailed).batch == BATCH
+
+
+def test_a_cancelled_batch_that_fails_for_another_reason_is_quiet_too(desk: Desk) -> None:
+    desk.engine.gate.clear()
+    desk.engine.stubborn = True
+    desk.engine.failures.append(BatchFailed("a task failed"))
+    desk.run()
+    eventually(lambda: bool(desk.engine.started), "the batch")
+    desk.working.cancel(effects.Cancel(batch=BATCH))
+    desk.engine.gate.set()
+    assert desk.hear(events.BatchQuiet).batch == BATCH
+
+
+def test_a_batch_that_ended_before_its_cancellation_reached_it_is_finished(desk: Desk) -> None:
+    desk.engine.gate.clear()
+    desk.engine.stubborn = True
+    desk.run()
+    desk.working.cancel(effects.Cancel(batch=BATCH))
+    desk.engine.gate.set()
+    assert desk.hear(events.BatchFinished).batch == BATCH
+
+
+def test_the_cancellation_of_an_older_batch_is_not_that_of_the_next(desk: Desk) -> None:
+    desk.working.cancel(effects.Cancel(batch=OTHER))
+    desk.engine.failures.append(BatchFailed("a task failed"))
+    desk.run()
+    assert desk.hear(events.BatchFailed).batch == BATCH
+
+
+def test_a_bug_in_the_engine_is_not_a_failed_batch(desk: Desk) -> None:
+    desk.engine.failures.append(ZeroDivisionError("a bug"))
+    desk.run()
+    eventually(lambda: bool(desk.failed), "the fault")
+    assert [str(e) for e in desk.failed] == ["a bug"]
+    assert desk.queue == []
+
+
+# -- cuts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_contribution_is_prepared_with_what_logs_and_kafka_say(desk: Desk) -> None:
+    desk.membership.held = {p(0): CommittedOffset(offset=Offset(3))}
+    desk.working.prepare(PREPARE)
+    assert desk.hear(events.SinksPrepared) == events.SinksPrepared(
+        sequence=Sequence(4),
+        bounds={p(0): desk.logs.logs[p(0)].bounds()},
+        committed=OffsetMap({p(0): Offset(3)}),
+    )
+    assert desk.sinks.asked == ["prepare 4"]
+
+
+def test_preparing_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
+    desk.working.open_cut = Sequence(4)
+    desk.sinks.failures.append(SinkError("the disk is full"))
+    desk.logs.failures.append(AWAY)
+    desk.membership.failures.append(AWAY)
+    desk.working.prepare(PREPARE)
+    assert desk.hear(events.SinksPrepared).bounds
+    assert desk.sinks.asked == ["prepare 4"] * 4
+
+
+def test_preparing_is_given_up_when_the_drain_is_over(desk: Desk) -> None:
+    desk.working.open_cut = Sequence(4)
+    desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
+    desk.working.prepare(PREPARE)
+    eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
+    assert desk.queue == []
+    desk.hands.now += 5
+    assert desk.hear(events.SinksPrepared) == events.SinksPrepared(sequence=Sequence(4), bounds={}, committed=EMPTY)
+
+
+def test_preparing_is_given_up_when_its_cut_is_gone(desk: Desk) -> None:
+    desk.working.open_cut = Sequence(4)
+    desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
+    desk.working.prepare(PREPARE)
+    eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
+    desk.working.open_cut = None
+    assert desk.hear(events.SinksPrepared).bounds == {}
+
+
+def test_the_end_of_the_member_ends_what_is_tried_again(desk: Desk) -> None:
+    desk.working.open_cut = Sequence(4)
+    desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
+    desk.working.prepare(PREPARE)
+    eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
+    desk.working.end()
+    assert desk.hear(events.SinksPrepared).bounds == {}
+
+
+def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: Desk) -> None:
+    told: list[list[str]] = []
+    desk.working.publish(Sequence(4), lambda: told.append(list(desk.sinks.asked)))
+    eventually(lambda: bool(told), "the publication")
+    assert told == [["publish 4"]]
+    assert desk.queue == []
+
+
+def test_a_publication_that_failed_is_answered_and_not_told_to_the_store(desk: Desk) -> None:
+    desk.sinks.failures.append(SinkError("no space"))
+    desk.working.publish(Sequence(4), lambda: pytest.fail("told"))
+    assert desk.hear(events.Published).sequence == 4
+
+
+# -- resets --------------------------------------------------------------------------------------------------------
+
+
+def order(open_: Mapping[GroupPartition, OpenTarget], target: Target | None = None) -> effects.ResetSinks:
+    return effects.ResetSinks(epoch=Epoch(6), lineage=Lineage(2), resume=EMPTY, open=open_, target=target, skips={})
+
+
+def test_a_reset_answers_open_entries_from_the_sinks_progress_and_from_the_logs(desk: Desk) -> None:
+    desk.sinks.progress = {p(1): Offset(42)}
+    desk.working.reset_sinks(
+        order(
+            {
+                p(0): OpenTarget(source=SeekSource.EXPLICIT, fallback=None),
+                p(1): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=None),
+                p(2): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=None),
+            },
+            ToLatest(),
+        )
+    )
+    found = {p(0): Found(offset=Offset(10)), p(1): Found(offset=Offset(42)), p(2): Found(offset=None)}
+    assert desk.hear(events.SinksReset) == events.SinksReset(epoch=Epoch(6), found=found)
+
+
+def test_a_reset_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
+    desk.sinks.failures.append(SinkError("a lock"))
+    desk.logs.failures.append(AWAY)
+    desk.working.reset_sinks(order({p(0): OpenTarget(source=SeekSource.START_POSITION, fallback=None)}))
+    assert desk.hear(events.SinksReset).found == {p(0): Found(offset=Offset(0))}
+    assert desk.sinks.asked == ["reset 6"] * 3
+
+
+def test_a_reset_that_sinks_can_not_do_in_its_time_has_failed(desk: Desk) -> None:
+    desk.sinks.failures.extend([SinkError("a lock")] * 1_000_000)
+    desk.working.reset_sinks(order({}))
+    eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
+    desk.hands.now += 5
+    failed = desk.hear(events.SinkFailed)
+    assert (failed.epoch, failed.fence, failed.lineage) == (6, 0, 0)
+    assert "0:00:05" in failed.why
+
+
+def test_a_sink_that_has_seen_a_later_epoch_is_not_asked_again_and_says_where_it_stands(desk: Desk) -> None:
+    desk.sinks.failures.append(SinkAhead("the fence stands at 9", fence=9, lineage=3))
+    desk.working.reset_sinks(order({}))
+    failed = desk.hear(events.SinkFailed)
+    assert failed == events.SinkFailed(epoch=Epoch(6), why="the fence stands at 9", fence=Epoch(9), lineage=Lineage(3))
+    assert desk.sinks.asked == ["reset 6"]
+
+
+def test_after_a_reset_the_logs_are_read_again(desk: Desk) -> None:
+    desk.working.plan(PLAN, BATCH, 1)
+    desk.hear(events.Planned)
+    desk.working.reset_sinks(order({}))
+    desk.hear(events.SinksReset)
+    desk.working.plan(replace(PLAN, positions=OffsetMap({p(0): Offset(1)})), OTHER, 1)
+    desk.hear(events.Planned)
+    assert desk.logs.asked == ["bounds", "bounds"]
