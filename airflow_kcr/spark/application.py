@@ -1,0 +1,211 @@
+"""An application that hosts members of one group: the composition root (design section 2).
+
+It puts store, Kafka, Spark and the members' loops together, in an order in which everything that a person may have got
+wrong is said before anything is consumed: the store, the index, the pipeline, Kafka and the group, and only then Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.api.clusters import client_settings
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.preflight import preflight
+from airflow_kcr.api.watch import GroupWatch
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.kafka.control import ControlConsumer
+from airflow_kcr.kafka.java_settings import spark_options
+from airflow_kcr.kafka.logs import BrokerLogs
+from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
+from airflow_kcr.kafka_settings import resolve_environment
+from airflow_kcr.ports import Membership, MembershipListener
+from airflow_kcr.protocol.evidence import Verdict
+from airflow_kcr.protocol.region.membership import require_place
+from airflow_kcr.protocol.region.rows import RegionState, Requester
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.runtime.clocks import StoreClock, boot_time
+from airflow_kcr.runtime.crew import Crew
+from airflow_kcr.runtime.host import MemberHost, World
+from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.no_sinks import NoSinks
+from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.spark.engine import SparkEngine
+from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
+from airflow_kcr.spark.reads import Source
+from airflow_kcr.spark.session import SparkSettings, open_session
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP_BOUND: Final = 5.0
+"""Seconds that Spark has to stop; its JVM ends with this process in any case."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRun:
+    """What an application hosts."""
+
+    region: RegionName
+    group: GroupId
+    indexes: tuple[int, ...]
+    """The members' indexes in the group, from 0."""
+
+    takeover: bool = False
+    """Whether a live lease of another process is superseded, once a running drain is over."""
+
+    spark: SparkSettings
+    reading: Mapping[str, str] = field(default_factory=dict)
+    """Options of Spark's Kafka connector, over those of the project (`spark.reads.DEFAULTS`)."""
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """The members, in the order of their indexes.
+
+        Raises:
+            ConfigurationError: none is named, or one twice.
+        """
+        if not self.indexes or len(set(self.indexes)) < len(self.indexes):
+            raise ConfigurationError(f"name each index once, at least one: {', '.join(map(str, self.indexes)) or '-'}")
+        return tuple(MemberId(self.group, index) for index in sorted(self.indexes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run of which everything but Spark was found in order."""
+
+    run: MemberRun
+    spec: RegionSpec
+    kafka: Mapping[str, str] = field(repr=False)
+    """The client settings of the group's cluster, references filled in."""
+
+    pipeline: Pipeline
+    store_clock: StoreClock
+
+
+def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
+    """Look at everything that a run needs; nothing is consumed, and no JVM is started.
+
+    Raises:
+        StoreError: the store can't be reached.
+        UnknownRegion, UnknownMember: there is no such region, or no such member in its spec.
+        ConfigurationError: a setting is refused, the pipeline is unusable, a topic missing, a credential wrong.
+        BrokerUnavailable: Kafka can't be reached.
+        OutsiderInGroup: somebody else is in the group, and the policy is `fail`.
+    """
+    region, now = store.read(run.region)
+    store_clock = StoreClock(boot_time, now)
+    for member in run.members:
+        require_place(region, member)
+    spec = RegionSpec.from_json(region.spec.text)
+    NoSinks(region.rules.groups[run.group])
+    pipeline = load_pipeline(spec.group(run.group).pipeline)
+    kafka = resolve_environment(client_settings(spec, run.group), environ)
+    found = preflight(store, run.region, run.members, real_reader, kafka_names)
+    for check in found.checks:
+        if check.verdict is not Verdict.OK:
+            _LOG.warning("group %s: %s", check.group, check.detail)
+    return Prepared(run=run, spec=spec, kafka=kafka, pipeline=pipeline, store_clock=store_clock)
+
+
+@contextmanager
+def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str], None]) -> Iterator[Crew]:
+    """Start Spark and the members, and lend them; a stopped region is started for them (design section 6).
+
+    Args:
+        store: where the region is.
+        prepared: what was looked at.
+        end_process: ends this process at once, with a reason.
+    """
+    run, spec = prepared.run, prepared.spec
+    with ExitStack() as stack:
+        logs = stack.enter_context(closing(BrokerLogs(admin_settings(prepared.kafka))))
+        reader = stack.enter_context(real_reader(spec, run.group))
+        settings = replace(run.spark, consumers=run.spark.consumers or _consumers(prepared, logs))
+        spark = open_session(settings)
+        stack.callback(_stopped, spark)
+        region, _ = store.read(run.region)
+        if region.state is RegionState.STOPPED:
+            store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
+        crew = Crew(
+            store, run.region, [_host(store, prepared, spark, logs, member, end_process) for member in run.members]
+        )
+        stack.callback(crew.end)
+        watch = GroupWatch(
+            store, run.region, [run.group], lambda spec, group: nullcontext(reader), kafka_names, crew.newest_cut
+        )
+        stack.callback(watch.end)
+        _LOG.info("region %s: hosting %s", spec.region, ", ".join(map(str, run.members)))
+        crew.start()
+        watch.start()
+        yield crew
+
+
+def _stopped(spark: SparkSession) -> None:
+    """Stop Spark; where its JVM is gone already, as Ctrl-C may end both at once, there is nothing left to stop."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    def stop() -> None:
+        try:
+            spark.stop()
+        except (Py4JError, OSError) as error:
+            _LOG.info("Spark could not be told to stop, its JVM is gone: %s", error)
+
+    stopping = threading.Thread(target=stop, name="stop Spark", daemon=True)
+    stopping.start()
+    stopping.join(STOP_BOUND)
+
+
+def _host(
+    store: RegionStore,
+    prepared: Prepared,
+    spark: SparkSession,
+    logs: BrokerLogs,
+    member: MemberId,
+    end_process: Callable[[str], None],
+) -> MemberHost:
+    run, spec = prepared.run, prepared.spec
+    rules = spec.rules()
+    group = rules.groups[run.group]
+    settings = member_settings(prepared.kafka, region=run.region, member=member, rules=group, timeouts=rules.timeouts)
+
+    def membership(listener: MembershipListener) -> Membership:
+        return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
+
+    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.kafka).items()}
+    source = Source(region=run.region, member=member, kafka=kafka, options=run.reading)
+    world = World(
+        store=store,
+        logs=logs,
+        engine=SparkEngine(spark, prepared.pipeline, source),
+        sinks=NoSinks(group),
+        membership=membership,
+        end_process=end_process,
+        clock=boot_time,
+        store_clock=prepared.store_clock,
+    )
+    who = Identity(region=run.region, member=member, group=group, timeouts=rules.timeouts, takeover=run.takeover)
+    limits = Limits(
+        target=spec.batch.target,
+        least=spec.batch.min_records,
+        most=spec.batch.max_records,
+        longest=spec.batch.timeout / 4,
+    )
+    return MemberHost(who, rules.cut, limits, world)
+
+
+def _consumers(prepared: Prepared, logs: BrokerLogs) -> int:
+    """Return how many Kafka consumers an executor may come to need: one for each partition of each member."""
+    group = prepared.spec.rules().groups[prepared.run.group]
+    partitions = sum(count for topic, count in logs.topics().items() if group.subscribes(topic))
+    return len(prepared.run.indexes) * partitions

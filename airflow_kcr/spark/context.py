@@ -1,0 +1,100 @@
+"""What a pipeline is told about its batch (design section 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Self
+
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Epoch,
+    GroupId,
+    Lineage,
+    MemberId,
+    Range,
+    RegionName,
+    Sequence,
+    TopicPartition,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchContext:
+    """One batch, as its pipeline sees it; immutable. Functions for executors take from it the plain values they need.
+
+    What to be idempotent with, for output that no sink of this project writes:
+
+    - `batch_id` is never used twice. The same records can come again, after a reset, in a batch of another id and with
+      other ranges; so it names a piece of output, and does not recognise a repetition.
+    - `topic`, `partition` and `offset`, columns of the batch, are one record's name for ever: a target keyed by
+      them holds each record once, however often it is written.
+    - (`lineage`, `sequence`) only ever grows and says to which cut the batch belongs: of two writers of one record the
+      higher one is right.
+    - `epoch` is the fencing token: a target that remembers the highest one can refuse a writer that is out of date.
+    """
+
+    region: RegionName
+    member: MemberId
+    """Group and index of the member that runs the batch."""
+
+    batch_id: BatchId
+    epoch: Epoch
+    lineage: Lineage
+    sequence: Sequence
+    """Of the cut that the batch belongs to: the open one, else the next one."""
+
+    ranges: Mapping[TopicPartition, Range]
+    """Offsets [from, to) of every partition in the batch; none of them empty."""
+
+    bound: datetime | None = None
+    """The instant that the next cut is aligned to, if it has one."""
+
+    sinks: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    """The sinks of the spec by name."""
+
+    @classmethod
+    def of(cls, call: BatchCall, sinks: Mapping[str, object]) -> Self:
+        """Return the context of a call.
+
+        Args:
+            call: what the store let begin.
+            sinks: what the pipeline may write to, by name.
+        """
+        return cls(
+            region=call.region,
+            member=call.member,
+            batch_id=call.batch,
+            epoch=call.epoch,
+            lineage=call.lineage,
+            sequence=call.sequence,
+            ranges={p.topic_partition: call.ranges[p] for p in sorted(call.ranges)},
+            bound=call.bound,
+            sinks=sinks,
+        )
+
+    @property
+    def group(self) -> GroupId:
+        """The consumer group."""
+        return self.member.group
+
+    @property
+    def index(self) -> int:
+        """The member's index in its group."""
+        return self.member.index
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no offset in any range; a batch of few offsets can be without records all the same."""
+        return not any(range_.width for range_ in self.ranges.values())
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets the ranges span: at least as many as there are records (markers, compaction)."""
+        return sum(range_.width for range_ in self.ranges.values())
+
+    def __str__(self) -> str:
+        return f"{self.region} {self.member} batch {self.batch_id}"

