@@ -7,17 +7,23 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
-from airflow_kcr.cli import store
+from airflow_kcr.cli import checkpoint, dev, group, history, member, region, store
 
 app = typer.Typer(
     name="kcr",
-    help="Drain, checkpoint and reset Kafka consumer groups as one consistent region.",
     no_args_is_help=True,
-    add_completion=False,
     # A traceback with local variables could print a secret.
     pretty_exceptions_show_locals=False,
 )
+app.add_typer(dev.app)
 app.add_typer(store.app)
+app.add_typer(region.app)
+app.add_typer(group.app)
+app.add_typer(member.app)
+app.add_typer(checkpoint.app)
+app.command()(history.lag)
+app.command()(history.events)
+app.command()(history.verify)
 
 
 def _print_version(wanted: bool) -> None:
@@ -32,7 +38,14 @@ def _kcr(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Drain, checkpoint and reset Kafka consumer groups as one consistent region."""
+    """Drain, checkpoint and reset Kafka consumer groups as one consistent region.
+
+    The region store is a Postgres; name it once, in KCR_STORE_URL. Results go to standard output (a table on a
+    terminal, JSON anywhere else, or as -o says), everything else to standard error.
+
+    Exit status: 0 done, 1 failed, 2 wrong usage or invalid input, 3 refused, 4 store or broker out of reach, 5 timed
+    out, 130 ended by Ctrl-C.
+    """
 
 
 def main() -> None:

@@ -8,12 +8,18 @@ from typing import Final, ParamSpec, TypeVar
 
 import typer
 
-from airflow_kcr.errors import ConfigurationError, KcrError, RefusedError, StoreError
+from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, RefusedError, StoreError, TimedOut
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = ((ConfigurationError, 2), (RefusedError, 3), (StoreError, 4))
+_STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = (
+    (ConfigurationError, 2),
+    (RefusedError, 3),
+    (StoreError, 4),
+    (BrokerUnavailable, 4),
+    (TimedOut, 5),
+)
 
 
 def exit_status(error: KcrError) -> int:

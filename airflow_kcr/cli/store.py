@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from airflow_kcr.cli.options import Output, Url
+from airflow_kcr.cli.output import Answer, show
 from airflow_kcr.cli.reporting import reported
+
+if TYPE_CHECKING:
+    from airflow_kcr.store.schema_upgrade import SchemaStatus
 
 app = typer.Typer(
     name="store", help="The region store's schema: where it stands, and its migrations.", no_args_is_help=True
 )
 
-Url = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="KCR_STORE_URL",
-        help="postgresql://USER@HOST/DATABASE; the password comes from PGPASSWORD, a passfile or KCR_STORE_URL.",
-        show_default=False,
-        show_envvar=True,
-    ),
-]
+
+@app.command()
+@reported
+def upgrade(store: Url, output: Output = None) -> None:
+    """Bring the store to the newest schema; where it is there already, nothing changes.
+
+    Example: kcr store upgrade --store postgresql://kcr@localhost/kcr
+    """
+    from airflow_kcr.store import schema_upgrade
+
+    show(_answer(schema_upgrade.upgrade(_checked(store))), output)
 
 
 @app.command()
 @reported
-def upgrade(store: Url) -> None:
-    """Bring the store to the newest schema; where it is there already, nothing changes."""
+def status(store: Url, output: Output = None) -> None:
+    """Show which revision the store has, and which one this program needs; exit status 4 where they differ.
+
+    Example: kcr store status
+    """
     from airflow_kcr.store import schema_upgrade
 
-    found = schema_upgrade.upgrade(store)
-    typer.echo(f"the store is at revision {found.current}")
-
-
-@app.command()
-@reported
-def status(store: Url) -> None:
-    """Show which revision the store has, and which one this program needs."""
-    from airflow_kcr.store import schema_upgrade
-
-    found = schema_upgrade.status(store)
-    typer.echo(f"the store is at revision {found.current or 'none'}, this program needs {found.head}")
+    found = schema_upgrade.status(_checked(store))
+    show(_answer(found), output)
     schema_upgrade.require_revision(found.current)
+
+
+def _checked(store: str) -> str:
+    from airflow_kcr.api import store_url
+
+    return store_url(store).render_as_string(hide_password=False)
+
+
+def _answer(found: SchemaStatus) -> Answer:
+    document = {"current": found.current, "needed": found.head, "is_current": found.is_current}
+    return Answer(document=document, columns=tuple(document), rows=[document])

@@ -1,0 +1,39 @@
+"""The Python API: what the command line does, and the Airflow hook, as calls with typed answers.
+
+`Region` is one region of a store. Its verbs return views: dataclasses whose `to_json` is the JSON of interfaces.md.
+"""
+
+from __future__ import annotations
+
+from airflow_kcr.api.applying import Applied, Change
+from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView
+from airflow_kcr.api.clusters import Cluster, Clusters
+from airflow_kcr.api.goals import Goal
+from airflow_kcr.api.opening import opened, regions, store_url
+from airflow_kcr.api.partitions import Comparison, Lag
+from airflow_kcr.api.region import Region
+from airflow_kcr.api.verdict import Verdict
+from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
+from airflow_kcr.api.waiting import Progress
+
+__all__ = [
+    "Applied",
+    "Change",
+    "CheckpointSummary",
+    "CheckpointView",
+    "Cluster",
+    "Clusters",
+    "Comparison",
+    "CutView",
+    "Goal",
+    "Lag",
+    "MemberView",
+    "Progress",
+    "Region",
+    "RegionSummary",
+    "RegionView",
+    "Verdict",
+    "opened",
+    "regions",
+    "store_url",
+]

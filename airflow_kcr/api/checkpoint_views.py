@@ -1,0 +1,163 @@
+"""What the API answers about checkpoints and about requests for cuts; rendered as in interfaces.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from airflow_kcr.api.views import instant
+from airflow_kcr.errors import UnknownCheckpoint
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import completion, retirement
+from airflow_kcr.protocol.region.rows import Checkpoint, CutRequest, Requester
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import contributions_to
+from airflow_kcr.protocol.values import GroupPartition, Nonce, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSummary:
+    """One checkpoint in a line."""
+
+    checkpoint: Checkpoint
+    kept: str = ""
+    """Why retirement leaves it; empty: age and count decide."""
+
+    @classmethod
+    def all_of(cls, region: StoredRegion) -> tuple[Self, ...]:
+        """Return every checkpoint that the store remembers, oldest first."""
+        kept = retirement.protected(region)
+        return tuple(
+            cls(checkpoint=row, kept=kept.get(sequence, "")) for sequence, row in sorted(region.checkpoints.items())
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the checkpoint as in `checkpoint list`."""
+        row = self.checkpoint
+        return {
+            "sequence": row.sequence,
+            "lineage": row.lineage,
+            "state": str(row.state),
+            "purpose": str(row.purpose),
+            "bound": instant(row.bound),
+            "inexact": bool(row.inexact),
+            "committed": str(row.committed) if row.is_complete else None,
+            "on_path": row.is_on_path,
+            "opened_at": instant(row.opened_at),
+            "ended_at": instant(row.ended_at),
+            "published_at": instant(row.published_at),
+            "pinned_as": row.pinned_as or None,
+            "kept_because": self.kept or None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """One checkpoint with its offsets."""
+
+    region: str
+    checkpoint: Checkpoint
+    requester: Requester
+    offsets: OffsetMap
+    """Of an open one, what was contributed so far; of an aborted or retired one, none."""
+
+    echoes: OffsetMap
+    """What Kafka holds, as read back after the commit."""
+
+    lacking: tuple[str, ...] = ()
+    """What an open one waits for."""
+
+    @classmethod
+    def of(cls, region: StoredRegion, sequence: Sequence) -> Self:
+        """Return one checkpoint.
+
+        Raises:
+            UnknownCheckpoint: there is none of that sequence; the message names those that there are.
+        """
+        row = require_checkpoint(region, sequence)
+        request = region.requests.get(row.nonce)
+        is_open = region.open_cut == sequence
+        parts = completion.merged(contributions_to(region, sequence)) if is_open else EMPTY
+        return cls(
+            region=region.name,
+            checkpoint=row,
+            requester=Requester() if request is None else request.requester,
+            offsets=region.offsets.get(sequence, EMPTY) if row.is_complete else parts,
+            echoes=region.echoes.get(sequence, EMPTY) if row.is_complete else EMPTY,
+            lacking=completion.lacking(region, row) if is_open else (),
+        )
+
+    def inexact_at(self, partition: GroupPartition) -> str:
+        """Return why the bound does not separate a partition's records exactly; empty: it does."""
+        return self.checkpoint.inexact.get(partition, "")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the checkpoint as in `checkpoint show`."""
+        row = self.checkpoint
+        return {
+            "region": self.region,
+            "lineage": row.lineage,
+            "sequence": row.sequence,
+            "state": str(row.state),
+            "bound": instant(row.bound),
+            "inexact": bool(row.inexact),
+            "requested_by": {"dag_id": self.requester.dag_id or None, "run_id": self.requester.run_id or None},
+            "offsets": [
+                {
+                    "group": p.group,
+                    "topic": p.topic,
+                    "partition": p.partition,
+                    "offset": offset,
+                    "committed": self.echoes.get(p),
+                }
+                for p, offset in self.offsets.items()
+            ],
+        }
+
+
+def require_checkpoint(region: StoredRegion, sequence: Sequence) -> Checkpoint:
+    """Return a checkpoint's row.
+
+    Raises:
+        UnknownCheckpoint: there is none of that sequence; the message names those that there are.
+    """
+    row = region.checkpoints.get(sequence)
+    if row is None:
+        known = [str(s) for s in sorted(region.checkpoints)][-10:]
+        newest = f"its newest are {', '.join(known)}" if known else "it has none yet"
+        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; {newest}")
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutView:
+    """Where a request for a cut stands, and the checkpoint that answers it."""
+
+    region: str
+    request: CutRequest
+    checkpoint: Checkpoint | None
+
+    @classmethod
+    def of(cls, region: StoredRegion, nonce: Nonce) -> Self:
+        """Return where the request of a nonce stands."""
+        request = region.requests[nonce]
+        sequence = request.sequence
+        return cls(
+            region=region.name,
+            request=request,
+            checkpoint=None if sequence is None else region.checkpoints.get(sequence),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the request as in `region drain`."""
+        row = self.request
+        return {
+            "region": self.region,
+            "nonce": row.nonce,
+            "state": str(row.state),
+            "bound": instant(row.bound),
+            "sequence": row.sequence,
+            "checkpoint": None if self.checkpoint is None else str(self.checkpoint.state),
+            "inexact": None if self.checkpoint is None else bool(self.checkpoint.inexact),
+            "why": row.refusal or None,
+        }

@@ -1,0 +1,205 @@
+"""What can be waited for: when it is reached, when it can't be any more, and who or what is still missing.
+
+A goal looks at the region as the store has it; it asks nobody else. What it calls missing has names: members,
+partitions with their last owner, how far a partition still is from its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from airflow_kcr.api.views import expected_members, instant
+from airflow_kcr.errors import CutRefused, RegionInState, TimedOut
+from airflow_kcr.protocol.region import bounds, completion, coverage, path
+from airflow_kcr.protocol.region.rows import (
+    Checkpoint,
+    CheckpointState,
+    Committed,
+    CutPhase,
+    CutRequest,
+    RegionState,
+    RequestState,
+    Wanted,
+)
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import is_live, live_members
+from airflow_kcr.protocol.values import Nonce
+
+Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
+"""Asked of the region and the store's clock then; raises where it can't become true any more."""
+
+_NAMED: Final = 6
+"""How many partitions of one member are named."""
+
+Missing: TypeAlias = Callable[[StoredRegion, datetime], Iterator[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Something to wait for."""
+
+    what: str
+    """As in "waited for …"."""
+
+    is_reached: Predicate
+    missing: Missing
+    """Yields who or what is still missing, by name, the most telling first."""
+
+
+def nothing_known(region: StoredRegion, now: datetime) -> Iterator[str]:
+    """Yield nothing: for a predicate of a caller's own."""
+    return iter(())
+
+
+# -- running, paused, stopped ------------------------------------------------------------------------------------------
+
+
+def _is_running(region: StoredRegion, now: datetime) -> bool:
+    _refuse_halt(region)
+    if region.state is RegionState.STOPPED or region.wanted is not Wanted.RUNNING:
+        raise RegionInState(
+            f"region {region.name} is {region.state}: it was {region.wanted} by somebody else meanwhile"
+        )
+    return region.state in {RegionState.RUNNING, RegionState.DRAINING}
+
+
+def _missing_to_run(region: StoredRegion, now: datetime) -> Iterator[str]:
+    for member in expected_members(region):
+        if not is_live(region, member, now):
+            yield f"{member} is not there (no lease)"
+    yield from coverage.unready(region, now)
+
+
+RUNNING: Final = Goal(what="it to run", is_reached=_is_running, missing=_missing_to_run)
+
+
+def _is_paused(region: StoredRegion, now: datetime) -> bool:
+    if region.wanted is not Wanted.PAUSED:
+        raise RegionInState(f"region {region.name} is wanted {region.wanted}: somebody asked for that meanwhile")
+    return not region.running
+
+
+def _missing_to_pause(region: StoredRegion, now: datetime) -> Iterator[str]:
+    for batch in sorted(region.running.values(), key=lambda b: b.begun_at):
+        yield f"a batch of {batch.member} has been running for {(now - batch.begun_at).total_seconds():.0f} s"
+
+
+PAUSED: Final = Goal(what="its batches to end", is_reached=_is_paused, missing=_missing_to_pause)
+
+
+def _is_stopped(region: StoredRegion, now: datetime) -> bool:
+    if region.wanted is not Wanted.STOPPED:
+        raise RegionInState(f"region {region.name} is wanted {region.wanted}: somebody resumed it meanwhile")
+    return region.state is RegionState.STOPPED and not live_members(region, now)
+
+
+def _missing_to_stop(region: StoredRegion, now: datetime) -> Iterator[str]:
+    if region.state is RegionState.STOPPED:
+        yield from (f"{member} still holds a lease" for member in live_members(region, now))
+    elif region.stopping is not None:
+        yield from _unsettled(region.checkpoints[region.stopping], needs_commit=True)
+    elif region.cut is not None:
+        yield from _missing_in_cut(region, now, region.cut)
+    else:
+        yield from _missing_to_open(region, now)
+
+
+STOPPED: Final = Goal(what="it to stop and its members to leave", is_reached=_is_stopped, missing=_missing_to_stop)
+
+
+# -- a cut -------------------------------------------------------------------------------------------------------------
+
+
+def published(nonce: Nonce) -> Goal:
+    """Return the goal that the request of a nonce is answered by a cut that is published."""
+
+    def is_reached(region: StoredRegion, now: datetime) -> bool:
+        request = region.requests[nonce]
+        _refuse_ended(request)
+        if request.state is not RequestState.ANSWERED or request.sequence is None:
+            _refuse_halt(region)
+            return False
+        return region.checkpoints[request.sequence].published_at is not None
+
+    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
+        request = region.requests[nonce]
+        cut = None if request.sequence is None else region.checkpoints.get(request.sequence)
+        if request.state is RequestState.QUEUED:
+            yield from _missing_to_open(region, now)
+        elif cut is not None and cut.state is CheckpointState.OPEN:
+            yield from _missing_in_cut(region, now, cut)
+        elif cut is not None:
+            yield from _unsettled(cut, needs_commit=False)
+
+    return Goal(what="its cut to be published", is_reached=is_reached, missing=missing)
+
+
+def _refuse_ended(request: CutRequest) -> None:
+    if request.state is RequestState.ABORTED:
+        raise TimedOut(f"the cut was aborted: {request.refusal}; ask again with the same nonce ({request.nonce})")
+    if request.state in {RequestState.REFUSED, RequestState.SUPERSEDED}:
+        raise CutRefused(f"there will be no cut for nonce {request.nonce} ({request.state}): {request.refusal}")
+
+
+def _refuse_halt(region: StoredRegion) -> None:
+    if region.halt is not None:
+        choices = "; ".join(region.halt.choices)
+        raise RegionInState(f"region {region.name} is halted: {region.halt.text}; choices: {choices}")
+
+
+def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
+    """Yield why a queued cut is not open yet."""
+    if region.state is not RegionState.RUNNING:
+        yield f"the region is {region.state}"
+        yield from coverage.unready(region, now)
+        return
+    if region.open_cut is not None:
+        yield f"cut {region.open_cut} is open, others wait for it"
+    for cut in path.unpublished(region):
+        yield f"cut {cut.sequence} is not published yet"
+    for gap in coverage.missing(region, now):
+        yield f"{gap.partition} is not covered (last owner: {gap.last_owner or 'none'})"
+
+
+def _missing_in_cut(region: StoredRegion, now: datetime, cut: Checkpoint) -> Iterator[str]:
+    if cut.phase is not CutPhase.APPROACHING:
+        yield from _missing_in_drain(region, cut)
+    elif cut.bound is not None:
+        yield from _way_to_bound(region, now, cut, cut.bound)
+
+
+def _missing_in_drain(region: StoredRegion, cut: Checkpoint) -> Iterator[str]:
+    """Yield the members that have yet to contribute, with what they hold; once all have, what nobody holds."""
+    waiting = [m for m in sorted(cut.roster) if (cut.sequence, m) not in region.contributions]
+    for member in waiting:
+        held = [str(p.topic_partition) for p, claim in sorted(region.claims.items()) if claim.owner == member]
+        more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+        yield f"cut {cut.sequence} waits for {member} ({', '.join(held[:_NAMED]) or 'no partition'}{more})"
+    if not waiting:
+        yield from (f"cut {cut.sequence}: {what}" for what in completion.lacking(region, cut))
+
+
+def _way_to_bound(region: StoredRegion, now: datetime, cut: Checkpoint, bound: datetime) -> Iterator[str]:
+    """Yield how far an approaching cut still is: the whole way first, then the partitions, the furthest first."""
+    if now < bound:
+        yield f"the bound {instant(bound)} is {(bound - now).total_seconds():.0f} s away"
+    left: dict[str, int] = {}
+    for partition in sorted(region.frozen[cut.sequence]):
+        claim, place = region.claims[partition], bounds.bound_offset(region, partition, bound)
+        if place is None:
+            yield f"{partition}: it is not known yet where the bound falls"
+        elif claim.position is not None and claim.position < place.offset:
+            left[f"{partition} at {claim.position}, the bound is at {place.offset}"] = place.offset - claim.position
+    if left:
+        yield f"{sum(left.values()):,} records to the bound, on {len(left)} partition(s)"
+    yield from sorted(left, key=lambda text: -left[text])
+
+
+def _unsettled(cut: Checkpoint, *, needs_commit: bool) -> Iterator[str]:
+    if cut.published_at is None:
+        yield f"cut {cut.sequence} is complete and not published yet"
+    if needs_commit and cut.committed is Committed.PENDING:
+        yield f"Kafka's echo of cut {cut.sequence} is outstanding"

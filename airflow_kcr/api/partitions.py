@@ -1,0 +1,190 @@
+"""A region's partitions held against Kafka: lag, and a checkpoint beside what the brokers have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_kcr.api.checkpoint_views import require_checkpoint
+from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Sequence
+from airflow_kcr.spec import RegionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far one partition is behind. What is not known is None."""
+
+    partition: GroupPartition
+    position: int | None
+    """The next offset to process."""
+
+    committed: int | None
+    log_start: int | None
+    log_end: int | None
+    """The last stable offset."""
+
+    member: MemberId | None
+    """Who claims it."""
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets are left; negative where the log ends before the position, which is trouble."""
+        return None if self.position is None or self.log_end is None else self.log_end - self.position
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as in `lag`."""
+        return {
+            "group": self.partition.group,
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "position": self.position,
+            "committed": self.committed,
+            "log_start": self.log_start,
+            "log_end": self.log_end,
+            "lag": self.lag,
+            "member_id": None if self.member is None else str(self.member),
+        }
+
+
+class Finding(StrEnum):
+    """How a checkpoint's offset and Kafka go together, the worst first."""
+
+    NO_LOG = "no_log"
+    """The topic or the partition does not exist."""
+
+    OVERTAKEN = "overtaken"
+    """Retention has deleted records at or beyond the offset: a reset to it would miss them."""
+
+    BEYOND_END = "beyond_end"
+    """The log ends before the offset: it was truncated, or the topic was made anew."""
+
+    NOT_COMMITTED = "not_committed"
+    """Kafka holds no offset for the group."""
+
+    KAFKA_BEHIND = "kafka_behind"
+    KAFKA_AHEAD = "kafka_ahead"
+    """As after every later cut; or somebody else commits."""
+
+    EQUAL = "equal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One partition of a checkpoint beside what Kafka has."""
+
+    partition: GroupPartition
+    offset: int
+    """The checkpoint's."""
+
+    committed: int | None
+    log_start: int | None
+    log_end: int | None
+
+    @property
+    def finding(self) -> Finding:
+        """The worst that can be said."""
+        if self.log_start is None or self.log_end is None:
+            return Finding.NO_LOG
+        if self.offset < self.log_start:
+            return Finding.OVERTAKEN
+        if self.offset > self.log_end:
+            return Finding.BEYOND_END
+        if self.committed is None:
+            return Finding.NOT_COMMITTED
+        if self.committed == self.offset:
+            return Finding.EQUAL
+        return Finding.KAFKA_BEHIND if self.committed < self.offset else Finding.KAFKA_AHEAD
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as in `checkpoint compare`."""
+        return {
+            "group": self.partition.group,
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "offset": self.offset,
+            "committed": self.committed,
+            "log_start": self.log_start,
+            "log_end": self.log_end,
+            "finding": str(self.finding),
+        }
+
+
+def lag(region: StoredRegion, clusters: Clusters) -> tuple[Lag, ...]:
+    """Return how far every partition is behind, those that nobody has claimed yet included.
+
+    The positions were read before the logs are, so a running region's lag is never too small.
+    """
+    spec = RegionSpec.from_json(region.spec.text)
+    found: list[Lag] = []
+    for group in sorted(region.rules.groups):
+        known = {p for p in region.claims if p.group == group and region.rules.subscribes(group, p.topic)}
+        with clusters(spec, group) as cluster:
+            there = {
+                GroupPartition(group, topic, number)
+                for topic, count in cluster.logs.topics().items()
+                if region.rules.subscribes(group, topic)
+                for number in range(count)
+            }
+            partitions = sorted(known | there)
+            held, bounds = cluster.committed(group, partitions), cluster.logs.bounds(partitions)
+        found += [_lag(region, p, held.get(p), bounds.get(p)) for p in partitions]
+    return tuple(found)
+
+
+def _lag(
+    region: StoredRegion, partition: GroupPartition, held: CommittedOffset | None, bounds: LogBounds | None
+) -> Lag:
+    claim = region.claims.get(partition)
+    return Lag(
+        partition=partition,
+        position=None if claim is None else claim.position if claim.position is not None else claim.resume,
+        committed=None if held is None else held.offset,
+        log_start=None if bounds is None else bounds.start,
+        log_end=None if bounds is None else bounds.end,
+        member=None if claim is None else claim.owner,
+    )
+
+
+def compare(region: StoredRegion, sequence: Sequence, clusters: Clusters) -> tuple[Comparison, ...]:
+    """Return a checkpoint partition by partition, beside Kafka's committed offsets and the bounds of the logs.
+
+    Raises:
+        UnknownCheckpoint: there is none of that sequence.
+        CheckpointNotUsable: it has no offsets.
+    """
+    row = require_checkpoint(region, sequence)
+    if not row.is_complete:
+        raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one has offsets to compare")
+    spec, offsets = RegionSpec.from_json(region.spec.text), region.offsets[sequence]
+    found: list[Comparison] = []
+    for group, own in sorted(_by_group(offsets).items()):
+        with clusters(spec, group) as cluster:
+            held, bounds = cluster.committed(group, own), cluster.logs.bounds(own)
+        found += [_comparison(p, offsets[p], held.get(p), bounds.get(p)) for p in own]
+    return tuple(found)
+
+
+def _by_group(offsets: OffsetMap) -> Mapping[GroupId, list[GroupPartition]]:
+    found: dict[GroupId, list[GroupPartition]] = {}
+    for partition in offsets:
+        found.setdefault(partition.group, []).append(partition)
+    return found
+
+
+def _comparison(
+    partition: GroupPartition, offset: int, held: CommittedOffset | None, bounds: LogBounds | None
+) -> Comparison:
+    return Comparison(
+        partition=partition,
+        offset=offset,
+        committed=None if held is None else held.offset,
+        log_start=None if bounds is None else bounds.start,
+        log_end=None if bounds is None else bounds.end,
+    )

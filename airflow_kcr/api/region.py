@@ -1,0 +1,347 @@
+"""`Region`: one region of a store, and everything that can be asked of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Final, Self
+
+from airflow_kcr.api import applying, goals, partitions, waiting
+from airflow_kcr.api.applying import Applied
+from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView, require_checkpoint
+from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.goals import Goal
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.api.preview import preview
+from airflow_kcr.api.verdict import Verdict
+from airflow_kcr.api.views import RegionView
+from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, silent
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.instants import checked_instant
+from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
+from airflow_kcr.protocol.region.rows import CutPurpose, Requester
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.rules import Assignor
+from airflow_kcr.protocol.subscriptions import check_topics
+from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, Sequence, TopicPartition, region_name
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.postgres import PostgresTransactions
+from airflow_kcr.store.regions import RegionStore
+
+FOLLOW: Final = timedelta(seconds=1)
+"""How long a follower waits for a notification before it looks by itself."""
+
+
+class Region:
+    """One region, by name, in the store at a URL. It need not exist yet: `apply` creates it.
+
+    Every method may raise the errors of the store (`StoreError`), and `UnknownRegion` where there is none of that name.
+
+    Args:
+        name: the region's.
+        store: the store's URL (absent: `KCR_STORE_URL`), or a store that the caller has opened and closes.
+        clusters: how Kafka is reached, by default over the settings of the spec; only `lag`, `compare`,
+            `require_topics` and `assignment` ask it anything.
+        requester: who acts, as the history will say.
+
+    Raises:
+        ConfigurationError: there is no store URL, or it can't be read; the name is none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: str | RegionStore | None = None,
+        *,
+        clusters: Clusters | None = None,
+        requester: Requester | None = None,
+    ) -> None:
+        self.name = region_name(name)
+        self._owned: PostgresTransactions | None = None
+        if isinstance(store, RegionStore):
+            self._store = store
+        else:
+            self._owned = connect(store_url(store))
+            self._store = RegionStore(self._owned)
+        self._clusters = clusters or real_reader
+        self._requester = requester or Requester()
+
+    def close(self) -> None:
+        """Close the connections that this handle has opened."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what it is ----------------------------------------------------------------------------------------------
+
+    def compare_spec(self, spec: RegionSpec) -> Applied:
+        """Return what `apply` of a spec would do now; changes nothing.
+
+        Raises:
+            RegionExists: a difference is one that needs another region.
+        """
+        return applying.compared(self._store, self._own(spec))
+
+    def apply(self, spec: RegionSpec) -> Applied:
+        """Create the region, stopped, or change its spec; the same spec again changes nothing.
+
+        Raises:
+            RegionExists: a difference is one that needs another region (a group's id, a cluster).
+            GroupInOtherRegion: one of its groups belongs to another region.
+        """
+        return applying.apply(self._store, self._own(spec))
+
+    def show(self) -> RegionView:
+        """Return the region and its members as they are now."""
+        return RegionView.of(*self._store.read(self.name))
+
+    def spec(self) -> RegionSpec:
+        """Return the spec in force."""
+        return RegionSpec.from_json(self._read().spec.text)
+
+    # -- verbs ---------------------------------------------------------------------------------------------------
+
+    def require_topics(self) -> Mapping[GroupId, str]:
+        """Ask Kafka whether every listed topic exists; return the groups whose pattern matches nothing yet, with why.
+
+        Raises:
+            UnknownTopics: a listed topic does not exist.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        region = self._read()
+        spec = RegionSpec.from_json(region.spec.text)
+        there = {}
+        for group in region.rules.groups:
+            with self._clusters(spec, group) as cluster:
+                there[group] = cluster.logs.topics()
+        return check_topics(region.rules, there)
+
+    def start(self) -> RegionView:
+        """Start a stopped or halted region, or resume a paused one; members then bring it to run."""
+        self._store.start(self.name, self._requester)
+        return self.show()
+
+    def resume(self) -> RegionView:
+        """Let a paused region go on; a stopped or halted one is started: the two are one verb."""
+        return self.start()
+
+    def pause(self) -> RegionView:
+        """Pause: batches in flight end, none begins, members stay in their groups."""
+        self._store.pause(self.name, self._requester)
+        return self.show()
+
+    def drain(self, until: datetime | None = None, *, nonce: str | None = None, allow_inexact: bool = False) -> CutView:
+        """Ask for a cut, or find out where the request of a nonce stands; the region goes on afterwards.
+
+        Args:
+            until: the bound; absent: wherever the members are after their batch in flight.
+            nonce: names the request, so that asking again finds it; absent: a new one.
+            allow_inexact: cut even where a partition is past the bound.
+
+        Raises:
+            RegionInState: the region is halted or stopped.
+            CutRefused: there is nobody to drain, or the nonce names another request.
+        """
+        request = self._store.request_cut(
+            self.name,
+            Nonce(nonce or f"drain:{uuid.uuid4()}"),
+            bound=None if until is None else checked_instant(until),
+            purpose=CutPurpose.DRAIN,
+            allow_inexact=allow_inexact,
+            requester=self._requester,
+        )
+        return self.cut(request.nonce)
+
+    def cut(self, nonce: str) -> CutView:
+        """Return where the request of a nonce stands.
+
+        Raises:
+            ConfigurationError: nobody has asked with that nonce.
+        """
+        region = self._read()
+        if Nonce(nonce) not in region.requests:
+            raise ConfigurationError(f"nobody has asked region {self.name} for a cut with the nonce {nonce!r}")
+        return CutView.of(region, Nonce(nonce))
+
+    def stop(self) -> RegionView:
+        """Stop: a cut, published and committed, then all members leave."""
+        self._store.stop(self.name, self._requester)
+        return self.show()
+
+    def kill(self) -> RegionView:
+        """Kill: whatever runs is void, all members leave now; the next start resumes at the base."""
+        self._store.kill(self.name, self._requester)
+        return self.show()
+
+    def delete(self) -> None:
+        """Forget a stopped region, its checkpoints and its history, for ever.
+
+        Raises:
+            RegionInState: it is not stopped, or a member still holds a lease.
+        """
+        self._store.delete(self.name)
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def wait_for(
+        self, goal: Goal | goals.Predicate, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
+    ) -> RegionView:
+        """Wait until a goal is reached, such as `goals.RUNNING`, and return the region as it was then.
+
+        Args:
+            goal: a goal, or a predicate over the region as stored and the store's clock.
+            timeout: how long at most.
+            on_progress: hears of every look, with who is missing; what it raises ends the wait, not the region.
+
+        Raises:
+            TimedOut: it was not reached in time; the message names who is missing.
+            RefusedError: it can't be reached any more.
+        """
+        if not isinstance(goal, Goal):
+            goal = Goal(what="what the caller asked for", is_reached=goal, missing=goals.nothing_known)
+        return RegionView.of(*waiting.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
+
+    def wait_for_cut(
+        self, nonce: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
+    ) -> CutView:
+        """Wait until the request of a nonce is answered by a published cut, and return it.
+
+        Raises:
+            TimedOut: it was not in time, or its drain was not; the message names who is missing.
+            CutRefused: there will be none; the message says why.
+        """
+        self.cut(nonce)
+        self.wait_for(goals.published(Nonce(nonce)), timeout, on_progress)
+        return self.cut(nonce)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def checkpoints(self) -> tuple[CheckpointSummary, ...]:
+        """Return every checkpoint that the store remembers, oldest first."""
+        return CheckpointSummary.all_of(self._read())
+
+    def checkpoint(self, sequence: int) -> CheckpointView:
+        """Return one checkpoint with its offsets.
+
+        Raises:
+            UnknownCheckpoint: there is none of that sequence.
+        """
+        return CheckpointView.of(self._read(), Sequence(sequence))
+
+    def pin(self, sequence: int, label: str = "pinned", reason: str = "") -> CheckpointView:
+        """Keep a checkpoint from retirement, under a label.
+
+        Raises:
+            UnknownCheckpoint: there is none of that sequence.
+            CheckpointNotUsable: it has no offsets to keep.
+            ConfigurationError: the label is empty, which would release it.
+        """
+        if not label:
+            raise ConfigurationError("a pin needs a label; `unpin` releases a checkpoint")
+        return self._pinned(sequence, label, reason)
+
+    def unpin(self, sequence: int) -> CheckpointView:
+        """Let retirement have a checkpoint again.
+
+        Raises:
+            UnknownCheckpoint, CheckpointNotUsable: as for `pin`.
+        """
+        return self._pinned(sequence, "", "")
+
+    def retire(self) -> tuple[int, ...]:
+        """Forget the checkpoints that age and count retire, and return their sequences."""
+        counter = self._read().counter
+        self._store.retire(self.name)
+        bodies = [event.body for event in self._store.events(self.name, counter)]
+        return tuple(s for body in bodies if isinstance(body, CheckpointsRetired) for s in body.sequences)
+
+    # -- beside Kafka --------------------------------------------------------------------------------------------
+
+    def compare(self, sequence: int) -> tuple[partitions.Comparison, ...]:
+        """Return a checkpoint beside what Kafka has, partition by partition.
+
+        Raises:
+            UnknownCheckpoint, CheckpointNotUsable: there is none of that sequence, or it has no offsets.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        return partitions.compare(self._read(), Sequence(sequence), self._clusters)
+
+    def lag(self) -> tuple[partitions.Lag, ...]:
+        """Return how far every partition is behind the end of its log.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        return partitions.lag(self._read(), self._clusters)
+
+    def assignment(
+        self, *, members: int | None = None, assignor: Assignor | None = None
+    ) -> dict[MemberId, tuple[TopicPartition, ...]]:
+        """Return who would own what, over all groups; changes nothing.
+
+        Args:
+            members: another number of members than the spec's, for every group.
+            assignor: another one than the spec's.
+
+        Raises:
+            ConfigurationError: `members` is not positive.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        region = self._read()
+        spec = RegionSpec.from_json(region.spec.text)
+        found: dict[MemberId, tuple[TopicPartition, ...]] = {}
+        for group, rules in sorted(region.rules.groups.items()):
+            with self._clusters(spec, group) as cluster:
+                found |= preview(rules, cluster.logs.topics(), members=members, assignor=assignor)
+        return found
+
+    # -- history -------------------------------------------------------------------------------------------------
+
+    def events(self, after: int = 0, limit: int = 1000) -> tuple[Event, ...]:
+        """Return up to `limit` events after that number, in commit order."""
+        return self._store.events(self.name, EventNumber(after), limit)
+
+    def counter(self) -> int:
+        """Return the number of the newest event."""
+        return self._read().counter
+
+    def newest_events(self, count: int) -> tuple[Event, ...]:
+        """Return the last `count` events, in commit order."""
+        return self.events(max(self.counter() - count, 0), count)
+
+    def follow(self, after: int = 0) -> Iterator[Event]:
+        """Yield every event after that number, and go on yielding as more happen; the caller ends it."""
+        seen = EventNumber(after)
+        while True:
+            for event in self._store.events(self.name, seen):
+                yield event
+                seen = event.number
+            self._store.wait(self.name, seen, FOLLOW)
+
+    def verify(self) -> Verdict:
+        """Judge the region's whole history by the invariants; events and ledger are read at one moment."""
+        return Verdict.of(self.name, self._store.history(self.name))
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> StoredRegion:
+        return self._store.read(self.name)[0]
+
+    def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
+        known = require_checkpoint(self._read(), Sequence(sequence)).sequence
+        return CheckpointView.of(self._store.pin(self.name, known, label, reason), known)
+
+    def _own(self, spec: RegionSpec) -> RegionSpec:
+        if spec.region != self.name:
+            raise ConfigurationError(f"the spec is of region {spec.region}, this is {self.name}")
+        return spec

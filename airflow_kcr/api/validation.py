@@ -1,0 +1,175 @@
+"""Membership validation against the real world: reads what the checks need, and tells the store of outsiders.
+
+A look changes nothing; `report` gives what was seen to the store, whose rules halt, hold or warn. Members do both, a
+person who only asks does the first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+from airflow_kcr.api.clusters import Cluster
+from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, CredentialsRefused
+from airflow_kcr.kafka_settings import resolve_environment
+from airflow_kcr.protocol.evidence import Check, Evidence, Roster
+from airflow_kcr.protocol.group_checks import outsiders_in
+from airflow_kcr.protocol.group_members import GroupSeen, Outsider
+from airflow_kcr.protocol.membership_checks import is_all_right, judge
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.regions import RegionStore
+
+T = TypeVar("T")
+
+
+class GroupReader(Cluster, Protocol):
+    """One Kafka cluster, as validation sees it. Calls block, each under a deadline."""
+
+    def describe(self, group: GroupId) -> GroupSeen:
+        """Return the group as its coordinator describes it; one that does not exist is `dead`.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
+
+GroupReaders: TypeAlias = Callable[[RegionSpec, GroupId], AbstractContextManager[GroupReader]]
+"""Opens the cluster of one of a region's groups, for as long as the context lasts."""
+
+
+class Names(Protocol):
+    """How Kafka knows the members of a region: what their clients are configured with (`kafka.settings` is one)."""
+
+    def instance_id(self, region: RegionName, member: MemberId) -> str:
+        """Return a static member's `group.instance.id`."""
+        ...
+
+    def client_id(self, region: RegionName, member: MemberId, prefix: str = ...) -> str:
+        """Return a member's `client.id`; `prefix` is the user's own, where there is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What one look at a region's groups has found."""
+
+    checks: tuple[Check, ...]
+    outsiders: Mapping[GroupId, tuple[Outsider, ...]]
+    """Of each group that could be described; empty: it is clean."""
+
+    @property
+    def is_all_right(self) -> bool:
+        """Whether nothing failed and nothing remained unknown."""
+        return is_all_right(self.checks)
+
+
+def validate(
+    store: RegionStore,
+    name: RegionName,
+    readers: GroupReaders,
+    names: Names,
+    groups: Collection[GroupId] | None = None,
+) -> Validation:
+    """Look at a region's groups, changing nothing.
+
+    Args:
+        store: where the region is.
+        name: the region's.
+        readers: how Kafka is reached.
+        names: how Kafka knows its members.
+        groups: which of its groups; None: all.
+
+    Raises:
+        UnknownRegion: there is no such region.
+        ConfigurationError: it has no group of that name.
+        BrokerUnavailable, CredentialsRefused: a cluster can't be reached, or lets nobody in.
+    """
+    region, now = store.read(name)
+    spec = RegionSpec.from_json(region.spec.text)
+    found = [gather(region, spec, group, readers, names) for group in _chosen(region, groups)]
+    # The region is read again: what has changed meanwhile would otherwise be held against it.
+    region, now = store.read(name)
+    checks = [check for evidence in found for check in judge(region, now, evidence)]
+    seen = {e.group: outsiders_in(e) for e in found if e.described is not None}
+    return Validation(checks=tuple(checks), outsiders=seen)
+
+
+def report(store: RegionStore, name: RegionName, validation: Validation) -> StoredRegion:
+    """Tell the store who was found in the groups, nobody included; the region halts, holds, goes on or warns."""
+    return store.report_groups(name, validation.outsiders)
+
+
+def gather(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: GroupReaders, names: Names) -> Evidence:
+    """Return what Kafka says about one group; a call that is refused or unanswered is noted, the others go on.
+
+    Raises:
+        BrokerUnavailable, CredentialsRefused: the cluster as a whole can't be reached, or lets nobody in.
+    """
+    rules = region.rules.groups[group]
+    with readers(spec, group) as cluster:
+        topics = cluster.logs.topics()
+        there = [
+            GroupPartition(group, t, n) for t, count in topics.items() if rules.subscribes(t) for n in range(count)
+        ]
+        calls = _Calls()
+        described = calls.asked(f"describe group {group}", lambda: cluster.describe(group))
+        bounds = calls.asked(f"read the logs of group {group}", lambda: cluster.logs.bounds(there))
+        held = calls.asked(f"read the committed offsets of group {group}", lambda: cluster.committed(group, there))
+    return Evidence(
+        rules=rules,
+        roster=roster(region, spec, group, names),
+        described=described,
+        topics=topics,
+        bounds=bounds,
+        committed=None if held is None else {p: row.offset for p, row in held.items()},
+        refused=tuple(calls.refused),
+        silent=tuple(calls.silent),
+    )
+
+
+def roster(region: StoredRegion, spec: RegionSpec, group: GroupId, names: Names) -> Roster:
+    """Return by which names Kafka knows a group's members: those of the spec, and those that ever were.
+
+    Raises:
+        ConfigurationError: the user's `client.id` refers to a variable that is not set here.
+    """
+    members = {MemberId(group, n) for n in range(region.rules.groups[group].members)}
+    members |= {m for m in region.members if m.group == group}
+    settings, _ = spec.cluster_of(group)
+    own = {name: value for name, value in (settings or {}).items() if name == "client.id"}
+    prefix = tuple(resolve_environment(own, os.environ).values())
+    return Roster(
+        instance_ids={names.instance_id(region.name, m): m for m in members},
+        client_ids={names.client_id(region.name, m, *prefix): m for m in members},
+    )
+
+
+class _Calls:
+    """Calls to Kafka that may fail one by one, and why they did."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+        self.silent: list[str] = []
+
+    def asked(self, what: str, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except CredentialsRefused as error:
+            self.refused.append(f"Kafka does not allow to {what}: {error.message}")
+        except BrokerUnavailable as error:
+            self.silent.append(f"{what}: {error.message}")
+        return None
+
+
+def _chosen(region: StoredRegion, groups: Collection[GroupId] | None) -> tuple[GroupId, ...]:
+    known = region.rules.groups.keys()
+    strange = sorted(set(groups or ()) - known)
+    if strange:
+        raise ConfigurationError(f"region {region.name} has no group {strange[0]}; it has: {', '.join(sorted(known))}")
+    return tuple(sorted(known if groups is None else groups))

@@ -1,0 +1,209 @@
+"""What the API answers about a region and its members, as values that render to JSON (interfaces.md).
+
+A view is made from one reading of the store, so all of it is of one moment. What has a name in the JSON has it here;
+the rest is for people and stays out of the JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from airflow_kcr.protocol.instants import format_instant
+from airflow_kcr.protocol.member.state import State
+from airflow_kcr.protocol.region import path
+from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import is_live, live_members
+from airflow_kcr.protocol.values import MemberId, Sequence, TopicPartition
+
+
+def instant(moment: datetime | None) -> str | None:
+    """Return an instant as JSON has it."""
+    return None if moment is None else format_instant(moment)
+
+
+def last_complete(region: StoredRegion) -> Sequence | None:
+    """Return the newest complete cut on the path; None: there is none."""
+    cuts = path.on_path(region)
+    return cuts[-1].sequence if cuts else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """One member, as the store knows it: what it claims, and whether it lives."""
+
+    member: MemberId
+    incarnation: int
+    """0: it was never there."""
+
+    state: State
+    alive: bool
+    """Whether it holds a lease."""
+
+    partitions: tuple[TopicPartition, ...]
+    label: str = ""
+    """Host, process and application."""
+
+    lease_until: datetime | None = None
+
+    @classmethod
+    def of(cls, region: StoredRegion, now: datetime, member: MemberId) -> Self:
+        """Return a member of a region, there or not."""
+        row, lease = region.members.get(member), region.leases.get(member)
+        return cls(
+            member=member,
+            incarnation=0 if row is None else row.incarnation,
+            state=_member_state(region, now, member),
+            alive=is_live(region, member, now),
+            partitions=tuple(p.topic_partition for p, claim in sorted(region.claims.items()) if claim.owner == member),
+            label="" if row is None else row.label,
+            lease_until=None if lease is None else lease.until,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the member as in `region show`."""
+        return {
+            "member_id": str(self.member),
+            "index": self.member.index,
+            "incarnation": self.incarnation,
+            "state": str(self.state),
+            "alive": self.alive,
+            "partitions": [[p.topic, p.partition] for p in self.partitions],
+        }
+
+
+def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> State:
+    """Return where a member stands, as far as the store can tell: what it holds for is known to itself alone."""
+    row = region.members.get(member)
+    if row is None or not is_live(region, member, now):
+        return State.CLOSED
+    if row.claimed != region.epoch:
+        return State.JOINING
+    if row.acknowledged != region.epoch:
+        return State.READY
+    approaching = region.cut is not None and region.cut.phase is CutPhase.APPROACHING
+    may_begin = region.state is RegionState.RUNNING and (region.wanted is Wanted.RUNNING or approaching)
+    return State.PROCESSING if may_begin else State.HOLDING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionSummary:
+    """One region in a line."""
+
+    region: str
+    state: str
+    wanted: str
+    epoch: int
+    lineage: int
+    last_complete: int | None
+    next_bound: datetime | None
+    members: int
+    """How many the spec asks for."""
+
+    alive: int
+    """How many hold leases."""
+
+    @classmethod
+    def of(cls, region: StoredRegion, now: datetime) -> Self:
+        """Return a region in a line."""
+        return cls(
+            region=region.name,
+            state=str(region.state),
+            wanted=str(region.wanted),
+            epoch=region.epoch,
+            lineage=region.lineage,
+            last_complete=last_complete(region),
+            next_bound=region.next_bound,
+            members=sum(group.members for group in region.rules.groups.values()),
+            alive=len(live_members(region, now)),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the region as in `region list`."""
+        return {
+            "region": self.region,
+            "state": self.state,
+            "wanted": self.wanted,
+            "epoch": self.epoch,
+            "lineage": self.lineage,
+            "last_complete": self.last_complete,
+            "next_bound": instant(self.next_bound),
+            "members": self.members,
+            "alive": self.alive,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionView:
+    """One region with its members."""
+
+    region: str
+    state: str
+    wanted: str
+    epoch: int
+    lineage: int
+    next_sequence: int
+    base: int | None
+    last_complete: int | None
+    next_bound: datetime | None
+    groups: tuple[tuple[str, tuple[MemberView, ...]], ...]
+    """Group ids, each with its members; those that the spec has no place for only while they live."""
+
+    halted: str = ""
+    """Why it is halted, and what a person can do."""
+
+    note: str = ""
+    """What else a person should know."""
+
+    @classmethod
+    def of(cls, region: StoredRegion, now: datetime) -> Self:
+        """Return a region as it was read."""
+        halt = region.halt
+        waits = region.next_spec is not None
+        return cls(
+            region=region.name,
+            state=str(region.state),
+            wanted=str(region.wanted),
+            epoch=region.epoch,
+            lineage=region.lineage,
+            next_sequence=region.next_sequence,
+            base=region.base,
+            last_complete=last_complete(region),
+            next_bound=region.next_bound,
+            groups=tuple(
+                (group, tuple(MemberView.of(region, now, member) for member in _members(region, now, group)))
+                for group in sorted({*region.rules.groups, *(m.group for m in live_members(region, now))})
+            ),
+            halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
+            note="a changed spec takes effect at the next cut, with a restart of the members" if waits else "",
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the region as in `region show`."""
+        return {
+            "region": self.region,
+            "state": self.state,
+            "wanted": self.wanted,
+            "epoch": self.epoch,
+            "lineage": self.lineage,
+            "next_sequence": self.next_sequence,
+            "base": self.base,
+            "last_complete": self.last_complete,
+            "next_bound": instant(self.next_bound),
+            "groups": [
+                {"group_id": group, "members": [member.to_json() for member in members]}
+                for group, members in self.groups
+            ],
+        }
+
+
+def _members(region: StoredRegion, now: datetime, group: str) -> list[MemberId]:
+    asked = {m for m in expected_members(region) if m.group == group}
+    return sorted(asked | {m for m in live_members(region, now) if m.group == group})
+
+
+def expected_members(region: StoredRegion) -> tuple[MemberId, ...]:
+    """Return every member that the spec in force asks for."""
+    return tuple(MemberId(g, i) for g, rules in sorted(region.rules.groups.items()) for i in range(rules.members))

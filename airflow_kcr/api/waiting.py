@@ -1,0 +1,125 @@
+"""Waiting for a region, with a deadline, and with progress that names who is missing.
+
+A notification only shortens the wait: the row is read again, at least once a second, because the end of a batch moves
+no counter. Whoever waits also does what is due in the region, as nobody else may be there to do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import monotonic, sleep
+from typing import Final, TypeAlias
+
+from airflow_kcr.api.goals import Goal
+from airflow_kcr.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable, TimedOut
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.store.regions import RegionStore
+
+DEFAULT_TIMEOUT: Final = timedelta(minutes=10)
+"""How long to wait where nobody says: longer than a drain and an attempt of a reset together, at their defaults."""
+
+LOOK: Final = timedelta(seconds=1)
+"""How often the region is read while nothing is heard of it."""
+
+STORE_AWAY: Final = timedelta(seconds=30)
+"""How long a store may be away while somebody waits, before that is the answer."""
+
+_AWAY: Final = (StoreUnavailable, StoreBusy, OutcomeUnknown)
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a wait has come."""
+
+    what: str
+    waited: timedelta
+    state: str
+    """The region's; empty while the store is away."""
+
+    missing: tuple[str, ...]
+    """Who or what is missing, by name."""
+
+    def __str__(self) -> str:
+        named = "; ".join(self.missing[:_NAMED])
+        more = f"; and {len(self.missing) - _NAMED} more" if len(self.missing) > _NAMED else ""
+        state = f", which is {self.state}" if self.state else ""
+        return f"waiting for {self.what}{state}{': ' if named else ''}{named}{more}"
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+"""Hears of every look at the region; may raise, which ends the wait and nothing else."""
+
+
+def silent(progress: Progress) -> None:
+    """Say nothing."""
+
+
+def wait_for(
+    store: RegionStore, name: RegionName, goal: Goal, *, timeout: timedelta, on_progress: OnProgress = silent
+) -> tuple[StoredRegion, datetime]:
+    """Return the region as it was when the goal was reached, and the store's clock then.
+
+    Args:
+        store: the region's store.
+        name: the region.
+        goal: what to wait for.
+        timeout: how long; 0 looks once.
+        on_progress: hears of every look.
+
+    Raises:
+        TimedOut: it was not reached in time; the message names who is missing.
+        StoreError: the store was away for too long.
+        RefusedError: the goal can't be reached any more.
+    """
+    began = monotonic()
+    last_answer = began
+    while True:
+        try:
+            region, now = _settled(store, name)
+            last_answer = monotonic()
+        except _AWAY as error:
+            _go_on_without(error, began, last_answer, timeout)
+            waited = timedelta(seconds=monotonic() - began)
+            on_progress(Progress(what="the store", waited=waited, state="", missing=(error.message,)))
+            sleep(LOOK.total_seconds())
+            continue
+        if goal.is_reached(region, now):
+            return region, now
+        waited = timedelta(seconds=monotonic() - began)
+        progress = Progress(
+            what=f"{name}: {goal.what}",
+            waited=waited,
+            state=str(region.state),
+            missing=tuple(goal.missing(region, now)),
+        )
+        left = timeout - waited
+        if left <= timedelta(0):
+            raise TimedOut(f"gave up after {_seconds(timeout)} {progress}; nothing was undone, wait again if you like")
+        on_progress(progress)
+        # What was done between the look and now is heard of at once; whatever goes wrong is met by the next look.
+        store.wait(name, region.counter, min(left, LOOK))
+
+
+def _settled(store: RegionStore, name: RegionName) -> tuple[StoredRegion, datetime]:
+    """Return the region after whatever is due in it."""
+    region, now = store.read(name)
+    if region.due_at is None or region.due_at > now:
+        return region, now
+    store.settle(name)
+    return store.read(name)
+
+
+def _go_on_without(error: StoreError, began: float, last_answer: float, timeout: timedelta) -> None:
+    """Raise the store's error where there never was an answer, or none for too long."""
+    now = monotonic()
+    away = timedelta(seconds=now - last_answer)
+    if last_answer == began or away > STORE_AWAY or timedelta(seconds=now - began) >= timeout:
+        raise error
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():g} s"

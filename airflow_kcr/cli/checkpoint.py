@@ -1,0 +1,165 @@
+"""`kcr checkpoint`: the checkpoints of a region, and how Kafka compares with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from airflow_kcr.cli.options import Checkpoint, Name, Output, Url
+from airflow_kcr.cli.output import Answer, show
+from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.session import region_of
+
+if TYPE_CHECKING:
+    from airflow_kcr.api import CheckpointView
+
+app = typer.Typer(
+    name="checkpoint",
+    help="Look at checkpoints, keep them, forget them, compare them with Kafka.",
+    no_args_is_help=True,
+)
+
+LISTED: Final = (
+    "sequence",
+    "lineage",
+    "state",
+    "purpose",
+    "bound",
+    "inexact",
+    "committed",
+    "on_path",
+    "opened_at",
+    "ended_at",
+    "published_at",
+    "pinned_as",
+    "kept_because",
+)
+_TABLE: Final = ("sequence", "lineage", "state", "purpose", "bound", "committed", "on_path", "ended_at", "kept_because")
+OFFSETS: Final = ("group", "topic", "partition", "offset", "committed")
+COMPARED: Final = ("group", "topic", "partition", "offset", "committed", "log_start", "log_end", "finding")
+_NUMBERS: Final = frozenset({"sequence", "lineage", "partition", "offset", "committed", "log_start", "log_end"})
+
+
+@app.command("list")
+@reported
+def list_(name: Name, store: Url, output: Output = None) -> None:
+    """List the checkpoints that the store remembers, oldest first.
+
+    Example: kcr checkpoint list flights
+    """
+    with region_of(name, store) as region:
+        rows = [summary.to_json() for summary in region.checkpoints()]
+    answer = Answer(
+        document=rows,
+        columns=LISTED,
+        table=_TABLE,
+        rows=rows,
+        numbers=frozenset({"sequence", "lineage"}),
+        empty=f"region {name} has no checkpoint yet; `kcr region drain {name}` asks for one",
+    )
+    show(answer, output)
+
+
+@app.command("show")
+@reported
+def show_(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
+    """Show one checkpoint: for each partition its offset, and what Kafka holds since it was committed.
+
+    Example: kcr checkpoint show flights 12
+    """
+    with region_of(name, store) as region:
+        show(_shown(region.checkpoint(sequence)), output)
+
+
+@app.command()
+@reported
+def pin(
+    name: Name,
+    sequence: Checkpoint,
+    store: Url,
+    label: Annotated[str, typer.Option(help="What it is kept for, in a word.")] = "pinned",
+    reason: Annotated[str, typer.Option(help="Why, in a sentence.", show_default=False)] = "",
+    output: Output = None,
+) -> None:
+    """Keep a checkpoint: retirement leaves it until it is unpinned.
+
+    Example: kcr checkpoint pin flights 12 --label before-upgrade
+    """
+    with region_of(name, store) as region:
+        show(_shown(region.pin(sequence, label, reason)), output)
+
+
+@app.command()
+@reported
+def unpin(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
+    """Let retirement have a checkpoint again.
+
+    Example: kcr checkpoint unpin flights 12
+    """
+    with region_of(name, store) as region:
+        show(_shown(region.unpin(sequence)), output)
+
+
+@app.command()
+@reported
+def retire(name: Name, store: Url, output: Output = None) -> None:
+    """Forget the offsets of checkpoints that the spec's retention no longer keeps; regions do it by themselves too.
+
+    Never the base or what it was built from, the newest usable one, one that is unpublished or pinned, or one that a
+    reset goes to.
+
+    Example: kcr checkpoint retire flights
+    """
+    with region_of(name, store) as region:
+        gone = list(region.retire())
+    answer = Answer(
+        document={"region": name, "retired": gone},
+        columns=("sequence",),
+        rows=[{"sequence": sequence} for sequence in gone],
+        numbers=frozenset({"sequence"}),
+        empty="nothing is due",
+    )
+    show(answer, output)
+
+
+@app.command()
+@reported
+def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
+    """Hold a checkpoint against Kafka: committed offsets, start and end of each log.
+
+    The finding of each partition: equal, kafka_ahead or kafka_behind (the group's committed offset), not_committed;
+    overtaken (retention has deleted what a reset to it would read), beyond_end, no_log.
+
+    Example: kcr checkpoint compare flights 12
+    """
+    with region_of(name, store) as region:
+        rows = [row.to_json() for row in region.compare(sequence)]
+    show(Answer(document=rows, columns=COMPARED, rows=rows, numbers=_NUMBERS), output)
+
+
+def _shown(view: CheckpointView) -> Answer:
+    row, requester = view.checkpoint, view.requester
+    document = view.to_json()
+    asked = f"{requester.dag_id}/{requester.run_id}" if requester.dag_id else requester.who
+    why = "; ".join(f"{partition}: {text}" for partition, text in sorted(row.inexact.items()))
+    facts = {name: value for name, value in document.items() if name not in {"offsets", "requested_by", "inexact"}}
+    rows = [
+        {"group": p.group, "topic": p.topic, "partition": p.partition, "offset": o, "committed": view.echoes.get(p)}
+        for p, o in view.offsets.items()
+    ]
+    return Answer(
+        document=document,
+        columns=OFFSETS,
+        rows=rows,
+        facts=facts
+        | {
+            "committed": str(row.committed) if row.is_complete else None,
+            "requested_by": asked,
+            "pinned_as": row.pinned_as,
+            "inexact": why,
+            "aborted": row.abort_reason,
+            "waits_for": "; ".join(view.lacking),
+        },
+        numbers=_NUMBERS,
+    )

@@ -1,0 +1,122 @@
+"""`kcr group`: the consumer groups of a region."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_kcr.cli import group_validate
+from airflow_kcr.cli.options import Output, complete_regions
+from airflow_kcr.cli.output import Answer, show
+from airflow_kcr.cli.region_answers import compact
+from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.session import region_of
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.assignors import assignment_from_json
+from airflow_kcr.protocol.rules import Assignor
+from airflow_kcr.protocol.values import TopicName, TopicPartition
+
+app = typer.Typer(name="group", help="Look at the consumer groups of a region.", no_args_is_help=True)
+app.command()(group_validate.validate)
+
+
+@app.command()
+@reported
+def assignment(
+    region: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[REGION]",
+            help="A region, whose topics are asked of Kafka.",
+            show_default=False,
+            autocompletion=complete_regions,
+        ),
+    ] = None,
+    input_: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help='Members and topics instead, as JSON: {"members": {"C0": ["t0"]}, "topics": {"t0": 3}}; '
+            "- reads standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    assignor: Annotated[
+        Assignor | None,
+        typer.Option(help="Another assignor than the spec's; with --input it is needed.", show_default=False),
+    ] = None,
+    members: Annotated[
+        int | None,
+        typer.Option(min=1, help="Another number of members than the spec's, for every group.", show_default=False),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            envvar="KCR_STORE_URL",
+            metavar="URL",
+            help="The region store; only where a REGION is named.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Show who would own what, before scaling; nothing is changed.
+
+    Example: kcr group assignment flights --members 5
+
+    Example: kcr group assignment --input members.json --assignor roundrobin
+    """
+    if (region is None) == (input_ is None):
+        raise typer.BadParameter("name either a REGION or --input FILE", param_hint="REGION")
+    if region is not None:
+        show(_answer(_of_region(region, store or "", members, assignor)), output)
+        return
+    if assignor is None or members is not None:
+        raise typer.BadParameter("--input needs --assignor, and says itself which members there are")
+    show(_answer(assignment_from_json(_document(str(input_)), assignor)), output)
+
+
+def _of_region(
+    name: str, store: str, members: int | None, assignor: Assignor | None
+) -> dict[str, list[list[str | int]]]:
+    with region_of(name, store) as region:
+        found = region.assignment(members=members, assignor=assignor)
+    return {str(member): [[p.topic, p.partition] for p in owned] for member, owned in found.items()}
+
+
+def _document(file: str) -> object:
+    try:
+        return json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{file} is not UTF-8: byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(f"{file}, line {error.lineno}, is not JSON: {error.msg}") from None
+
+
+def _answer(document: dict[str, list[list[str | int]]]) -> Answer:
+    owned = {
+        member: [TopicPartition(TopicName(str(topic)), int(number)) for topic, number in listed]
+        for member, listed in document.items()
+    }
+    return Answer(
+        document=document,
+        columns=("member", "topic", "partition"),
+        rows=[
+            {"member": member, "topic": p.topic, "partition": p.partition}
+            for member, listed in owned.items()
+            for p in listed
+        ],
+        table=("member", "count", "partitions"),
+        table_rows=[
+            {"member": member, "count": len(listed), "partitions": compact(listed)} for member, listed in owned.items()
+        ],
+        numbers=frozenset({"count"}),
+    )

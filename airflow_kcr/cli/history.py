@@ -1,0 +1,152 @@
+"""`kcr lag`, `kcr events` and `kcr verify`: how far a region is, what happened to it, whether all of that was right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from airflow_kcr.cli.options import Format, Name, Output, Url
+from airflow_kcr.cli.output import Answer, chosen, csv_line, show, show_line
+from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.session import region_of
+
+if TYPE_CHECKING:
+    from airflow_kcr.api import Region
+    from airflow_kcr.protocol.region.events import Event
+
+LAG: Final = ("group", "topic", "partition", "position", "committed", "log_start", "log_end", "lag", "member_id")
+EVENT: Final = ("number", "at", "epoch", "lineage", "kind", "what")
+_BRIEF: Final = 160
+
+
+@reported
+def lag(name: Name, store: Url, output: Output = None) -> None:
+    """Show how far each partition is behind: position, Kafka's committed offset, start and end of the log.
+
+    The lag counts from the position, the next offset to process; committed moves only at cuts.
+
+    Example: kcr lag flights
+    """
+    with region_of(name, store) as region:
+        rows = [row.to_json() for row in region.lag()]
+    answer = Answer(
+        document=rows,
+        columns=LAG,
+        rows=rows,
+        numbers=frozenset({"partition", "position", "committed", "log_start", "log_end", "lag"}),
+        empty=f"region {name} has no partition yet: none of its topics exists",
+    )
+    show(answer, output)
+
+
+@reported
+def events(
+    name: Name,
+    store: Url,
+    last: Annotated[
+        int | None, typer.Option("--last", "-n", min=0, help="The newest so many.", show_default="50")
+    ] = None,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="Those after this number instead; 0: all.", show_default=False)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as more happen, until Ctrl-C; JSON is then one event a line.")
+    ] = False,
+    output: Output = None,
+) -> None:
+    """Show what happened to a region, in the order in which it was decided.
+
+    Example: kcr events flights --follow
+    """
+    if last is not None and after is not None:
+        raise typer.BadParameter("--last and --after exclude each other")
+    with region_of(name, store) as region:
+        if follow:
+            _follow(region, _first(region, last, after), chosen(output))
+            return
+        found = _all_after(region, _first(region, last, after))
+    rows = [_row(event) for event in found]
+    answer = Answer(
+        document=[_json(event) for event in found],
+        columns=EVENT,
+        rows=rows,
+        numbers=frozenset({"number", "epoch", "lineage"}),
+        empty="nothing happened",
+    )
+    show(answer, output)
+
+
+def _first(region: Region, last: int | None, after: int | None) -> int:
+    if after is not None:
+        return after
+    newest = region.newest_events(50 if last is None else last)
+    return newest[0].number - 1 if newest else region.counter()
+
+
+def _all_after(region: Region, after: int) -> list[Event]:
+    found: list[Event] = []
+    while page := region.events(after):
+        found += page
+        after = page[-1].number
+    return found
+
+
+def _follow(region: Region, after: int, output: Format) -> None:
+    """Write events as they happen; Ctrl-C is how this ends."""
+    if output is Format.CSV:
+        typer.echo(csv_line(EVENT))
+    for event in region.follow(after):
+        if output is Format.JSON:
+            show_line(_json(event))
+        else:
+            row = _row(event)
+            typer.echo(csv_line([row[column] for column in EVENT]) if output is Format.CSV else _line(row))
+
+
+def _line(row: Mapping[str, object]) -> str:
+    return f"{row['number']:>6}  {row['at']}  epoch {row['epoch']}  {row['kind']}  {row['what']}".rstrip()
+
+
+def _json(event: Event) -> dict[str, object]:
+    from airflow_kcr.api.history import event_to_json
+
+    return event_to_json(event)
+
+
+def _row(event: Event) -> dict[str, object]:
+    from airflow_kcr.api.history import brief
+
+    document = _json(event)
+    return {**document, "what": brief(event, _BRIEF)}
+
+
+@reported
+def verify(name: Name, store: Url, output: Output = None) -> None:
+    """Judge a region's whole history by the invariants; exit status 1 where it contradicts one.
+
+    Events and ledger are read as of one moment, so the region may go on meanwhile.
+
+    Example: kcr verify flights
+    """
+    with region_of(name, store) as region:
+        verdict = region.verify()
+    rows = [
+        {"invariant": v.invariant, "detail": v.detail, "events": " ".join(map(str, v.events))}
+        for v in verdict.violations
+    ]
+    answer = Answer(
+        document=verdict.to_json(),
+        columns=("invariant", "detail", "events"),
+        rows=rows,
+        facts={
+            "region": name,
+            "checked_events": len(verdict.history.events),
+            "checked_batches": len(verdict.history.batches),
+            "verdict": f"{len(rows)} violation(s)" if rows else "consistent",
+        },
+    )
+    show(answer, output)
+    if rows:
+        raise typer.Exit(1)

@@ -1,0 +1,127 @@
+"""`kcr member`: hosts members of a group in this process's Spark application."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from airflow_kcr.cli.options import Name, Url
+from airflow_kcr.cli.reporting import reported
+
+app = typer.Typer(name="member", help="Members: the consumers of a region's groups.", no_args_is_help=True)
+
+
+def _indexes(text: str) -> str:
+    """Refuse what is no list of indexes, before anything is opened."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len({int(part) for part in parts}) < len(parts):
+        raise typer.BadParameter("write one index, or several with commas, each once: 0 or 0,1,2")
+    return text
+
+
+def _setting(text: str) -> str:
+    name, equals, _ = text.partition("=")
+    if not equals or not name.strip():
+        raise typer.BadParameter(f"{name!r} has no value; write NAME=VALUE")
+    return text
+
+
+def _settings_given(texts: list[str] | None) -> list[str] | None:
+    return texts and [_setting(text) for text in texts]
+
+
+def _settings(texts: list[str] | None) -> dict[str, str]:
+    return {name.strip(): value for name, _, value in (text.partition("=") for text in texts or [])}
+
+
+Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="The consumer group, by its group id.")]
+Index = Annotated[
+    str,
+    typer.Option(
+        "--index",
+        metavar="N[,N…]",
+        help="Which of the group's members, from 0; several share this process and its Spark application.",
+        callback=_indexes,
+    ),
+]
+Takeover = Annotated[
+    bool,
+    typer.Option("--takeover", help="Supersede a process that holds an index already, once it is not draining."),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Spark's master, local[2] or spark://HOST:PORT. Without it: as spark-submit says, else local."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        metavar="NAME=VALUE",
+        help="A setting of Spark; may be repeated.",
+        callback=_settings_given,
+    ),
+]
+Reading = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--read-option",
+        metavar="NAME=VALUE",
+        help="An option of Spark's Kafka connector, as kafka.max.poll.records=2000; may be repeated.",
+        callback=_settings_given,
+    ),
+]
+Jars = Annotated[
+    str | None,
+    typer.Option(help="Jars with Spark's Kafka connector, by commas; without them it is resolved by its coordinate."),
+]
+Connector = Annotated[str | None, typer.Option(help="The connector's Maven coordinate, where it is resolved.")]
+
+
+@app.command()
+@reported
+def run(  # noqa: PLR0913 (options are named where they are used)
+    region: Name,
+    group: Group,
+    index: Index,
+    store: Url,
+    takeover: Takeover = False,
+    master: Master = None,
+    conf: Conf = None,
+    read_option: Reading = None,
+    jars: Jars = None,
+    connector: Connector = None,
+) -> None:
+    """Host members until the region stops, or until Ctrl-C or SIGTERM.
+
+    Everything that can be wrong is looked at first: the store, the index, the pipeline, Kafka and the group. A stopped
+    region is started. Ctrl-C and SIGTERM end the process within the close time (10 s): the batch is finished or
+    cancelled, and a static member's partitions wait for it until its session is over.
+
+    The same command is what spark-submit starts: spark-submit … airflow_kcr/__main__.py member run …
+
+    Example: kcr member run flights --group flights-etl --index 0,1,2 --master 'local[2]'
+    """
+    from airflow_kcr.api.opening import opened
+    from airflow_kcr.protocol.values import group_id, region_name
+    from airflow_kcr.spark.application import MemberRun
+    from airflow_kcr.spark.process import run_members
+    from airflow_kcr.spark.session import CONNECTOR, SparkSettings
+
+    settings = SparkSettings(
+        app_name=f"kcr {region} {group} {index}",
+        master=master,
+        conf=_settings(conf),
+        connector=connector or CONNECTOR,
+        jars=tuple(part for part in (jars or "").split(",") if part),
+    )
+    wanted = MemberRun(
+        region=region_name(region),
+        group=group_id(group),
+        indexes=tuple(int(part) for part in index.split(",")),
+        takeover=takeover,
+        spark=settings,
+        reading=_settings(read_option),
+    )
+    with opened(store) as opened_store:
+        run_members(opened_store, wanted)

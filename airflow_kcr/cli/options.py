@@ -1,0 +1,102 @@
+"""Options and arguments that many commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.durations import parse_duration
+from airflow_kcr.protocol.instants import parse_instant
+
+TEN_MINUTES: Final = timedelta(minutes=10)
+
+
+class Format(StrEnum):
+    """How a result is written to standard output."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def duration(text: str | timedelta) -> timedelta:
+    """Return what a duration's text says; a default is one already."""
+    try:
+        return text if isinstance(text, timedelta) else parse_duration(text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(error.message) from None
+
+
+def instant(text: str) -> datetime:
+    """Return what an instant's text says."""
+    try:
+        return parse_instant(text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(error.message) from None
+
+
+def _warned_of_password(context: typer.Context, value: str) -> str:
+    """Say where a password belongs: arguments of a process can be read by everybody on its machine."""
+    source = context.get_parameter_source("store")
+    if source is not None and source.name == "COMMANDLINE" and _has_password(value):
+        typer.echo(
+            "kcr: others on this machine can read the password in --store; use KCR_STORE_URL, PGPASSWORD or a passfile",
+            err=True,
+        )
+    return value
+
+
+def _has_password(url: str) -> bool:
+    from urllib.parse import urlsplit
+
+    try:
+        return urlsplit(url).password is not None
+    except ValueError:
+        return False  # whoever opens the store says what is wrong with it
+
+
+def complete_regions(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the regions of the store whose names begin so; none where the store does not answer soon."""
+    from airflow_kcr.api.opening import names_for_completion
+
+    return [name for name in names_for_completion(context.params.get("store")) if name.startswith(incomplete)]
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="KCR_STORE_URL",
+        metavar="URL",
+        help="The region store, postgresql://USER@HOST/DATABASE. A password belongs into PGPASSWORD, a passfile or "
+        "KCR_STORE_URL.",
+        show_default=False,
+        show_envvar=True,
+        callback=_warned_of_password,
+    ),
+]
+Output = Annotated[
+    Format | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="How the result is written. Without it: a table on a terminal, JSON anywhere else.",
+        show_default=False,
+    ),
+]
+Name = Annotated[str, typer.Argument(metavar="REGION", help="The region's name.", autocompletion=complete_regions)]
+Checkpoint = Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="The checkpoint's sequence.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and show meanwhile who or what is missing.")]
+Timeout = Annotated[
+    timedelta,
+    typer.Option(
+        parser=duration,
+        metavar="DURATION",
+        help="How long to wait at most, as 5m or PT5M; needs --wait.",
+        show_default="10m",
+    ),
+]

@@ -1,0 +1,258 @@
+"""`kcr region`: what regions there are, what they are made of, and the verbs that move them."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from airflow_kcr.cli import region_answers as answers
+from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, Timeout, Url, Wait, instant
+from airflow_kcr.cli.output import note, show
+from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.session import region_of, store_of
+from airflow_kcr.cli.waiting import progress, require_wait
+
+if TYPE_CHECKING:
+    from airflow_kcr.api import Goal, Region, RegionView
+    from airflow_kcr.spec import RegionSpec
+
+app = typer.Typer(
+    name="region",
+    help="Declare regions, look at them, start, pause, drain and stop them.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+@reported
+def apply(
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="The spec, a YAML file; - reads standard input.", metavar="FILE")
+    ],
+    store: Url,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    output: Output = None,
+) -> None:
+    """Create the region of a spec, stopped; or change it.
+
+    Each changed field is listed with when it counts: at_once, or next_cut (with a restart of the members). A group's id
+    and its cluster never change in a region that exists.
+
+    Example: kcr region apply -f flights.yaml
+    """
+    spec = _spec(file)
+    with region_of(spec.region, store) as region:
+        show(answers.applied(region.compare_spec(spec) if dry_run else region.apply(spec)), output)
+
+
+def _spec(file: Path) -> RegionSpec:
+    from airflow_kcr.spec import load, parse
+
+    return parse(sys.stdin.read()) if str(file) == "-" else load(file)
+
+
+@app.command("list")
+@reported
+def list_(store: Url, output: Output = None) -> None:
+    """List the regions of the store.
+
+    Example: kcr region list -o csv
+    """
+    from airflow_kcr.api import regions
+
+    with store_of(store) as found:
+        show(answers.listed(regions(found)), output)
+
+
+@app.command("show")
+@reported
+def show_(name: Name, store: Url, output: Output = None) -> None:
+    """Show a region: its state, its newest checkpoint, its members and what each of them claims.
+
+    Example: kcr region show flights
+    """
+    with region_of(name, store) as region:
+        show(answers.shown(region.show()), output)
+
+
+@app.command()
+@reported
+def start(
+    name: Name,
+    store: Url,
+    skip_topic_check: Annotated[
+        bool, typer.Option("--skip-topic-check", help="Don't ask Kafka first whether the listed topics exist.")
+    ] = False,
+    wait: Wait = False,
+    timeout: Timeout = TEN_MINUTES,
+    output: Output = None,
+) -> None:
+    """Start a stopped or halted region; a paused one goes on.
+
+    It runs as soon as its members are there; --wait says who is missing. They are started with `kcr member run`.
+
+    Example: kcr region start flights --wait --timeout 5m
+    """
+    from airflow_kcr.api import goals
+
+    require_wait(wait, timeout)
+    with region_of(name, store) as region:
+        if not skip_topic_check:
+            for sentence in region.require_topics().values():
+                note(sentence)
+        view = region.start()
+        absent = [str(m.member) for _, members in view.groups for m in members if not m.alive]
+        if absent:
+            note(f"it runs once its members do; `kcr member run {name} --group … --index …` starts {', '.join(absent)}")
+        _show_when(region, view, goals.RUNNING if wait else None, timeout, output)
+
+
+@app.command()
+@reported
+def pause(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
+    """Pause: batches in flight end, none begins, the members stay in their groups.
+
+    --wait returns when no batch runs any more. A cut that approaches its bound is given up.
+
+    Example: kcr region pause flights --wait
+    """
+    from airflow_kcr.api import goals
+
+    require_wait(wait, timeout)
+    with region_of(name, store) as region:
+        _show_when(region, region.pause(), goals.PAUSED if wait else None, timeout, output)
+
+
+@app.command()
+@reported
+def resume(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
+    """Let a paused region go on; a stopped or halted one is started.
+
+    Example: kcr region resume flights
+    """
+    from airflow_kcr.api import goals
+
+    require_wait(wait, timeout)
+    with region_of(name, store) as region:
+        _show_when(region, region.resume(), goals.RUNNING if wait else None, timeout, output)
+
+
+@app.command()
+@reported
+def drain(
+    name: Name,
+    store: Url,
+    until: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=instant, metavar="TIME", help="The bound: cut where its records end, as 2026-01-01T10:00:00Z."
+        ),
+    ] = None,
+    nonce: Annotated[
+        str | None,
+        typer.Option(
+            help="Names the request: asked again with it, the same cut is found instead of a second one made. "
+            "Without it, each call asks for a cut of its own."
+        ),
+    ] = None,
+    allow_inexact: Annotated[
+        bool,
+        typer.Option("--allow-inexact", help="Cut even where a partition is already past the bound."),
+    ] = False,
+    wait: Wait = False,
+    timeout: Timeout = TEN_MINUTES,
+    output: Output = None,
+) -> None:
+    """Ask for a cut; the region goes on afterwards, or stays paused.
+
+    --wait returns when the cut is published: what downstream may read is then complete. The answer names the
+    checkpoint's sequence.
+
+    Example: kcr region drain flights --nonce before-upgrade --wait
+    """
+    require_wait(wait, timeout)
+    with region_of(name, store) as region:
+        asked = region.drain(until, nonce=nonce, allow_inexact=allow_inexact)
+        if wait:
+            with progress(name) as on_progress:
+                asked = region.wait_for_cut(asked.request.nonce, timeout, on_progress)
+        show(answers.cut(asked), output)
+
+
+@app.command()
+@reported
+def stop(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
+    """Stop: a cut, published and committed to Kafka, then all members leave.
+
+    Nothing is processed twice by a stop and a later start. Without a live member, or when halted, the region is stopped
+    at once, undrained.
+
+    Example: kcr region stop flights --wait
+    """
+    from airflow_kcr.api import goals
+
+    require_wait(wait, timeout)
+    with region_of(name, store) as region:
+        _show_when(region, region.stop(), goals.STOPPED if wait else None, timeout, output)
+
+
+@app.command()
+@reported
+def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
+    """Stop without a cut: whatever runs is void at once, and the members leave.
+
+    The next start resumes at the base, the newest checkpoint: every record since is processed again (how often a record
+    may be is what each group's delivery says). Use it where a stop can't drain.
+
+    Example: kcr region kill flights --wait
+    """
+    from airflow_kcr.api import goals
+
+    require_wait(wait, timeout)
+    with region_of(name, store) as region:
+        view = region.kill()
+        base = "its start positions" if view.base is None else f"its base (sequence {view.base})"
+        note(
+            f"region {name} is killed: epoch {view.epoch} voids whatever runs, members leave by themselves, "
+            f"the next start resumes at {base}"
+        )
+        _show_when(region, view, goals.STOPPED if wait else None, timeout, output)
+
+
+@app.command()
+@reported
+def delete(
+    name: Name,
+    store: Url,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+) -> None:
+    """Forget a stopped region: its checkpoints and its history, for ever.
+
+    Kafka keeps the committed offsets of its groups, and the sinks what was written.
+
+    Example: kcr region delete flights --yes
+    """
+    with region_of(name, store) as region:
+        count = len(region.checkpoints())
+        if not yes:
+            _confirm(f"Forget region {name}, its {count} checkpoint(s) and its history, for ever?")
+        region.delete()
+        note(f"region {name} is forgotten")
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to ask: confirm with --yes", param_hint="--yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def _show_when(region: Region, view: RegionView, goal: Goal | None, timeout: Timeout, output: Output) -> None:
+    """Show the region, as it is or as it is once a goal is reached."""
+    if goal is not None:
+        with progress(region.name) as on_progress:
+            view = region.wait_for(goal, timeout, on_progress)
+    show(answers.shown(view), output)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.api import Change, Region
+from airflow_kcr.errors import ConfigurationError, GroupInOtherRegion, RegionExists
+from airflow_kcr.protocol.region.events import SpecChanged
+from airflow_kcr.spec import RegionSpec, parse
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.regions import RegionStore
+from tests.support.driver import Clock
+
+
+def spec_of(*, name: str = "flights", group: str = "g", members: int = 2, more: str = "") -> RegionSpec:
+    return parse(
+        f"region: {name}\nkafka: {{bootstrap.servers: 'localhost:9092'}}\n"
+        f"groups: [{{group_id: {group}, topics: [t], members: {members}, pipeline: 'jobs:process'}}]\n{more}"
+    )
+
+
+@pytest.fixture
+def store() -> RegionStore:
+    return RegionStore(MemoryTransactions(Clock()))
+
+
+@pytest.fixture
+def region(store: RegionStore) -> Region:
+    return Region("flights", store)
+
+
+def fields(region: Region, spec: RegionSpec) -> dict[str, str]:
+    return {d.path: str(d.takes_effect) for d in region.compare_spec(spec).differences}
+
+
+def test_a_region_is_created_once_and_stopped(region: Region) -> None:
+    assert region.apply(spec_of()).to_json() == {"region": "flights", "change": "created", "differences": []}
+    assert region.show().state == "stopped"
+    assert region.apply(spec_of()).change is Change.UNCHANGED
+
+
+def test_comparing_changes_nothing(region: Region, store: RegionStore) -> None:
+    assert region.compare_spec(spec_of()).change is Change.CREATED
+    assert store.names() == ()
+    region.apply(spec_of())
+    assert region.compare_spec(spec_of(more="max_failures: 2")).change is Change.CHANGED
+    assert region.spec().max_failures == 5
+
+
+def test_a_stopped_region_takes_everything_at_once(region: Region) -> None:
+    region.apply(spec_of())
+    applied = region.apply(spec_of(members=3, more="max_failures: 2"))
+    assert applied.to_json()["differences"] == [
+        {"field": "groups[g].members", "takes_effect": "at_once"},
+        {"field": "max_failures", "takes_effect": "at_once"},
+    ]
+    assert region.spec() == spec_of(members=3, more="max_failures: 2")
+
+
+def test_a_started_region_takes_the_rest_at_the_next_cut(region: Region) -> None:
+    region.apply(spec_of())
+    region.start()
+    changed = spec_of(members=3, more="max_failures: 2")
+    assert fields(region, changed) == {"groups[g].members": "next_cut", "max_failures": "at_once"}
+    assert region.apply(changed).change is Change.CHANGED
+    assert region.spec() == spec_of(more="max_failures: 2")
+    assert "at the next cut" in region.show().note
+    assert region.apply(changed).change is Change.UNCHANGED, "it waits already"
+
+
+def test_what_waits_can_be_taken_back(region: Region) -> None:
+    region.apply(spec_of())
+    region.start()
+    region.apply(spec_of(members=3))
+    assert region.apply(spec_of()).change is Change.CHANGED
+    assert region.show().note == ""
+
+
+def test_a_revision_is_never_used_twice(region: Region) -> None:
+    region.apply(spec_of())
+    region.start()
+    for members, failures in ((2, 2), (2, 3), (3, 4), (4, 4), (4, 5)):
+        region.apply(spec_of(members=members, more=f"max_failures: {failures}"))
+    region.kill()
+    region.start()
+    revisions = [e.body.revision for e in region.events() if isinstance(e.body, SpecChanged)]
+    assert len(revisions) == 5
+    assert [1, *revisions] == sorted({1, *revisions})
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        (spec_of(group="h"), r"groups\[h\]\.group_id"),
+        (
+            parse(spec_of().to_json_text().replace("localhost:9092", "elsewhere:9092")),
+            r"kafka\.bootstrap\.servers",
+        ),
+    ],
+    ids=["group id", "cluster"],
+)
+def test_a_group_id_and_a_cluster_never_change(region: Region, changed: RegionSpec, field: str) -> None:
+    region.apply(spec_of())
+    with pytest.raises(RegionExists, match=f"{field}.*make another region"):
+        region.apply(changed)
+    assert region.spec() == spec_of()
+
+
+def test_a_group_is_in_one_region(region: Region, store: RegionStore) -> None:
+    region.apply(spec_of())
+    with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
+        Region("seats", store).apply(spec_of(name="seats"))
+
+
+def test_a_spec_of_another_region_is_not_taken(region: Region) -> None:
+    with pytest.raises(ConfigurationError, match="region seats, this is flights"):
+        region.apply(spec_of(name="seats"))

@@ -1,0 +1,133 @@
+"""Lag, comparison and preview: a region beside what a cluster says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.api.clusters import client_settings
+from airflow_kcr.errors import BrokerUnavailable, CheckpointNotUsable, ConfigurationError, UnknownTopics
+from airflow_kcr.protocol.rules import Assignor
+from airflow_kcr.protocol.values import GroupId, TopicName
+from airflow_kcr.spec import parse
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster, live_region
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def driver(database_url: str) -> Iterator[Driver]:
+    with live_region(database_url) as driver:
+        yield driver
+
+
+@pytest.fixture
+def region(driver: Driver, cluster: FakeCluster) -> Region:
+    return Region(driver.name, driver.store, clusters=cluster.clusters)
+
+
+def test_lag_is_what_is_left_from_the_position_to_the_end(driver: Driver, region: Region, cluster: FakeCluster) -> None:
+    driver.up()
+    driver.process()
+    cluster.ends = {0: 700}
+    cluster.held = {driver.partition(0): 4}
+    rows = [row.to_json() for row in region.lag()]
+    assert rows[0] == {
+        "group": "g",
+        "topic": "t",
+        "partition": 0,
+        "position": 10,
+        "committed": 4,
+        "log_start": 0,
+        "log_end": 700,
+        "lag": 690,
+        "member_id": "g[0]",
+    }
+    assert [(row["partition"], row["committed"], row["lag"], row["member_id"]) for row in rows[1:]] == [
+        (1, None, 990, "g[0]"),
+        (2, None, 990, "g[1]"),
+        (3, None, 990, "g[1]"),
+    ]
+
+
+def test_partitions_that_nobody_has_claimed_yet_are_in_it(driver: Driver, region: Region, cluster: FakeCluster) -> None:
+    assert [(row.position, row.log_end, row.lag, row.member) for row in region.lag()] == [(None, 1_000, None, None)] * 4
+    driver.up()
+    cluster.counts = {TopicName("t"): 5, TopicName("other"): 3}
+    assert [row.partition.partition for row in region.lag()] == [0, 1, 2, 3, 4]
+
+
+def test_a_partition_that_kafka_has_no_more_is_still_shown(
+    driver: Driver, region: Region, cluster: FakeCluster
+) -> None:
+    driver.up()
+    cluster.counts = {}
+    assert [(row.position, row.log_end, row.lag) for row in region.lag()] == [(0, None, None)] * 4
+
+
+def test_a_checkpoint_is_held_against_kafka(driver: Driver, region: Region, cluster: FakeCluster) -> None:
+    driver.up()
+    driver.process(width=100)
+    driver.cut("n")
+    found = {}
+    for held in ({0: 100, 1: 120, 2: 80}, {}):
+        cluster.held = {driver.partition(n): o for n, o in held.items()}
+        found[len(held)] = [row.to_json()["finding"] for row in region.compare(2)]
+    assert found[3] == ["equal", "kafka_ahead", "kafka_behind", "not_committed"]
+    cluster.starts, cluster.ends, cluster.counts = {0: 101}, {1: 99}, {TopicName("t"): 3}
+    assert [str(row.finding) for row in region.compare(2)] == ["overtaken", "beyond_end", "not_committed", "no_log"]
+    assert region.compare(2)[0].to_json() == {
+        "group": "g",
+        "topic": "t",
+        "partition": 0,
+        "offset": 100,
+        "committed": None,
+        "log_start": 101,
+        "log_end": 1_000,
+        "finding": "overtaken",
+    }
+
+
+def test_an_open_checkpoint_can_not_be_compared(driver: Driver, region: Region) -> None:
+    driver.up()
+    driver.request_cut("n")
+    with pytest.raises(CheckpointNotUsable, match="is open"):
+        region.compare(2)
+
+
+def test_an_assignment_is_previewed_for_another_number_of_members(region: Region) -> None:
+    def dealt(**changed: object) -> dict[str, list[int]]:
+        found = region.assignment(**changed)  # type: ignore[arg-type]
+        return {str(member): [p.partition for p in owned] for member, owned in found.items()}
+
+    assert dealt() == {"g[0]": [0, 1], "g[1]": [2, 3]}
+    assert dealt(members=3) == {"g[0]": [0, 1], "g[1]": [2], "g[2]": [3]}
+    assert dealt(assignor=Assignor.ROUNDROBIN) == {"g[0]": [0, 2], "g[1]": [1, 3]}
+    assert list(dealt(members=12)) == [f"g[{n}]" for n in range(12)]
+    with pytest.raises(ConfigurationError, match="at least one"):
+        region.assignment(members=0)
+
+
+def test_a_listed_topic_has_to_exist(region: Region, cluster: FakeCluster) -> None:
+    assert region.require_topics() == {}
+    cluster.counts = {}
+    with pytest.raises(UnknownTopics, match=r"t \(group g\)"):
+        region.require_topics()
+    cluster.is_away = True
+    with pytest.raises(BrokerUnavailable):
+        region.require_topics()
+
+
+def test_a_cluster_behind_an_airflow_connection_is_not_reached_from_here() -> None:
+    spec = parse(
+        "region: flights\nkafka_conn_id: kafka_default\n"
+        "groups: [{group_id: g, topics: [t], pipeline: 'jobs:process'}]\n"
+    )
+    with pytest.raises(ConfigurationError, match="connection kafka_default, which can only be read inside Airflow"):
+        client_settings(spec, GroupId("g"))

@@ -1,0 +1,232 @@
+"""A look at a region's groups, with a cluster that says what a test wants: what is read, told and raised."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import pytest
+
+from airflow_kcr.api.preflight import preflight
+from airflow_kcr.api.validation import Validation, report, validate
+from airflow_kcr.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    CredentialsRefused,
+    OutsiderInGroup,
+    UnknownMember,
+    UnknownRegion,
+    UnknownTopics,
+)
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.evidence import Check, Question, Verdict
+from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen, Outsider
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName, TopicName
+from airflow_kcr.spec import RegionSpec, parse
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.regions import RegionStore
+from tests.support.driver import Clock
+
+NAME = RegionName("flights")
+G, H = GroupId("g"), GroupId("h")
+STRANGER = MemberSeen(member_id="x-1", client_id="console", host="/10.0.0.1")
+OUTSIDER = Outsider(group=G, client_id="console", host="/10.0.0.1")
+SPEC = """\
+region: flights
+kafka: {bootstrap.servers: 'localhost:9092'}
+groups:
+  - {group_id: g, topics: [t], members: 2, pipeline: 'jobs:process'}
+  - {group_id: h, pattern: '^u', pipeline: 'jobs:process'}
+"""
+
+
+@dataclass
+class FakeCluster:
+    """One cluster for every group; implements `GroupReader` and its own `Logs`."""
+
+    there: dict[TopicName, int] = field(default_factory=lambda: {TopicName("t"): 2, TopicName("u1"): 1})
+    members: dict[GroupId, tuple[MemberSeen, ...]] = field(default_factory=dict)
+    fails: dict[str, Exception] = field(default_factory=dict)
+    asked: list[GroupId] = field(default_factory=list)
+
+    @property
+    def logs(self) -> FakeCluster:
+        return self
+
+    def _fail(self, call: str) -> None:
+        if call in self.fails:
+            raise self.fails[call]
+
+    def topics(self) -> Mapping[TopicName, int]:
+        self._fail("topics")
+        return self.there
+
+    def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
+        self._fail("bounds")
+        return {p: LogBounds(start=Offset(0), end=Offset(9)) for p in partitions}
+
+    def describe(self, group: GroupId) -> GroupSeen:
+        self._fail("describe")
+        members = self.members.get(group, ())
+        return GroupSeen(group=group, state="stable" if members else "empty", assignor="range", members=members)
+
+    def committed(
+        self, group: GroupId, partitions: Collection[GroupPartition]
+    ) -> Mapping[GroupPartition, CommittedOffset]:
+        self._fail("committed")
+        return {p: CommittedOffset(offset=Offset(0)) for p in partitions}
+
+    def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
+        raise AssertionError("validation looks no time up")
+
+    @contextmanager
+    def __call__(self, spec: RegionSpec, group: GroupId) -> Iterator[FakeCluster]:
+        self.asked.append(group)
+        yield self
+
+
+def store_of(policy: str = "fail") -> RegionStore:
+    spec = parse(f"{SPEC}outsiders: {policy}\n")
+    store = RegionStore(MemoryTransactions(Clock()))
+    store.declare(NAME, Spec(text=spec.to_json_text(), rules=spec.rules()))
+    return store
+
+
+def look(store: RegionStore, cluster: FakeCluster, *groups: GroupId) -> Validation:
+    return validate(store, NAME, cluster, kafka_names, groups or None)
+
+
+def verdicts(checks: Collection[Check], question: Question) -> dict[GroupId, Verdict]:
+    return {c.group: c.verdict for c in checks if c.question is question}
+
+
+# -- validate ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_group_is_asked_every_question_and_a_clean_region_is_all_right() -> None:
+    found = look(store_of(), FakeCluster())
+    assert [(c.group, c.question) for c in found.checks] == [(g, q) for g in (G, H) for q in Question]
+    assert found.is_all_right
+    assert found.outsiders == {G: (), H: ()}
+
+
+def test_only_the_groups_that_are_asked_for_are_read() -> None:
+    cluster = FakeCluster()
+    found = look(store_of(), cluster, H)
+    assert (cluster.asked, {c.group for c in found.checks}) == ([H], {H})
+    with pytest.raises(ConfigurationError, match="region flights has no group x; it has: g, h"):
+        look(store_of(), cluster, GroupId("x"))
+
+
+def test_members_are_known_by_the_names_that_their_clients_have() -> None:
+    mine = MemberSeen(
+        member_id="1", client_id="any", host="/h", instance_id=kafka_names.instance_id(NAME, MemberId(G, 1))
+    )
+    cluster = FakeCluster(members={G: (mine, STRANGER)})
+    found = look(store_of(), cluster)
+    assert found.outsiders == {G: (OUTSIDER,), H: ()}
+    assert not found.is_all_right
+
+
+@pytest.mark.parametrize("client", ["", "quota-7"])
+def test_dynamic_members_are_known_by_the_client_id_that_the_user_has_prefixed(
+    monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    monkeypatch.setenv("CLIENT", client)
+    prefixed = SPEC.replace("9092'}", "9092', client.id: '${CLIENT}'}") if client else SPEC
+    spec = parse(prefixed.replace("topics: [t],", "topics: [t], static_membership: false,"))
+    store = RegionStore(MemoryTransactions(Clock()))
+    store.declare(NAME, Spec(text=spec.to_json_text(), rules=spec.rules()))
+    named = kafka_names.client_id(NAME, MemberId(G, 1), *([client] if client else []))
+    cluster = FakeCluster(members={G: (MemberSeen(member_id="1", client_id=named, host="/h"), STRANGER)})
+    assert look(store, cluster).outsiders[G] == (OUTSIDER,)
+
+
+@pytest.mark.parametrize("call", ["describe", "bounds", "committed"])
+def test_a_call_that_is_not_allowed_is_a_right_that_is_missing_and_the_others_go_on(call: str) -> None:
+    found = look(store_of(), FakeCluster(fails={call: CredentialsRefused("not authorised")}), G)
+    assert verdicts(found.checks, Question.RIGHTS) == {G: Verdict.FAILED}
+    assert verdicts(found.checks, Question.TOPICS) == {G: Verdict.OK}
+
+
+def test_a_group_that_can_not_be_described_is_unknown_and_nothing_is_told_of_it() -> None:
+    found = look(store_of(), FakeCluster(fails={"describe": BrokerUnavailable("no coordinator")}))
+    assert verdicts(found.checks, Question.OUTSIDERS) == {G: Verdict.UNKNOWN, H: Verdict.UNKNOWN}
+    assert found.outsiders == {}
+    assert not found.is_all_right
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("no answer"), CredentialsRefused("wrong password")])
+def test_a_cluster_that_can_not_be_used_at_all_is_an_error(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        look(store_of(), FakeCluster(fails={"topics": error}))
+
+
+def test_a_look_changes_nothing_and_a_report_does() -> None:
+    store = store_of()
+    store.start(NAME)
+    counter = store.read(NAME)[0].counter
+    found = look(store, FakeCluster(members={G: (STRANGER,)}))
+    assert store.read(NAME)[0].counter == counter
+    assert report(store, NAME, found).state is RegionState.HALTED
+
+
+# -- preflight --------------------------------------------------------------------------------------------------------
+
+
+def fly(store: RegionStore, cluster: FakeCluster, *members: MemberId) -> Validation:
+    return preflight(store, NAME, members or (MemberId(G, 0),), cluster, kafka_names)
+
+
+def test_a_member_that_may_join_gets_what_was_found_in_its_group() -> None:
+    cluster = FakeCluster()
+    found = fly(store_of(), cluster)
+    assert {c.group for c in found.checks} == {G}
+    assert cluster.asked == [G]
+
+
+def test_an_unknown_region_and_a_member_that_the_spec_has_no_place_for_are_refused_before_kafka_is_asked() -> None:
+    cluster = FakeCluster()
+    with pytest.raises(UnknownMember, match="index 2"):
+        fly(store_of(), cluster, MemberId(G, 0), MemberId(G, 2))
+    with pytest.raises(UnknownRegion):
+        fly(RegionStore(MemoryTransactions(Clock())), cluster)
+    assert cluster.asked == []
+
+
+def test_a_topic_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UnknownTopics, match="group g: topic t does not exist"):
+        fly(store_of(), FakeCluster(there={}))
+    waits = fly(store_of(), FakeCluster(there={}), MemberId(H, 0))
+    assert verdicts(waits.checks, Question.TOPICS) == {H: Verdict.WARNING}
+
+
+def test_a_missing_right_is_named() -> None:
+    with pytest.raises(CredentialsRefused, match="describe group g: not authorised"):
+        fly(store_of(), FakeCluster(fails={"describe": CredentialsRefused("not authorised")}))
+
+
+def test_an_outsider_refuses_the_start_and_halts_a_region_that_runs_by_policy_fail() -> None:
+    store, cluster = store_of(), FakeCluster(members={G: (STRANGER,)})
+    with pytest.raises(OutsiderInGroup, match=r"consumer console on host 10\.0\.0\.1 in group g"):
+        fly(store, cluster)
+    assert store.read(NAME)[0].state is RegionState.STOPPED
+    store.start(NAME)
+    with pytest.raises(OutsiderInGroup):
+        fly(store, cluster)
+    assert store.read(NAME)[0].state is RegionState.HALTED
+
+
+@pytest.mark.parametrize("policy", ["hold", "warn"])
+def test_by_the_other_policies_the_member_starts_and_the_region_knows(policy: str) -> None:
+    store = store_of(policy)
+    fly(store, FakeCluster(members={G: (replace(STRANGER),)}))
+    assert store.read(NAME)[0].outsiders == (OUTSIDER,)
+    fly(store, FakeCluster())
+    assert store.read(NAME)[0].outsiders == ()

@@ -1,0 +1,256 @@
+"""The JSON of interfaces.md, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.api import CutView, Region, RegionView
+from airflow_kcr.api.checkpoint_views import CheckpointView
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
+from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.values import Nonce, Sequence
+from tests.support.driver import Driver
+from tests.support.scripts import bound, hourly, located, running
+
+
+def region_of(driver: Driver) -> Region:
+    return Region(driver.name, driver.store)
+
+
+def test_a_region_is_shown_as_promised() -> None:
+    driver = hourly(partitions=2, members=2)
+    driver.process()
+    driver.cut("n")
+    assert region_of(driver).show().to_json() == {
+        "region": "flights",
+        "state": "running",
+        "wanted": "running",
+        "epoch": 1,
+        "lineage": 1,
+        "next_sequence": 3,
+        "base": 2,
+        "last_complete": 2,
+        "next_bound": "2026-01-01T01:00:00Z",
+        "groups": [
+            {
+                "group_id": "g",
+                "members": [
+                    {
+                        "member_id": f"g[{index}]",
+                        "index": index,
+                        "incarnation": 1,
+                        "state": "processing",
+                        "alive": True,
+                        "partitions": [["t", index]],
+                    }
+                    for index in (0, 1)
+                ],
+            }
+        ],
+    }
+
+
+def test_a_region_that_never_started_shows_the_members_it_will_have() -> None:
+    shown = region_of(Driver()).show().to_json()
+    assert (shown["state"], shown["base"], shown["last_complete"], shown["next_bound"]) == ("stopped", None, None, None)
+    groups = shown["groups"]
+    assert isinstance(groups, list)
+    assert groups[0]["members"][1] == {
+        "member_id": "g[1]",
+        "index": 1,
+        "incarnation": 0,
+        "state": "closed",
+        "alive": False,
+        "partitions": [],
+    }
+
+
+def states(driver: Driver) -> list[str]:
+    return [str(member.state) for _, members in region_of(driver).show().groups for member in members]
+
+
+def test_a_member_is_followed_from_joining_to_its_end() -> None:
+    driver = Driver()
+    driver.store.start(driver.name)
+    seen = [states(driver)]
+    for step in (
+        lambda: [driver.join(m) for m in driver.all_members()],
+        driver.spread,
+        driver.settle_reset,
+        lambda: driver.store.pause(driver.name),
+        lambda: driver.leave(driver.member(1)),
+    ):
+        step()
+        seen.append(states(driver))
+    assert [s[1] for s in seen] == ["closed", "joining", "ready", "processing", "holding", "closed"]
+
+
+def test_a_member_whose_lease_is_over_is_not_alive_and_still_has_its_claims() -> None:
+    driver = running()
+    driver.crash(driver.member(1))
+    driver.wait(60)
+    member = region_of(driver).show().groups[0][1][1]
+    assert (member.alive, member.state, len(member.partitions)) == (False, "closed", 2)
+
+
+def test_a_member_that_the_spec_has_no_place_for_is_shown_while_it_lives() -> None:
+    driver = running()
+    region, now = driver.store.read(driver.name)
+    fewer = replace(region.rules.groups[driver.member(0).group], members=1)
+    rules = replace(region.rules, groups={fewer.group_id: fewer})
+    view = RegionView.of(replace(region, spec=replace(region.spec, rules=rules)), now)
+    assert [m.member.index for m in view.groups[0][1]] == [0, 1]
+
+
+def test_a_halted_region_says_why_and_what_can_be_done() -> None:
+    driver = running()
+    driver.store.report_outsider(driver.name, "somebody@host is in group g")
+    view = region_of(driver).show()
+    assert "somebody@host" in view.halted
+    assert "remove the foreign consumer" in view.halted
+
+
+def test_a_checkpoint_is_shown_as_promised() -> None:
+    driver = hourly(partitions=2, members=1)
+    driver.wait(3_601)
+    located(driver, bound(1), 20)
+    requester = Requester(dag_id="cut_flights", run_id="scheduled__2026-01-01T00:00:00Z")
+    driver.request_cut("n", bound=bound(1), requester=requester)
+    driver.process(width=20)
+    driver.store.settle(driver.name)
+    driver.complete()
+    driver.publish()
+    driver.echo(driver.member(0), {driver.partition(0): driver.region.offsets[Sequence(2)][driver.partition(0)]})
+    assert region_of(driver).checkpoint(2).to_json() == {
+        "region": "flights",
+        "lineage": 1,
+        "sequence": 2,
+        "state": "published",
+        "bound": "2026-01-01T01:00:00Z",
+        "inexact": False,
+        "requested_by": {"dag_id": "cut_flights", "run_id": "scheduled__2026-01-01T00:00:00Z"},
+        "offsets": [
+            {"group": "g", "topic": "t", "partition": 0, "offset": 20, "committed": 20},
+            {"group": "g", "topic": "t", "partition": 1, "offset": 20, "committed": None},
+        ],
+    }
+
+
+def test_an_inexact_checkpoint_says_so_and_why() -> None:
+    driver = hourly(partitions=1, members=1)
+    driver.wait(3_601)
+    located(driver, bound(1), 20, inexact="a record of the future")
+    driver.request_cut("n", bound=bound(1))
+    driver.process(width=20)
+    driver.store.settle(driver.name)
+    view = region_of(driver).checkpoint(driver.complete())
+    assert view.to_json()["inexact"] is True
+    assert view.inexact_at(driver.partition(0)) == "a record of the future"
+
+
+def test_a_checkpoint_that_is_open_shows_what_was_contributed_and_who_is_missing() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n")
+    driver.contribute(driver.member(0))
+    view = region_of(driver).checkpoint(2)
+    assert (str(view.checkpoint.state), [p.partition for p in view.offsets]) == ("open", [0, 1])
+    assert "g[1] has not contributed" in view.lacking
+
+
+def test_an_unknown_checkpoint_is_refused_with_those_that_there_are() -> None:
+    driver = running()
+    with pytest.raises(UnknownCheckpoint, match="it has none yet"):
+        region_of(driver).checkpoint(7)
+    driver.cut("n")
+    for look in (region_of(driver).checkpoint, region_of(driver).pin, region_of(driver).unpin):
+        with pytest.raises(UnknownCheckpoint, match="has no checkpoint 7; its newest are 2"):
+            look(7)
+
+
+def test_checkpoints_are_listed_with_why_they_are_kept() -> None:
+    driver = running()
+    for n in range(3):
+        driver.process()
+        driver.cut(f"n{n}")
+    region = region_of(driver)
+    region.pin(2, "before-upgrade", "to be sure")
+    rows = [summary.to_json() for summary in region.checkpoints()]
+    assert [row["kept_because"] for row in rows] == [
+        "it is pinned as before-upgrade",
+        "the base 4 was built from it",
+        "it is the base",
+    ]
+    assert {key: rows[0][key] for key in ("sequence", "state", "committed", "on_path", "pinned_as", "inexact")} == {
+        "sequence": 2,
+        "state": "published",
+        "committed": "yes",
+        "on_path": True,
+        "pinned_as": "before-upgrade",
+        "inexact": False,
+    }
+    region.unpin(2)
+    assert region.checkpoints()[0].kept == ""
+
+
+def test_a_pin_needs_a_label_and_offsets_to_keep() -> None:
+    driver = running()
+    driver.request_cut("n")
+    with pytest.raises(CheckpointNotUsable):
+        region_of(driver).pin(2)
+    with pytest.raises(ConfigurationError, match="label"):
+        region_of(driver).pin(2, "")
+
+
+def test_retirement_says_what_it_forgot() -> None:
+    driver = hourly(keep=1)
+    for n in range(4):
+        driver.process()
+        driver.cut(f"n{n}")
+    region = region_of(driver)
+    held = [s.checkpoint.sequence for s in region.checkpoints() if s.checkpoint.is_complete]
+    gone = region.retire()
+    left = [s.checkpoint.sequence for s in region.checkpoints() if s.checkpoint.is_complete]
+    assert sorted({*gone, *left}) == held
+    assert region.retire() == ()
+
+
+def test_a_request_for_a_cut_is_shown_with_its_checkpoint() -> None:
+    driver = running()
+    region = region_of(driver)
+    asked = region.drain(nonce="n").to_json()
+    assert asked == {
+        "region": "flights",
+        "nonce": "n",
+        "state": "open",
+        "bound": None,
+        "sequence": 2,
+        "checkpoint": "open",
+        "inexact": False,
+        "why": None,
+    }
+    driver.complete()
+    assert region.drain(nonce="n").to_json() == {**asked, "state": "answered", "checkpoint": "complete"}
+    assert CutView.of(driver.region, Nonce("n")).request.purpose == "drain"
+
+
+def test_two_drains_without_a_nonce_are_two_cuts() -> None:
+    driver = running()
+    region = region_of(driver)
+    first = region.drain().request.nonce
+    driver.complete()
+    driver.publish()
+    assert region.drain().request.nonce != first
+    assert driver.region.open_cut == 3
+
+
+def test_an_aborted_checkpoint_has_no_offsets_to_show() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n")
+    driver.wait(timedelta(minutes=4).total_seconds())
+    view = CheckpointView.of(driver.region, Sequence(2))
+    assert (str(view.checkpoint.state), dict(view.offsets)) == ("aborted", {})

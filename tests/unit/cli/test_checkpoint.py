@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster
+from tests.unit.cli.conftest import Kcr
+
+
+@pytest.fixture
+def cut(driver: Driver) -> Driver:
+    """A region with one cut."""
+    driver.up()
+    driver.process()
+    driver.cut("n")
+    return driver
+
+
+def test_a_region_without_a_checkpoint_says_how_to_get_one(kcr: Kcr, driver: Driver) -> None:
+    assert kcr.json("checkpoint", "list", "flights") == []
+    called = kcr("checkpoint", "list", "flights", "-o", "table")
+    assert called.stdout == ""
+    assert "kcr region drain flights" in called.stderr
+
+
+def test_checkpoints_are_listed_and_shown(kcr: Kcr, cut: Driver) -> None:
+    [row] = kcr.json("checkpoint", "list", "flights")
+    assert (row["sequence"], row["state"], row["kept_because"]) == (2, "published", "it is the base")
+    shown = kcr.json("checkpoint", "show", "flights", 2)
+    assert shown["requested_by"] == {"dag_id": None, "run_id": None}
+    assert shown["offsets"][3] == {"group": "g", "topic": "t", "partition": 3, "offset": 10, "committed": 10}
+
+
+def test_the_csv_of_a_checkpoint_is_its_offsets(kcr: Kcr, cut: Driver) -> None:
+    called = kcr("checkpoint", "show", "flights", 2, "-o", "csv")
+    rows = list(csv.reader(io.StringIO(called.stdout)))
+    assert rows[0] == ["group", "topic", "partition", "offset", "committed"]
+    assert rows[1] == ["g", "t", "0", "10", "10"]
+    assert len(rows) == 5
+
+
+def test_a_checkpoint_is_pinned_and_unpinned(kcr: Kcr, cut: Driver) -> None:
+    kcr.json("checkpoint", "pin", "flights", 2, "--label", "keep", "--reason", "to be sure")
+    assert kcr.json("checkpoint", "list", "flights")[0]["pinned_as"] == "keep"
+    kcr.json("checkpoint", "unpin", "flights", 2)
+    assert kcr.json("checkpoint", "list", "flights")[0]["pinned_as"] is None
+
+
+@pytest.mark.parametrize("verb", ["show", "pin", "unpin", "compare"])
+def test_an_unknown_checkpoint_is_refused(kcr: Kcr, cut: Driver, cluster: FakeCluster, verb: str) -> None:
+    assert "has no checkpoint 7" in kcr.refused("checkpoint", verb, "flights", 7, status=3)
+
+
+def test_a_sequence_is_a_positive_number(kcr: Kcr, cut: Driver) -> None:
+    assert kcr("checkpoint", "show", "flights", "0").exit_code == 2
+    assert kcr("checkpoint", "show", "flights", "newest").exit_code == 2
+
+
+def test_retirement_answers_with_what_it_forgot(kcr: Kcr, cut: Driver) -> None:
+    assert kcr.json("checkpoint", "retire", "flights") == {"region": "flights", "retired": []}
+
+
+def test_a_checkpoint_is_held_against_kafka(kcr: Kcr, cut: Driver, cluster: FakeCluster) -> None:
+    cluster.held = {cut.partition(n): 10 for n in range(4)}
+    assert {row["finding"] for row in kcr.json("checkpoint", "compare", "flights", 2)} == {"equal"}
+    table = kcr("checkpoint", "compare", "flights", 2, "-o", "table").stdout.splitlines()
+    assert table[0].split() == ["group", "topic", "partition", "offset", "committed", "log_start", "log_end", "finding"]
+    assert table[1].split() == ["g", "t", "0", "10", "10", "0", "1000", "equal"]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+
+from sqlalchemy import create_engine, text
+
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster
+from tests.unit.cli.conftest import Kcr
+
+
+def test_lag_is_a_row_for_each_partition(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
+    driver.up()
+    driver.process()
+    rows = kcr.json("lag", "flights")
+    assert list(rows[0]) == [
+        "group",
+        "topic",
+        "partition",
+        "position",
+        "committed",
+        "log_start",
+        "log_end",
+        "lag",
+        "member_id",
+    ]
+    assert [row["lag"] for row in rows] == [990] * 4
+    line = kcr("lag", "flights", "-o", "csv").stdout.splitlines()[1]
+    assert line == "g,t,0,10,,0,1000,990,g[0]"
+
+
+def test_a_broker_out_of_reach_ends_with_status_4(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
+    cluster.is_away = True
+    assert "broker.invalid:9092" in kcr.refused("lag", "flights", status=4)
+
+
+def test_events_are_shown_in_their_order(kcr: Kcr, driver: Driver) -> None:
+    driver.up()
+    found = kcr.json("events", "flights", "--after", 0)
+    assert [event["number"] for event in found] == list(range(1, len(found) + 1))
+    assert found[0]["kind"] == "RegionCreated"
+    assert list(found[0]) == ["number", "at", "epoch", "lineage", "kind", "body"]
+    assert kcr.json("events", "flights", "--last", 3) == found[-3:]
+    assert kcr.json("events", "flights", "--last", 0) == []
+    assert kcr.json("events", "flights", "--after", found[-2]["number"]) == found[-1:]
+
+
+def test_more_events_than_a_page_are_shown(kcr: Kcr, driver: Driver) -> None:
+    for _ in range(510):
+        driver.store.start(driver.name)
+        driver.store.kill(driver.name)
+    assert len(kcr.json("events", "flights", "--after", 0)) == driver.region.counter > 2_000
+
+
+def test_an_event_is_one_line_of_a_table(kcr: Kcr, driver: Driver) -> None:
+    driver.up()
+    lines = kcr("events", "flights", "-o", "table").stdout.splitlines()
+    assert lines[0].split() == ["number", "at", "epoch", "lineage", "kind", "what"]
+    assert len(lines) == driver.region.counter + 1
+    assert "before=stopped after=starting" in "\n".join(lines)
+
+
+def test_two_ways_to_choose_events_exclude_each_other(kcr: Kcr, driver: Driver) -> None:
+    kcr.refused("events", "flights", "--last", 3, "--after", 1, status=2)
+
+
+def test_a_consistent_history_is_verified(kcr: Kcr, driver: Driver) -> None:
+    driver.up()
+    driver.process()
+    driver.cut("n")
+    assert kcr.json("verify", "flights") == {
+        "region": "flights",
+        "checked_events": driver.region.counter,
+        "violations": [],
+    }
+    assert "consistent" in kcr("verify", "flights", "-o", "table").stdout
+
+
+def test_a_contradiction_is_reported_and_ends_with_status_1(kcr: Kcr, driver: Driver, database_url: str) -> None:
+    driver.up()
+    driver.process()
+    driver.cut("n")
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE kcr.batch_range SET to_offset = 9 WHERE partition = 0"))
+    engine.dispose()
+    called = kcr("verify", "flights", "-o", "json")
+    assert called.exit_code == 1
+    [violation, *_] = json.loads(called.stdout)["violations"]
+    assert set(violation) == {"invariant", "detail", "events"}
+    assert violation["invariant"] == "R1a"
+    table = kcr("verify", "flights", "-o", "table")
+    assert table.exit_code == 1
+    assert "R1a" in table.stdout
+
+
+def test_an_unknown_region_has_no_history(kcr: Kcr, driver: Driver) -> None:
+    for command in ("events", "verify", "lag"):
+        assert "it has: flights" in kcr.refused(command, "flight", status=3)
