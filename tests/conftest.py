@@ -1,18 +1,21 @@
-"""What every test may use: the Hypothesis profiles, the databases and the marker of the tests that use them."""
+"""What every test may use: the Hypothesis profiles, databases, brokers, and the markers of the tests that use them."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from hypothesis import settings
 
+from airflow_kcr.embedded.jars import resolve, spark_connector
+from airflow_kcr.embedded.kafka import Cluster, start_cluster
+from tests.support import kafka as kafka_support
 from tests.support import postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from xdist.workermanage import WorkerController
 
@@ -23,7 +26,11 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("KCR_HYPOTHESIS_PROFILE", "ci"))
 
-DATABASE_FIXTURES = {"postgres_server", "database_url", "empty_database_url"}
+# A test that uses one of these fixtures gets the marker.
+MARKERS = {
+    "postgres": {"postgres_server", "database_url", "empty_database_url"},
+    "kafka": {"kafka", "kafka_set"},
+}
 
 RUN_DIR = pytest.StashKey[Path]()
 OWNED_RUN = pytest.StashKey[postgres.Run]()
@@ -56,8 +63,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker("postgres")
+        used = set(getattr(item, "fixturenames", ()))
+        for marker, fixtures in MARKERS.items():
+            if used & fixtures:
+                item.add_marker(marker)
 
 
 @pytest.fixture(scope="session")
@@ -84,3 +93,50 @@ def empty_database_url(postgres_server: postgres.Server) -> Iterator[str]:
     """A fresh database with nothing in it, for this test alone."""
     with postgres_server.database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config) -> kafka_support.Kafka:
+    """The broker of this run, shared by all its tests; `pytest_unconfigure` stops it."""
+    return kafka_support.start_server(pytestconfig.stash[RUN_DIR])
+
+
+class StartKafka(Protocol):
+    """What the fixture `kafka_set` gives."""
+
+    def __call__(
+        self,
+        brokers: int = 1,
+        *,
+        settings: Mapping[str, str] | None = None,
+        sasl_users: Mapping[str, str] | None = None,
+    ) -> kafka_support.KafkaSet:
+        """Start a cluster for this test alone."""
+        ...
+
+
+@pytest.fixture
+def kafka_set(tmp_path: Path) -> Iterator[StartKafka]:
+    """Starts clusters of one to three brokers that this test may stop, kill and suspend."""
+    started: list[Cluster] = []
+
+    def start(
+        brokers: int = 1,
+        *,
+        settings: Mapping[str, str] | None = None,
+        sasl_users: Mapping[str, str] | None = None,
+    ) -> kafka_support.KafkaSet:
+        folder = tmp_path / f"kafka-{len(started) + 1}"
+        cluster = start_cluster(folder, brokers=brokers, settings=settings, sasl_users=sasl_users)
+        started.append(cluster)
+        return kafka_support.KafkaSet(cluster)
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def connector_jars() -> tuple[Path, ...]:
+    """The jars that let Spark read Kafka, for `spark.jars`."""
+    return resolve(spark_connector())

@@ -42,8 +42,8 @@ class CuttingProxy:
         self._next = cut
 
     def close(self) -> None:
-        """Close everything."""
-        self._listener.close()
+        """Close everything; nobody is let in any more."""
+        _shut(self._listener)  # closed alone, it would take one more: who waits in accept keeps it open
         for held in self._sockets:
             _shut(held)
 

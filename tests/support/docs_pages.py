@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
-from airflow_kcr import errors
+from airflow_kcr import errors, kafka_settings
 from airflow_kcr.protocol import delivery, rules, seek_map, targets, timeout_checks, timeouts
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.invariants.verify import CHECKS
@@ -30,7 +30,7 @@ from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import events, rows
 from airflow_kcr.protocol.start_positions import format_start
-from airflow_kcr.spec import document, kafka_settings
+from airflow_kcr.spec import document
 from airflow_kcr.spec.changes import TakesEffect, differences
 from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
 from airflow_kcr.store import schema_upgrade

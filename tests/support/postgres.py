@@ -24,6 +24,7 @@ from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
 from airflow_kcr.store.schema_upgrade import upgrade
+from tests.support import kafka
 
 with warnings.catch_warnings():
     # The library looks for a runtime directory at import, and platformdirs warns where a container has none.
@@ -147,11 +148,13 @@ def _remove_if_abandoned(path: Path) -> None:
         # After a restart of the machine the server may not even start any more; the folder goes all the same.
         with suppress(subprocess.SubprocessError):
             _stop_server(path)
+        kafka.stop_server(path)
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:
     _stop_server(path)
+    kafka.stop_server(path)
     shutil.rmtree(path)
 
 

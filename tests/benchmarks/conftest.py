@@ -1,0 +1,104 @@
+"""Broker, durable store and Spark for the benchmarks, and what becomes of their figures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.embedded.postgres import start_postgres
+from airflow_kcr.spark.session import SparkSettings, open_session
+from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.schema_upgrade import upgrade
+from tests.benchmarks.figures import RESULTS_VARIABLE, Report, Scale, chosen_scale
+from tests.benchmarks.lab import Lab
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.kafka import Kafka
+
+MOST_CONSUMERS = 1_000
+"""Partitions that one engine reads in the benchmark of many partitions."""
+
+
+@pytest.fixture(scope="session")
+def scale() -> Scale:
+    """How much is measured."""
+    return chosen_scale()
+
+
+@pytest.fixture(scope="session")
+def results() -> Path:
+    """Where the figures go."""
+    return Path(os.environ.get(RESULTS_VARIABLE) or Path(tempfile.gettempdir()) / "kcr-benchmarks").absolute()
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest, scale: Scale, results: Path) -> Iterator[Callable[[str], Report]]:
+    """Makes reports that are shown and kept at the end of the test; nothing is, of one that failed."""
+    made: list[Report] = []
+
+    def make(name: str) -> Report:
+        made.append(Report(name, scale))
+        return made[-1]
+
+    yield make
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        for one in made:
+            if one.tables:
+                one.close(results)
+
+
+@pytest.fixture(scope="session")
+def durable_store() -> Iterator[str]:
+    """The address of a store whose every COMMIT waits for the disk."""
+    # A socket's path must be short, which those of pytest are not.
+    folder = Path(tempfile.mkdtemp(prefix="kcr-bench-"))
+    server = start_postgres(folder, settings={})
+    try:
+        url = server.ensure_database("kcr")
+        upgrade(url)
+        yield url
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def bench_spark(connector_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
+    """A session on two cores, as the project sets it up; Structured Streaming runs in it too."""
+    session = open_session(
+        SparkSettings(
+            app_name="airflow_kcr benchmarks",
+            master="local[2,4]",
+            jars=tuple(map(str, connector_jars)),
+            log_level="OFF",
+            consumers=MOST_CONSUMERS,
+            conf={"spark.driver.host": "127.0.0.1", "spark.driver.memory": "3g", "spark.ui.port": "0"},
+        )
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def lab(
+    bench_spark: SparkSession, kafka: Kafka, durable_store: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    """Everything together."""
+    with connect(store_url(durable_store)) as transactions:
+        yield Lab(
+            spark=bench_spark,
+            kafka=kafka,
+            store=RegionStore(transactions),
+            store_address=durable_store,
+            folder=tmp_path_factory.mktemp("benchmarks"),
+        )

@@ -1,0 +1,160 @@
+"""What the benchmarks share: one Spark session, topics with records in them, and real members on a durable store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+from unittest.mock import patch
+
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.runtime.crew import Crew
+from airflow_kcr.spark import application
+from airflow_kcr.spark.application import MemberRun, hosting, prepare
+from airflow_kcr.spark.session import SparkSettings
+from airflow_kcr.spec import parse
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.kafka import Kafka
+
+PARTITIONS: Final = 6
+LOOK: Final = 0.02
+WITHIN: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """A topic with the same number of records in each partition."""
+
+    name: str
+    partitions: int
+    records: int
+    size: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Hosted:
+    """A region whose members run in this process."""
+
+    store: RegionStore
+    name: RegionName
+    topic: Filled
+    crew: Crew
+
+    @property
+    def records(self) -> int:
+        """How many offsets the members' accepted batches spanned, a moment ago."""
+        return sum(int(one.counters["nRecords"]) for one in self.crew.snapshots())
+
+    def until(self, condition: Callable[[], bool], what: str, within: float = WITHIN) -> None:
+        """Wait for a condition, and fail where a member has ended instead."""
+        deadline = time.monotonic() + within
+        while not condition():
+            ends = self.crew.ends()
+            if ends or time.monotonic() > deadline:
+                raise AssertionError(f"not within {within:g} s: {what}; ended: {ends}")
+            time.sleep(LOOK)  # a poll of a condition, with a deadline
+
+    def until_consumed(self) -> None:
+        """Wait until every record of the topic was in an accepted batch."""
+        self.until(lambda: self.records >= self.topic.records, f"{self.topic.records} records consumed")
+
+    def until_ready(self) -> None:
+        """Wait until every member has its claims, and the region runs."""
+
+        def ready() -> bool:
+            shown = self.crew.snapshots()
+            held = sum(int(one.counters["nClaimedPartitions"]) for one in shown)
+            return held == self.topic.partitions and all(one.region_state is RegionState.RUNNING for one in shown)
+
+        self.until(ready, "the members ready", 60)
+
+
+@dataclass(slots=True, kw_only=True)
+class Lab:
+    """Broker, store and Spark of one run."""
+
+    spark: SparkSession
+    kafka: Kafka
+    store: RegionStore
+    store_address: str
+    """The store's, for members in processes of their own."""
+
+    folder: Path
+    _topics: dict[tuple[int, int, int], Filled] = field(default_factory=dict)
+
+    def filled(self, records: int, size: int, partitions: int = PARTITIONS) -> Filled:
+        """Return a topic of so many records, made once for all who ask for the same."""
+        key = (records, size, partitions)
+        if key not in self._topics:
+            name = self.kafka.topic(partitions, prefix=f"bench-{size}")
+            one = Filled(name=name, partitions=partitions, records=records, size=size)
+            self.append(one, records)
+            self._topics[key] = one
+        return self._topics[key]
+
+    def append(self, topic: Filled, records: int) -> None:
+        """Produce records of the topic's size, as many to each partition."""
+        # Through Spark, whose tasks produce beside each other: one Python producer would take minutes.
+        values = self.spark.range(records).selectExpr(
+            f"cast(id % {topic.partitions} as int) as partition",
+            f"rpad(cast(id as string), {topic.size}, 'x') as value",
+        )
+        options = {"kafka.bootstrap.servers": self.kafka.bootstrap_servers, "kafka.linger.ms": "20"}
+        values.write.format("kafka").mode("append").options(**options, topic=topic.name).save()
+
+    @contextmanager
+    def hosted(self, topic: Filled, *, batch: str, members: int = 1) -> Iterator[Hosted]:
+        """Lend a new region over a topic, its members running here; it is killed at the end.
+
+        Args:
+            topic: what it reads, from its beginning.
+            batch: the sizes of its batches, as in a spec.
+            members: how many, all in this process.
+        """
+        group = self.kafka.group_id("bench")
+        spec = parse(
+            f"region: {group}\n"
+            f"kafka: {{bootstrap.servers: '{self.kafka.bootstrap_servers}'}}\n"
+            f"groups: [{{group_id: {group}, topics: [{topic.name}], pipeline: 'tests.benchmarks.pipelines:noop', "
+            f"members: {members}}}]\n"
+            f"batch: {{{batch}}}\n"
+        )
+        name = RegionName(group)
+        self.store.declare(name, Spec(text=spec.to_json_text(), rules=spec.rules()))
+        run = MemberRun(
+            region=name,
+            group=GroupId(group),
+            indexes=tuple(range(members)),
+            spark=SparkSettings(app_name="benchmarks", consumers=1),
+        )
+        prepared = prepare(self.store, run)
+        with ExitStack() as stack:
+            # What `kcr member run` runs, but for the session: it is one for the whole run, and its JVM is warm.
+            stack.enter_context(patch.object(application, "open_session", lambda settings: self.spark))
+            stack.enter_context(patch.object(self.spark, "stop", lambda: None))
+            crew = stack.enter_context(hosting(self.store, prepared, _end_process))
+            one = Hosted(store=self.store, name=name, topic=topic, crew=crew)
+            try:
+                yield one
+            finally:
+                self.store.kill(name)
+                crew.wait(timedelta(seconds=30).total_seconds())
+
+
+def _end_process(why: str) -> NoReturn:
+    raise AssertionError(f"a member wanted to end the process: {why}")
+
+
+def fixed(records: int) -> str:
+    """Return the batch settings for batches of one size."""
+    return f"min_records: {records}, max_records: {records}, target: 2s, timeout: 2m"

@@ -1,0 +1,182 @@
+"""Brokers started for real: what they keep, what they survive, what is left of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from airflow_kcr.embedded.kafka import Broker, start_cluster
+from airflow_kcr.embedded.waiting import accepts, happened
+from airflow_kcr.errors import ConfigurationError
+from tests.conftest import StartKafka
+from tests.support.kafka import QUIET, Kafka, KafkaSet, Record
+
+
+def consumed(kafka: Kafka, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
+    """What a member of a new group reads, in order of arrival."""
+    settings = {
+        **kafka.settings,
+        **QUIET,
+        "group.id": kafka.group_id(),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "false",
+    }
+    consumer = Consumer(settings)
+    found: list[tuple[bytes | None, bytes | None]] = []
+
+    def enough() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None:
+            assert message.error() is None, message.error()
+            found.append((message.key(), message.value()))
+        return len(found) >= count
+
+    try:
+        consumer.subscribe([topic])
+        assert happened(enough, within=30), found
+    finally:
+        consumer.close()
+    return found
+
+
+def client(settings: dict[str, str]) -> AdminClient:
+    return AdminClient({**settings, **QUIET})
+
+
+def sasl(kafka: KafkaSet, password: str) -> dict[str, str]:
+    return {
+        "bootstrap.servers": kafka.sasl_bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": password,
+    }
+
+
+def accepting(broker: Broker) -> bool:
+    return accepts(broker.port)
+
+
+def test_the_shared_broker_stores_records_and_moves_its_log_start(kafka: Kafka) -> None:
+    topic = kafka.topic(3)
+    kafka.fill(topic, {0: 5, 2: 7})
+    assert kafka.ends(topic) == {0: 5, 1: 0, 2: 7}
+    kafka.delete_records(topic, {2: 4})
+    assert kafka.starts(topic) == {0: 0, 1: 0, 2: 4}
+
+
+def test_keys_and_timestamps_are_kept(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    kafka.produce(topic, [Record(key=b"k", value=b"1", timestamp=moment), b"2"])
+    assert consumed(kafka, topic, 2) == [(b"k", b"1"), (None, b"2")]
+
+
+def test_a_topic_grows_and_goes_and_comes_back_as_another(kafka: Kafka) -> None:
+    topic = kafka.topic(1)
+    first = kafka.topic_id(topic)
+    kafka.add_partitions(topic, 4)
+    assert kafka.partitions(topic) == 4
+    kafka.delete_topic(topic)
+    assert kafka.partitions(topic) == 0
+    kafka.topic(2, name=topic)
+    assert kafka.partitions(topic) == 2
+    assert kafka.topic_id(topic) != first
+
+
+def test_an_open_transaction_holds_the_end_until_it_is_committed_or_aborted(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.fill(topic, {0: 3})
+    transaction = kafka.begin_transaction(topic, [b"x", b"y"])
+    assert kafka.ends(topic) == {0: 3}
+    transaction.commit()
+    assert happened(lambda: kafka.ends(topic) == {0: 6}, within=10)  # the marker has an offset too
+    kafka.begin_transaction(topic, [b"z"]).abort()
+    assert happened(lambda: kafka.ends(topic) == {0: 8}, within=10)
+
+
+def test_topics_are_not_made_by_asking_for_them(kafka: Kafka) -> None:
+    kafka.admin.list_topics("no-such-topic", timeout=10)
+    assert kafka.partitions("no-such-topic") == 0
+
+
+def test_a_broker_comes_back_with_its_data_after_a_stop_a_kill_and_a_suspension(kafka_set: StartKafka) -> None:
+    kafka = kafka_set()
+    (broker,) = kafka.brokers
+    topic = kafka.topic()
+    kafka.fill(topic, {0: 10})
+    first = broker.pid
+    broker.restart()
+    assert broker.pid != first
+    broker.kill()
+    assert not accepting(broker)
+    broker.start()
+    assert kafka.ends(topic) == {0: 10}
+    assert len(consumed(kafka, topic, 10)) == 10
+    # A suspended one answers once it is resumed.
+    broker.suspend()
+    with pytest.raises(KafkaException):
+        client(kafka.settings).list_topics(timeout=0.5)
+    broker.resume()
+    kafka.produce(topic, [b"x"])
+    kafka.cluster.stop()
+    assert not accepting(broker)
+
+
+def test_a_set_of_three_survives_the_kill_of_a_coordinator(kafka_set: StartKafka) -> None:
+    kafka = kafka_set(3, settings={"broker.session.timeout.ms": "3000"})
+    topic = kafka.topic(3)
+    kafka.fill(topic, {0: 10, 1: 10, 2: 10})
+    assert len(consumed(kafka, topic, 30)) == 30
+    (group,) = (one.group_id for one in kafka.admin.list_consumer_groups().result(10).valid)
+    killed = kafka.coordinator(group)
+    killed.kill()
+    assert happened(lambda: kafka.partitions(topic) == 3, within=30)
+    kafka.fill(topic, {0: 5, 1: 5, 2: 5})
+    assert len(consumed(kafka, topic, 45)) == 45
+    killed.start()
+    assert all(broker.pid is not None for broker in kafka.brokers)
+
+
+@pytest.mark.soak
+def test_of_two_brokers_the_first_survives_the_second(kafka_set: StartKafka) -> None:
+    kafka = kafka_set(2, settings={"broker.session.timeout.ms": "3000"})
+    topic = kafka.topic(2)
+    kafka.broker(2).kill()
+    assert happened(lambda: kafka.leader(topic, 0).node_id == kafka.leader(topic, 1).node_id == 1, within=30)
+    kafka.fill(topic, {0: 1, 1: 1})
+
+
+def test_wrong_credentials_are_refused_and_right_ones_are_not(kafka_set: StartKafka) -> None:
+    kafka = kafka_set(sasl_users={"alice": 'quo"te\\d'})
+    assert client(sasl(kafka, 'quo"te\\d')).list_topics(timeout=10).brokers
+    seen: list[KafkaError] = []
+    settings: dict[str, object] = {**sasl(kafka, "another"), **QUIET, "error_cb": seen.append}
+    wrong = AdminClient(settings)  # type: ignore[arg-type]  # its types leave out the callbacks
+
+    def refused() -> bool:
+        wrong.poll(0.1)
+        return any(error.code() == KafkaError._AUTHENTICATION for error in seen)
+
+    assert happened(refused, within=10), seen
+    written = kafka.brokers[0].folder / "server.properties"
+    assert written.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_has_the_set_that_it_was_made_for(tmp_path: Path) -> None:
+    cluster = start_cluster(tmp_path)
+    cluster.stop()
+    with pytest.raises(ConfigurationError, match=r"has a set of 1 broker\(s\), not of 3"):
+        start_cluster(tmp_path, brokers=3)
+    again = start_cluster(tmp_path)
+    again.stop()
+    assert again.bootstrap_servers == cluster.bootstrap_servers
+
+
+def test_a_set_of_four_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="a set has one to 3 brokers, not 4"):
+        start_cluster(tmp_path, brokers=4)

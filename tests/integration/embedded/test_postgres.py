@@ -1,0 +1,81 @@
+"""A Postgres of one's own, over TCP and its socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.embedded.waiting import accepts
+from airflow_kcr.errors import ServiceFailed
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[Postgres]:
+    server = start_postgres(tmp_path / "postgres")
+    yield server
+    server.stop()
+
+
+def execute(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, connect_timeout=5) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_it_is_reached_over_tcp_and_over_its_socket(postgres: Postgres) -> None:
+    url = postgres.ensure_database("one")
+    execute(url, "CREATE TABLE numbers AS SELECT 42 AS number")
+    assert "127.0.0.1" in url
+    assert postgres.ensure_database("one") == url
+    if len(str(postgres.data)) <= 80:
+        assert execute(postgres.socket_url("one"), "SELECT * FROM numbers") == [(42,)]
+
+
+def test_what_was_committed_is_there_after_a_kill_and_after_a_stop(postgres: Postgres) -> None:
+    url = postgres.url()
+    execute(url, "CREATE TABLE numbers (number int)")
+    for end in (postgres.kill, postgres.stop):
+        execute(url, "INSERT INTO numbers VALUES (1)")
+        end()
+        assert postgres.pid is None
+        assert not accepts(postgres.port)
+        postgres.start()
+    assert execute(url, "SELECT count(*) FROM numbers") == [(2,)]
+
+
+def test_a_stop_does_not_wait_for_who_is_connected(postgres: Postgres) -> None:
+    with psycopg.connect(postgres.url()) as connection:
+        connection.execute("SELECT 1")
+        postgres.stop()
+        assert postgres.pid is None
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+
+
+def test_a_suspended_server_answers_once_it_is_resumed(postgres: Postgres) -> None:
+    postgres.suspend()
+    with pytest.raises(psycopg.OperationalError):
+        execute(postgres.url() + "?connect_timeout=2", "SELECT 1")
+    postgres.resume()
+    assert execute(postgres.url(), "SELECT 1") == [(1,)]
+
+
+def test_in_a_deep_folder_there_is_no_socket_but_tcp(tmp_path: Path) -> None:
+    server = start_postgres(tmp_path / ("deep" * 20))
+    try:
+        assert execute(server.url(), "SELECT 1") == [(1,)]
+        with pytest.raises(ServiceFailed, match="too long a path for a Unix socket"):
+            server.socket_url()
+    finally:
+        server.stop()
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ServiceFailed, match=r"(?s)Postgres ended; .*nonsense"):
+        start_postgres(tmp_path, settings={"shared_buffers": "nonsense"})

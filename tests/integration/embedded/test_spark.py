@@ -1,0 +1,75 @@
+"""Spark from the PySpark package: a cluster that does a job, loses an executor, and leaves nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_kcr.embedded.spark import environment, local_master, spark_home, start_standalone
+from airflow_kcr.embedded.waiting import accepts, happened
+from airflow_kcr.errors import ServiceFailed
+
+# Counts, says so, waits for a line, and counts again, with Python on the executors.
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder
+for setting in sys.argv[1:]:
+    name, _, value = setting.partition("=")
+    builder = builder.config(name, value)
+spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+
+def count():
+    return spark.sparkContext.parallelize(range(100), 4).map(lambda number: number % 2).sum()
+
+print("counted", count(), flush=True)
+sys.stdin.readline()
+print("counted", count(), flush=True)
+spark.stop()
+"""
+
+
+def test_a_local_master_says_how_often_a_task_may_fail() -> None:
+    assert local_master(cores=2, failures=3) == "local[2,3]"
+    assert local_master() == "local[*,3]"
+    assert (spark_home() / "bin" / "spark-submit").exists()
+
+
+def test_a_cluster_does_a_job_even_after_an_executor_is_killed(tmp_path: Path) -> None:
+    cluster = start_standalone(tmp_path)
+    pids = [one.pid for one in cluster.recorded]
+    try:
+        with pytest.raises(ServiceFailed, match="no such executor to kill; running: none"):
+            cluster.kill_executor()
+        settings = [f"{name}={value}" for name, value in cluster.settings.items()]
+        job = subprocess.Popen(
+            [sys.executable, "-c", JOB, *settings],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "counted 50\n"
+            assert happened(lambda: len(cluster.executors()) == 2, within=30)
+            killed = cluster.kill_executor()
+            assert happened(lambda: killed not in cluster.executors(), within=10)
+            told, _ = job.communicate("\n", timeout=60)
+        finally:
+            job.kill()
+            job.communicate()
+        assert told == "counted 50\n"
+        assert job.returncode == 0
+        pids += cluster.executors()
+    finally:
+        cluster.stop()
+    assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    assert not accepts(cluster.port)
+    assert not accepts(cluster.ui_port)

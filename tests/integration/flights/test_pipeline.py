@@ -1,0 +1,214 @@
+"""The pipeline on real ranges of a real topic, and what of its output counts."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+
+from airflow_kcr.embedded.flights import data, pipeline, result
+from airflow_kcr.embedded.flights.check import judge
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.region.rows import Outcome
+from airflow_kcr.protocol.values import TopicName
+from airflow_kcr.spark import jvm
+from airflow_kcr.spark.job_groups import JobGroup
+from airflow_kcr.spark.scans import count_scans
+from tests.integration.flights.conftest import FLIGHTS, Run, halves, nowhere
+from tests.support.kafka import Kafka
+
+# PySpark leaves the socket of each `collect` to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+def rows_of(run: Run) -> list[Row]:
+    return sorted(result.read_output(run.spark, str(run.output)).collect(), key=str)
+
+
+def test_the_output_says_whose_it_is(run: Run) -> None:
+    row = result.read_output(run.spark, str(run.output)).where("batch_id = 'token-1'").first()
+    assert row is not None
+    assert (row.region, row.member, row.epoch, row.lineage, row.sequence) == ("flights", "flights-etl[0]", 1, 1, 2)
+    assert row.kind == pipeline.FLIGHT
+
+
+def test_the_result_equals_the_direct_computation_from_topic_and_file(run: Run, tmp_path: Path) -> None:
+    data.write_flights(tmp_path / "flights.csv", FLIGHTS)
+    found = judge(run.spark, run.question(flights=tmp_path / "flights.csv"))
+    assert found.sound
+    assert found.with_topic.groups > 1_000
+    assert found.with_file is not None
+    assert found.with_file.equal
+    assert found.counts.in_topic == found.counts.accepted == FLIGHTS
+    assert (found.counts.malformed, found.counts.duplicates, found.counts.stray) == (0, 0, 0)
+    assert sum(one.flights for one in found.carriers) == FLIGHTS
+    cancelled = sum(row["dep_time"] == "NA" for row in data.flights(FLIGHTS))
+    assert sum(one.cancelled for one in found.carriers) == cancelled > 0
+    assert all(one.airline for one in found.carriers)
+
+
+def test_a_few_numbers_are_those_that_plain_python_finds(run: Run) -> None:
+    wet = {row[:5] for row in data.weather() if row.precipitation}
+    delays, rainy = 0, 0
+    for row in data.flights(FLIGHTS):
+        if row["carrier"] == "UA":
+            delays += 0 if row["dep_delay"] == "NA" else int(row["dep_delay"])
+            rainy += (row["origin"], *(int(row[name]) for name in ("year", "month", "day", "hour"))) in wet
+    (united,) = (one for one in judge(run.spark, run.question()).carriers if one.carrier == "UA")
+    assert (united.airline, united.dep_delay_sum, united.with_precipitation) == ("United Air Lines Inc.", delays, rainy)
+
+
+def test_a_batch_that_runs_again_replaces_its_output(run: Run) -> None:
+    before = rows_of(run)
+    run.work(run.rows[0])
+    assert rows_of(run) == before
+
+
+def test_a_batch_is_read_once(run: Run) -> None:
+    group = JobGroup(run.spark, "one batch of flights")
+    since = jvm.virtual_machine(run.spark.sparkContext).java.lang.System.currentTimeMillis()
+    group.enter("flights", "default")
+    try:
+        run.work(run.rows[0])
+    finally:
+        group.leave()
+    jobs = run.spark.sparkContext.statusTracker().getJobIdsForGroup(group.name)
+    jvm.scala_context(run.spark.sparkContext).listenerBus().waitUntilEmpty(10_000)
+    assert len(jobs) > 0
+    assert count_scans(run.spark, jobs, since) == 1
+
+
+def test_output_that_was_tampered_with_is_noticed(run: Run) -> None:
+    folder = run.folder(run.rows[0])
+    changed = run.spark.read.parquet(str(folder)).withColumn(
+        "arr_delay_sum", F.col("arr_delay_sum") + F.when(F.col("carrier") == "HA", 1).otherwise(0)
+    )
+    rows, schema = changed.collect(), changed.schema
+    run.spark.createDataFrame(rows, schema).write.mode("overwrite").partitionBy("kind").parquet(str(folder))
+    found = judge(run.spark, run.question())
+    assert found.counts.exact, "every record is still there"
+    assert not found.sound
+    assert 0 < found.with_topic.different < found.with_topic.groups
+    first = found.with_topic.differences[0]
+    assert first.group.startswith("HA 2013-01-")
+    assert first.column == "arr_delay_sum"
+    assert int(first.result) == int(first.direct) + 1
+    assert len(found.with_topic.differences) <= result.SHOWN * (len(pipeline.SUMS) + 2)
+
+
+def test_a_batch_whose_output_is_lost_is_missing(run: Run) -> None:
+    lost = run.rows[1]
+    run.folder(lost).rename(run.output / "elsewhere")
+    found = judge(run.spark, run.question())
+    assert found.counts.missing == sum(range_.width for range_ in lost.ranges.values())
+    assert not found.sound
+    assert any(one.result == "no such group" for one in found.with_topic.differences)
+
+
+def test_a_batch_that_the_ledger_lacks_is_missing_and_its_output_stray(run: Run) -> None:
+    lost = run.rows.pop()
+    found = judge(run.spark, run.question())
+    width = sum(range_.width for range_ in lost.ranges.values())
+    assert (found.counts.missing, found.counts.stray) == (width, width)
+    assert not found.sound
+
+
+def test_a_batch_accepted_twice_is_surplus(run: Run) -> None:
+    run.batch(nowhere(run.ends), halves(run.ends))
+    found = judge(run.spark, run.question())
+    assert found.counts.surplus == sum(halves(run.ends).values())
+    assert not found.sound
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DISCARDED, Outcome.UNKNOWN, Outcome.UNDONE])
+def test_what_was_not_accepted_is_no_part_of_the_result_and_counted(run: Run, outcome: Outcome) -> None:
+    run.batch(nowhere(run.ends), halves(run.ends), outcome=outcome)
+    found = judge(run.spark, run.question())
+    assert found.counts.duplicates == sum(halves(run.ends).values())
+    assert found.sound
+
+
+def test_what_a_reset_undid_within_a_range_is_computed_anew(run: Run) -> None:
+    first = run.rows.pop(0)
+    run.folder(first).rename(run.output / "elsewhere")
+    quarters = {number: end // 4 for number, end in run.ends.items()}
+    run.batch(nowhere(run.ends), halves(run.ends), undone_from=quarters)
+    run.batch(quarters, halves(run.ends))
+    found = judge(run.spark, run.question())
+    assert found.sound
+    assert found.counts.duplicates == sum(halves(run.ends).values()) - sum(quarters.values())
+
+
+def test_a_checkpoint_before_the_end_has_only_its_part(run: Run) -> None:
+    found = judge(run.spark, run.question(halves(run.ends)))
+    assert found.sound
+    assert found.counts.accepted == sum(halves(run.ends).values())
+    assert found.counts.duplicates == 0, "what is of a later checkpoint was not processed twice"
+
+
+MALFORMED = [
+    b"no JSON at all",
+    b'{"carrier":"UA","origin":"EWR"',
+    b"{}",
+    b"[]",
+    b"",
+    b"null",
+    b"\xff\xfe\x00",
+    b'{"carrier":"UA","origin":"EWR","year":2013,"month":1,"day":1,"hour":"five","scheduled":"2013-01-01T05:15:00-05:00"}',
+]
+FLIGHT = {
+    "carrier": "XX",
+    "origin": "EWR",
+    "year": 2013,
+    "month": 1,
+    "day": 1,
+    "hour": 5,
+    "scheduled": "2013-01-01T05:15:00-05:00",
+    "dep_delay": -3,
+    "arr_delay": None,
+}
+
+
+def test_malformed_records_are_counted_in_an_output_of_their_own(kafka: Kafka, empty_run: partial[Run]) -> None:
+    topic = kafka.topic(1)
+    flight = json.dumps(FLIGHT).encode()
+    two_in_one = b"[" + flight + b"," + flight + b"]"
+    kafka.produce(topic, [flight, *MALFORMED, two_in_one, flight])
+    run = empty_run(topic=TopicName(topic), kafka=kafka.settings, ends=kafka.ends(topic))
+    row = run.batch(nowhere(run.ends), run.ends)
+
+    assert (run.folder(row) / "kind=malformed").is_dir()
+    written = result.read_output(run.spark, str(run.output))
+    (bad,) = written.where("kind = 'malformed'").collect()
+    assert (bad.records, bad.flights, bad.carrier) == (len(MALFORMED) + 1, 0, None)
+    assert (bad.partition, bad.first_offset, bad.end_offset) == (0, 1, len(MALFORMED) + 2)
+    (good,) = written.where("kind = 'flight'").collect()
+    assert (good.records, good.flights, good.airline, good.dep_delay_sum) == (2, 2, None, -6)
+
+    found = judge(run.spark, run.question())
+    assert found.sound
+    assert found.counts.malformed == len(MALFORMED) + 1
+    assert found.counts.accepted == found.counts.in_topic == len(MALFORMED) + 3
+
+
+def test_without_a_place_for_the_output_nothing_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(pipeline.OUTPUT_VARIABLE)
+    with pytest.raises(ConfigurationError, match=r"KCR_FLIGHTS_OUTPUT .* or spark\.kcr\.flights\.output"):
+        run.work(run.rows[0])
+
+
+def test_sparks_setting_for_the_output_wins(run: Run, tmp_path: Path) -> None:
+    run.spark.conf.set(pipeline.OUTPUT_SETTING, f"{tmp_path}/set/")
+    try:
+        assert pipeline.output_folder(run.spark) == f"{tmp_path}/set"
+    finally:
+        run.spark.conf.unset(pipeline.OUTPUT_SETTING)
+
+
+def test_a_folder_that_is_no_output_is_named(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=rf"no batch has written to {tmp_path}/batches"):
+        result.read_output(run.spark, str(tmp_path))

@@ -1,0 +1,544 @@
+"""Faults of Kafka under running members: its topics, logs, groups, transactions and brokers (design sections 5 to 8).
+
+Real broker, real store, members in processes of their own with an engine without Spark. Judged by the invariants over
+the history, and by counting what was written: nothing missing, nothing accepted twice, what is written again explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from airflow_kcr.protocol.region import coverage, events
+from airflow_kcr.protocol.region.rows import Checkpoint, Committed, HaltReason, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.values import Nonce
+from tests.conftest import StartKafka
+from tests.support.faults import (
+    Note,
+    Stored,
+    cuts,
+    finished,
+    judged,
+    owners,
+    passed,
+    resets,
+    start_offsets,
+    stored,
+    told,
+)
+from tests.support.kafka import QUIET, Kafka, Record
+from tests.support.member_accounts import Place
+from tests.support.members import QUICK, Live, Process, live
+
+pytestmark = pytest.mark.timeout(240)
+
+OFTEN = "cut: {every: 2s, grace: 500ms}\n"
+
+
+@pytest.fixture
+def region(kafka: Kafka, database_url: str, tmp_path: Path) -> Iterator[Live]:
+    """A started region of two members over two partitions."""
+    with live(kafka, database_url, tmp_path, members=2, partitions=2) as one:
+        yield one
+
+
+def ask(region: Live, name: str) -> Nonce:
+    """Ask for a cut, and return its nonce at once."""
+    nonce = Nonce(name)
+    region.store.request_cut(region.name, nonce)
+    return nonce
+
+
+def halted(region: Live) -> bool:
+    return region.region().state is RegionState.HALTED
+
+
+def positions(region: Live) -> dict[int, int]:
+    """The positions in the region's own topic."""
+    claims = region.region().claims
+    return {p.partition: int(c.position or 0) for p, c in claims.items() if p.topic == region.topic}
+
+
+# -- partitions and topics ---------------------------------------------------------------------------------------------
+
+
+def test_partitions_added_between_cuts_are_picked_up_from_their_beginning(region: Live, record_property: Note) -> None:
+    region.fill(100)
+    region.start(0, 1)
+    finished(region)
+    for total in (4, 6):
+        region.kafka.add_partitions(region.topic, total)
+        region.fill(50)
+        finished(region)
+        newest = cuts(region)[-1]
+        assert len(region.region().offsets[newest.sequence]) == total
+    assert start_offsets(region) == {(region.topic, n): 0 for n in range(6)}
+    judged(region, record_property)
+
+
+def test_a_cut_is_never_complete_without_partitions_that_were_added_while_it_drained(
+    region: Live, record_property: Note
+) -> None:
+    region.fill(100)
+    stuck = region.start(0, gates=("processing",))
+    region.start(1)
+    region.until(lambda: stuck.reached("processing"), "a batch of member 0")
+    nonce = ask(region, "cut-of-both")
+    region.until(lambda: region.region().state is RegionState.DRAINING, "draining")
+    region.kafka.add_partitions(region.topic, 4)
+    region.kafka.fill(region.topic, {2: 30, 3: 30})
+    region.until(lambda: bool(told(region, events.CutAborted)), "the cut aborted by the claim of what is new")
+    assert region.region().requests[nonce].state is not RequestState.ANSWERED
+    stuck.open("processing")
+    region.until(lambda: region.is_committed(nonce), "the cut, asked for once")
+    sequence = region.region().requests[nonce].sequence
+    assert sequence is not None
+    assert {p.partition for p in region.region().offsets[sequence]} == {0, 1, 2, 3}
+    finished(region)
+    judged(region, record_property)
+
+
+def test_a_cut_waits_for_partitions_that_nobody_has_and_names_them(region: Live, record_property: Note) -> None:
+    region.fill(100)
+    region.start(0)
+    gone = region.start(1)
+    finished(region)
+    lost = {p for p, c in region.region().claims.items() if c.owner is not None and c.owner.index == 1}
+    gone.kill()
+    region.until(lambda: {m.partition for m in missing(region)} == lost, "the partitions of member 1 missed")
+    nonce = ask(region, "cut-while-away")
+    assert {m.last_owner for m in missing(region)} == {next(m for m in region.region().members if m.index == 1)}
+    assert region.region().requests[nonce].state is RequestState.QUEUED
+    assert not region.is_committed(nonce)
+    region.start(1)
+    region.until(lambda: region.is_committed(nonce), "the cut, asked for once")
+    sequence = region.region().requests[nonce].sequence
+    assert sequence is not None
+    assert region.region().offsets[sequence].keys() >= lost
+    judged(region, record_property)
+
+
+def missing(region: Live) -> tuple[coverage.Missing, ...]:
+    """The partitions that nobody covers now."""
+    return coverage.missing(*region.store.read(region.name))
+
+
+def test_a_new_topic_that_matches_the_pattern_is_picked_up(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    pattern = "pattern: '^{topic}'"
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, subscription=pattern) as region:
+        region.fill(100)
+        region.start(0, 1)
+        finished(region)
+        more = kafka.topic(2, name=f"{region.topic}-more")
+        kafka.fill(more, {0: 70, 1: 70})
+        region.until(lambda: region.consumed(more), "the new topic consumed")
+        region.fill(20)
+        finished(region)
+        assert {p.topic for p in region.region().offsets[cuts(region)[-1].sequence]} == {region.topic, more}
+        assert set(start_offsets(region).values()) == {0}
+        judged(region, record_property, {r.place for topic in (region.topic, more) for r in stored(kafka, topic)})
+
+
+def recreate(region: Live, each: int) -> None:
+    """Delete the topic and make one of the same name at once, with other records."""
+    partitions = region.kafka.partitions(region.topic)
+    region.kafka.delete_topic(region.topic)
+    region.kafka.topic(partitions, name=region.topic)
+    records = [Record(value=f"new:{n}".encode(), partition=n) for n in range(partitions) for _ in range(each)]
+    region.kafka.produce(region.topic, records)
+
+
+def test_a_topic_that_was_recreated_halts_the_region_and_nothing_of_the_new_one_is_read(
+    region: Live, record_property: Note
+) -> None:
+    region.fill(100)
+    region.start(0, 1)
+    finished(region)
+    recreate(region, 150)
+    region.until(lambda: halted(region), "halted")
+    halt = region.region().halt
+    assert halt is not None
+    assert halt.reason is HaltReason.OUT_OF_RANGE
+    assert "deleted and created again" in halt.text
+    assert any("beyond_end" in choice for choice in halt.choices)
+    assert not [row for row in region.written() if row.value.startswith("new:")]
+    account = region.account(frozenset())
+    assert not account.violations
+    assert not account.kept_twice
+    record_property("written again", account.repeated)
+
+
+def test_a_topic_that_was_recreated_is_read_from_its_start_in_a_lineage_of_its_own_where_that_is_wanted(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    spec = f"{QUICK}beyond_end: earliest\n"
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=spec) as region:
+        region.fill(100)
+        region.start(0, 1)
+        finished(region)
+        before, old = region.region().lineage, len(region.written())
+        recreate(region, 150)
+        region.until(lambda: region.region().lineage > before, "a lineage of its own")
+        finished(region)
+        assert {body.cause for body in resets(region)} == {ResetCause.OUT_OF_RANGE}
+        fresh = region.written()[old:]
+        assert {row.value.split(":")[0] for row in fresh} == {"new"}
+        assert len({(row.partition, row.offset) for row in fresh}) == 300
+        judged(region, record_property)
+
+
+def overtaken(region: Live) -> set[Place]:
+    """Have retention overtake the positions of a region whose cut lies at 100; return the records that are left."""
+    region.fill(100)
+    region.start(0, 1)
+    finished(region)
+    region.store.pause(region.name)
+    region.fill(100)
+    region.kafka.delete_records(region.topic, {0: 150})
+    kept = {record.place for record in stored(region.kafka, region.topic)}
+    region.store.start(region.name)
+    return kept
+
+
+def test_retention_that_overtakes_a_position_halts_the_region_with_the_choices(
+    region: Live, record_property: Note
+) -> None:
+    overtaken(region)
+    region.until(lambda: halted(region), "halted")
+    stored_region = region.region()
+    assert stored_region.halt is not None
+    assert stored_region.halt.reason is HaltReason.OUT_OF_RANGE
+    assert "retention overtook" in stored_region.halt.text
+    assert len(stored_region.halt.choices) > 1
+    assert stored_region.failures == 0
+    account = region.account(frozenset())
+    assert not account.violations
+    assert not account.kept_twice
+    record_property("written again", account.repeated)
+
+
+@pytest.mark.parametrize(("policy", "resumes_at"), [("earliest", 150), ("latest", 200)])
+def test_retention_that_overtakes_a_position_is_a_reset_with_its_own_map_where_that_is_wanted(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note, policy: str, resumes_at: int
+) -> None:
+    spec = f"{QUICK}out_of_range: {policy}\n"
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=spec) as region:
+        left = overtaken(region)
+        region.until(lambda: bool(resets(region)), "a reset")
+        finished(region)
+        (reset,) = resets(region)
+        assert reset.cause is ResetCause.OUT_OF_RANGE
+        at = {p.partition: entry.offset for p, entry in reset.seek.items()}
+        assert at[0] == resumes_at
+        first = {(region.topic, 0, n) for n in range(100)}
+        judged(region, record_property, {p for p in left if p[1] == 1 or p[2] >= resumes_at} | first)
+
+
+def test_a_base_that_retention_has_overtaken_halts_at_once_and_burns_no_attempt(
+    region: Live, record_property: Note
+) -> None:
+    stuck = region.start(0)
+    region.start(1)
+    # Else a member that comes late makes the region go back to its base before anything is overtaken.
+    region.shared(0, 1)
+    region.fill(100)
+    region.until(region.consumed, "everything consumed")
+    region.kafka.delete_records(region.topic, {0: 50, 1: 50})
+    stuck.gate("processing")
+    region.fill(10)
+    region.until(lambda: stuck.reached("processing"), "a batch of member 0")
+    stuck.kill()  # its batch is never ended, so the region goes back to the base, which is not in the log any more
+    region.start(0)
+    region.until(lambda: halted(region), "halted")
+    halt = region.region().halt
+    assert halt is not None
+    assert halt.reason is HaltReason.OUT_OF_RANGE
+    assert region.region().failures == 0
+    assert {body.attempt for body in resets(region)} == {1}
+    account = region.account(frozenset())
+    assert not account.violations
+    record_property("written again", account.repeated)
+
+
+# -- the group ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_foreign_consumer_takes_partitions_and_the_region_goes_on_with_them_when_it_leaves(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    with live(kafka, database_url, tmp_path, members=2, partitions=6) as region:
+        region.fill(50)
+        region.start(0, 1)
+        finished(region)
+        with closing(foreigner(region)) as consumer:
+            consumer.subscribe([region.topic])
+            region.until(lambda: polled(consumer), "the foreign consumer assigned")
+            held = {p.partition for p in consumer.assignment()}
+            region.until(lambda: {m.partition.partition for m in missing(region)} == held, "its partitions missed")
+            region.fill(50)
+            others = set(range(6)) - held
+            region.until(
+                lambda: polled(consumer) and all(positions(region)[n] == 100 for n in others), "the others consumed"
+            )
+            assert all(positions(region)[n] == 50 for n in held)
+            nonce = ask(region, "cut-beside-a-stranger")
+            assert region.region().requests[nonce].state is RequestState.QUEUED
+        region.until(lambda: region.is_committed(nonce), "the cut, once the stranger had left")
+        finished(region)
+        assert kafka.committed(region.group) == {(region.topic, n): 100 for n in range(6)}
+        judged(region, record_property)
+
+
+def foreigner(region: Live) -> Consumer:
+    """A consumer of the same group that is not the region's, and commits nothing."""
+    settings = {"group.id": region.group, "enable.auto.commit": False, "partition.assignment.strategy": "range"}
+    return Consumer({**region.kafka.settings, **QUIET, **settings, "session.timeout.ms": 6000})
+
+
+def polled(consumer: Consumer) -> bool:
+    """Let a consumer take part in its group, and return whether it has partitions."""
+    consumer.poll(0)
+    return bool(consumer.assignment())
+
+
+def test_a_commit_that_was_held_up_does_not_move_kafka_back(region: Live, record_property: Note) -> None:
+    region.fill(100)
+    zombie = region.start(0)
+    region.start(1)
+    finished(region)
+    zombie.gate("committing")
+    region.fill(100)
+    region.until(region.consumed, "everything consumed")
+    ask(region, "cut-at-200")
+    region.until(lambda: zombie.reached("committing"), "member 0 about to commit")
+    zombie.freeze()
+    region.fill(100)
+    finished(region)  # by the other, which takes the partitions over
+    assert region.kafka.committed(region.group) == {(region.topic, n): 300 for n in range(2)}
+    seen: list[int] = []
+
+    def unharmed() -> bool:
+        seen.append(min(region.kafka.committed(region.group).values()))
+        return 0 in owners(region)
+
+    zombie.thaw()
+    zombie.open("committing")
+    region.until(unharmed, "member 0 back with partitions of its own")
+    assert min(seen) == 300
+    region.fill(50)
+    finished(region)
+    assert region.kafka.committed(region.group) == {(region.topic, n): 350 for n in range(2)}
+    judged(region, record_property)
+
+
+# -- transactions and timestamps ---------------------------------------------------------------------------------------
+
+
+def test_transactions_around_bounds_keep_every_cut_exact_and_nothing_open_is_read(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=f"{QUICK}{OFTEN}") as region:
+        region.fill(50)
+        region.start(0, 1)
+        region.until(region.consumed, "everything consumed")
+        held = kafka.begin_transaction(region.topic, valued("open", 0, 20))
+        kafka.fill(region.topic, {0: 30, 1: 30})
+        aborted = kafka.begin_transaction(region.topic, valued("aborted", 1, 20))
+        aborted.abort()
+        begun = datetime.now(UTC)
+        region.until(lambda: bounded_since(region, begun) >= 2, "two cuts beside an open transaction")
+        done = kafka.begin_transaction(region.topic, valued("committed", 1, 20))
+        done.commit()
+        region.until(region.consumed, "everything that can be read consumed")
+        assert kafka.ends(region.topic)[0] == 50
+        assert positions(region)[0] == 50
+        assert not beyond(region, 50)
+        held.commit()
+        region.until(lambda: kafka.ends(region.topic)[0] > 50 and region.consumed(), "what the transaction held")
+        committed = datetime.now(UTC)
+        region.until(lambda: bounded_since(region, committed) >= 1, "a cut behind the transaction")
+        finished(region)
+        assert_exact(region, late=lambda row, cut: row.partition == 0 and row.offset >= 50 and row.at < committed)
+        assert not [row for row in region.written() if row.value.startswith("aborted")]
+        judged(region, record_property, {row.place for row in stored(kafka, region.topic)})
+
+
+def test_a_record_from_the_far_future_stops_nobody_and_its_cut_says_that_it_is_not_exact(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    anything = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    spec = f"{QUICK}{OFTEN}"
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=spec, configs=anything) as region:
+        region.fill(50)
+        region.start(0, 1)
+        region.until(region.consumed, "everything consumed")
+        future = Record(value=b"0:future", partition=0, timestamp=datetime(2099, 1, 1, tzinfo=UTC))
+        kafka.produce(region.topic, [future])
+        region.fill(50)
+        region.until(region.consumed, "everything consumed, with what lies behind the record")
+        region.until(lambda: any(cut.inexact for cut in cuts(region)), "a cut that is not exact")
+        finished(region)
+        found = {(p.partition, why) for cut in cuts(region) for p, why in cut.inexact.items()}
+        assert {partition for partition, _ in found} == {0}
+        assert all("at 50" in why and "in the future" in why for _, why in found)
+        judged(region, record_property)
+
+
+def valued(what: str, partition: int, count: int) -> list[Record]:
+    return [Record(value=f"{what}:{n}".encode(), partition=partition) for n in range(count)]
+
+
+def bounded(region: Live) -> list[Checkpoint]:
+    """The complete cuts of bounds."""
+    return [cut for cut in cuts(region) if cut.bound is not None]
+
+
+def bounded_since(region: Live, moment: datetime) -> int:
+    """How many cuts of bounds after a moment are complete."""
+    return sum(cut.bound is not None and cut.bound > moment for cut in bounded(region))
+
+
+def beyond(region: Live, offset: int) -> list[str]:
+    """The batches that were begun beyond an offset of partition 0."""
+    return [
+        str(batch.batch)
+        for batch in region.store.batches(region.name)
+        for p, r in batch.ranges.items()
+        if p.partition == 0 and r.to > offset
+    ]
+
+
+def assert_exact(region: Live, late: Callable[[Stored, Checkpoint], bool]) -> None:
+    """Every cut of a bound holds the records before it and none after, but for those that could not be read then."""
+    rows = stored(region.kafka, region.topic)
+    places = region.region().offsets
+    assert bounded(region)
+    for cut in bounded(region):
+        assert not cut.inexact
+        at = {(str(p.topic), p.partition): o for p, o in places[cut.sequence].items()}
+        assert cut.bound is not None
+        for row in rows:
+            if (row.topic, row.partition) not in at:
+                continue
+            if row.offset < at[row.topic, row.partition]:
+                assert row.at < cut.bound or late(row, cut), (cut.sequence, cut.bound, row)
+            else:
+                assert row.at >= cut.bound or late(row, cut), (cut.sequence, cut.bound, row)
+
+
+# -- brokers -----------------------------------------------------------------------------------------------------------
+
+
+def resolved(region: Live, nonce: Nonce) -> Checkpoint | None:
+    """The checkpoint of a request, once it is settled whether Kafka holds it."""
+    sequence = region.region().requests[nonce].sequence
+    row = None if sequence is None else region.region().checkpoints[sequence]
+    return row if row is not None and row.is_complete and row.committed is not Committed.PENDING else None
+
+
+def about_to_commit(region: Live) -> tuple[Process, Nonce]:
+    """Have both members process 200 records of each partition, and stop before they commit the cut of that."""
+    region.fill(100)
+    both = region.start(0, 1)
+    finished(region)
+    both.gate("committing")
+    region.fill(100)
+    region.until(region.consumed, "everything consumed")
+    nonce = ask(region, "cut-at-200")
+    region.until(lambda: both.reached("committing"), "about to commit")
+    return both, nonce
+
+
+def test_a_broker_that_restarts_during_the_commit_has_the_cut_afterwards_or_the_cut_says_that_it_has_not(
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    kafka = kafka_set(1)
+    with live(kafka, database_url, tmp_path, members=2, partitions=2) as region:
+        both, nonce = about_to_commit(region)
+        kafka.broker(1).stop()
+        both.open("committing")
+        kafka.broker(1).start()
+        region.until(lambda: resolved(region, nonce) is not None, "settled what Kafka holds")
+        settled = resolved(region, nonce)
+        assert settled is not None
+        record_property("committed", str(settled.committed))
+        expected = {(region.topic, n): 200 for n in range(2)}
+        if settled.committed is Committed.YES:
+            assert kafka.committed(region.group) == expected
+        region.fill(100)
+        finished(region)
+        assert both.running
+        judged(region, record_property)
+
+
+def test_a_commit_that_no_broker_answers_fails_visibly_and_fences_nobody(
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    kafka = kafka_set(1)
+    with live(kafka, database_url, tmp_path, members=2, partitions=2) as region:
+        both, nonce = about_to_commit(region)
+        kafka.broker(1).kill()
+        both.open("committing")
+        region.until(lambda: resolved(region, nonce) is not None, "settled what Kafka holds")
+        settled = resolved(region, nonce)
+        assert settled is not None
+        assert settled.committed is Committed.NO
+        why = [body.why for body in told(region, events.CommitResolved) if body.committed is Committed.NO]
+        assert why
+        assert all(why)
+        # The session is over: both members join again, while the commit that they sent is still on its way.
+        region.until(passed(3), "the session over")
+        kafka.broker(1).start()
+        region.fill(100)
+        finished(region)
+        assert both.running
+        assert cuts(region)[-1].committed is Committed.YES
+        judged(region, record_property)
+
+
+def test_members_go_on_after_their_broker_was_away_in_the_middle_of_their_work(
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    kafka = kafka_set(1)
+    with live(kafka, database_url, tmp_path, members=2, partitions=2) as region:
+        region.fill(3000)
+        region.start(0, 1)
+        region.until(lambda: len(region.written()) > 500, "in the middle")
+        kafka.broker(1).kill()
+        region.until(passed(10), "10 s without a broker")
+        kafka.broker(1).start()
+        region.fill(100)
+        finished(region)
+        judged(region, record_property)
+
+
+@pytest.mark.parametrize(
+    "session", [pytest.param("20s"), pytest.param("8s", marks=pytest.mark.soak)]
+)  # fails over in about 9 s
+def test_members_go_on_after_the_broker_that_coordinates_their_group_was_killed(
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note, session: str
+) -> None:
+    kafka = kafka_set(3)
+    spec = QUICK.replace("session: 8s", f"session: {session}")
+    with live(kafka, database_url, tmp_path, members=3, partitions=6, spec=spec) as region:
+        region.fill(50)
+        members = [region.start(index) for index in range(3)]
+        region.shared(0, 1, 2)
+        finished(region)
+        before = len(resets(region))
+        region.fill(1000)
+        region.until(lambda: len(region.written()) > 1000, "in the middle")
+        kafka.coordinator(region.group).kill()
+        region.fill(300)
+        finished(region, within=120)
+        assert len(resets(region)) <= before + 1, resets(region)[before:]
+        assert all(member.running for member in members)
+        record_property("resets by the fault", len(resets(region)) - before)
+        judged(region, record_property)

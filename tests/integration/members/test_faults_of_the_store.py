@@ -1,0 +1,185 @@
+"""Faults of the store under running members: it dies, is away, hangs, or loses its last word (design sections 4, 5).
+
+Real broker, a Postgres of this file's own, members in processes of their own with an engine without Spark. Judged by
+the invariants over the history, and by counting what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.protocol.region import events
+from airflow_kcr.store.schema_upgrade import upgrade
+from tests.support.cutting_proxy import Cut, cutting_proxy
+from tests.support.faults import Note, finished, group_size, judged, owners, resets, runs, said
+from tests.support.kafka import Kafka
+from tests.support.members import Live, Process, live
+from tests.support.wire import wire_to
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.postgres]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A Postgres that the tests of this file may stop, kill and suspend."""
+    one = start_postgres(tmp_path_factory.mktemp("pg"))
+    yield one
+    one.resume()
+    one.stop()
+
+
+@pytest.fixture
+def region(kafka: Kafka, server: Postgres, tmp_path: Path) -> Iterator[Live]:
+    """A started region of three members over six partitions, in a database of its own."""
+    server.resume()
+    server.start()
+    url = server.ensure_database(f"db_{tmp_path.name.replace('-', '_')}")
+    upgrade(url)
+    with live(kafka, url, tmp_path) as one:
+        yield one
+
+
+@dataclass(slots=True, kw_only=True)
+class Busy:
+    """Three members in the middle of their work, and the resets that it took to come there."""
+
+    region: Live
+    members: list[Process]
+    before: int
+
+    @property
+    def resets(self) -> list[events.ResetBegun]:
+        """The resets since."""
+        return resets(self.region)[self.before :]
+
+
+def busy(region: Live, *stores: str) -> Busy:
+    """Start the members, let them share the partitions, and give them work that they are in the middle of.
+
+    Args:
+        region: of three members.
+        stores: by which address each of them reaches the store; absent: the region's own.
+    """
+    members = [region.start(index, store="".join(stores[index : index + 1])) for index in range(3)]
+    region.fill(50)
+    region.shared(0, 1, 2)
+    finished(region)
+    one = Busy(region=region, members=members, before=len(resets(region)))
+    region.fill(1500)
+    region.until(lambda: len(region.written()) > 1000, "in the middle")
+    return one
+
+
+def newly_said(processes: list[Process], text: str) -> Callable[[], bool]:
+    """Return whether each of these processes has said something once more."""
+    before = {id(process): said(process, text) for process in processes}
+    return lambda: all(said(process, text) > before[id(process)] for process in processes)
+
+
+def eventually_finished(region: Live) -> None:
+    """Wait until the region runs again by itself, and has processed everything."""
+    region.until(lambda: runs(region), "running again")
+    finished(region)
+
+
+@pytest.mark.parametrize("end", [Postgres.kill, Postgres.stop], ids=["killed", "stopped"])
+def test_members_go_on_after_the_store_was_restarted(
+    region: Live, server: Postgres, record_property: Note, end: Callable[[Postgres], None]
+) -> None:
+    now = busy(region)
+    end(server)
+    server.start()
+    eventually_finished(region)
+    assert all(member.running for member in now.members)
+    assert len(now.resets) <= 1, now.resets
+    judged(region, record_property)
+
+
+def test_all_members_come_back_by_themselves_when_the_store_was_away_for_longer_than_a_lease(
+    region: Live, server: Postgres, record_property: Note
+) -> None:
+    now = busy(region)
+    lost = newly_said(now.members, "now joining")
+    server.stop()
+    region.until(lost, "every lease over", 30)
+    server.start()
+    eventually_finished(region)
+    assert all(member.running for member in now.members)
+    # One, and one more where a member joins its group again when the other has begun already.
+    assert len(now.resets) <= len(now.members), now.resets
+    judged(region, record_property)
+
+
+def test_members_leave_their_group_while_the_store_is_away_and_come_back_with_it(
+    region: Live, server: Postgres, record_property: Note
+) -> None:
+    now = busy(region)
+    server.stop()
+    region.until(lambda: group_size(region.kafka, region.group) == 0, "all out of the group", 30)
+    server.start()
+    eventually_finished(region)
+    assert all(member.running for member in now.members)
+    assert len(now.resets) <= 1, now.resets
+    judged(region, record_property)
+
+
+def test_all_members_come_back_when_the_store_hung_for_longer_than_a_lease(
+    region: Live, server: Postgres, record_property: Note
+) -> None:
+    now = busy(region)
+    lost = newly_said(now.members, "now joining")
+    server.suspend()
+    region.until(lost, "every lease over", 30)
+    server.resume()
+    eventually_finished(region)
+    assert all(member.running for member in now.members)
+    assert len(now.resets) <= 1, now.resets
+    judged(region, record_property)
+
+
+@pytest.mark.parametrize("how", ["freeze", "cut"])
+def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on_without_it(
+    region: Live, server: Postgres, record_property: Note, how: str
+) -> None:
+    with wire_to(server.port) as wire:
+        through = region.url.replace(f":{server.port}/", f":{wire.port}/")
+        now = busy(region, through)
+        if how == "freeze":
+            wire.freeze()
+        else:
+            wire.cut()
+        region.until(lambda: group_size(region.kafka, region.group) == 2, "member 0 out of the group", 40)
+        region.fill(100)
+        region.until(lambda: runs(region) and region.consumed(), "everything consumed by the others")
+        assert {c.owner.index for c in region.region().claims.values() if c.owner is not None} == {1, 2}
+        wire.mend()
+        region.until(lambda: 0 in owners(region), "member 0 with partitions of its own again")
+        region.fill(100)
+        finished(region)
+        assert all(member.running for member in now.members)
+        assert len(now.resets) <= 2, now.resets  # when it leaves, and when it comes back
+        judged(region, record_property)
+
+
+def test_lost_answers_to_commits_change_nothing(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    with cutting_proxy(database_url) as (proxy, through), live(kafka, database_url, tmp_path) as region:
+        region.fill(500)
+        address = through.render_as_string(hide_password=False)
+        region.start(0, 1, 2, store=address)
+        finished(region)
+        before = len(resets(region))
+        for number in range(12):
+            region.fill(50)
+            proxy.cut_next(Cut.AFTER if number % 2 else Cut.BEFORE)
+            region.until(lambda wanted=number + 1: proxy.cuts >= wanted, f"answer {number + 1} lost")  # type: ignore[misc]
+        finished(region)
+        record_property("answers lost", proxy.cuts)
+        judged(region, record_property)
+        assert len(resets(region)) == before

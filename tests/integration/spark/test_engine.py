@@ -1,0 +1,480 @@
+"""A member's batches on a real Spark: they end, fail or are cancelled, and nothing of them runs afterwards."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_kcr.errors import BatchCancelled, BatchFailed
+from airflow_kcr.spark import jvm
+from airflow_kcr.spark.job_groups import JobGroup
+from tests.integration.spark.batches import WITHIN, Bench, call, noop, started, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_kcr.spark.context import BatchContext
+    from airflow_kcr.spark.pipelines import Pipeline
+    from tests.support.kafka import Kafka
+
+RECORDS = 20_000
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: Kafka) -> str:
+    name = kafka.topic(2)
+    kafka.fill(name, {0: RECORDS, 1: RECORDS}, size=100)
+    return name
+
+
+ALL = {0: (0, RECORDS), 1: (0, RECORDS)}
+FEW = {0: (0, 10), 1: (0, 10)}
+
+
+def running_tasks(spark: SparkSession) -> int:
+    return int(jvm.scala_context(spark.sparkContext).taskScheduler().taskIdToTaskSetManager().size())
+
+
+def marks(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def stays(path: Path) -> bool:
+    """Whether nothing is written any more: a negative, so it takes a moment to believe."""
+    before = marks(path)
+    threading.Event().wait(1.5)
+    return marks(path) == before
+
+
+def slow_rdd(out: Path) -> Pipeline:
+    def each(rows: Iterator[object]) -> None:
+        for _ in rows:
+            mark(out, 0.005)
+
+    return lambda batch, context: batch.foreachPartition(each)
+
+
+def slow_udf(out: Path) -> Pipeline:
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        from pyspark.sql.functions import udf
+
+        one = udf(lambda offset: mark(out, 0.005), "int")
+        batch.select(one("offset")).write.format("noop").mode("overwrite").save()
+
+    return process
+
+
+def stuck_udf(out: Path) -> Pipeline:
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        from pyspark.sql.functions import udf
+
+        one = udf(lambda offset: mark(out, 3.0), "int")
+        batch.select(one("offset")).write.format("noop").mode("overwrite").save()
+
+    return process
+
+
+def mark(out: Path, pause: float) -> int:
+    import time
+
+    with out.open("ab") as file:
+        file.write(b"x")
+    time.sleep(pause)
+    return 1
+
+
+def slow_scan(out: Path) -> Pipeline:
+    """A scan and a write inside the JVM, held up there."""
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        mark(out, 0)
+        held = batch.selectExpr("offset", "java_method('java.lang.Thread', 'sleep', offset - offset + 5L) as held")
+        held.write.mode("overwrite").csv(str(out.with_name(f"{context.batch_id}.csv")))
+
+    return process
+
+
+@pytest.mark.parametrize("pipeline", [slow_rdd, slow_udf, stuck_udf], ids=["rdd", "udf", "stuck"])
+def test_nothing_of_a_cancelled_batch_runs_after_run_has_raised(
+    bench: Bench, topic: str, tmp_path: Path, pipeline: Callable[[Path], Pipeline]
+) -> None:
+    out = tmp_path / "marks"
+    engine, batch = bench.engine(pipeline(out)), call(topic, ALL)
+    run = started(engine, batch)
+    wait_until(lambda: marks(out) >= 2, "both tasks at work")
+    engine.cancel(batch.batch)
+    with pytest.raises(BatchCancelled):
+        run.result(WITHIN)
+    assert running_tasks(bench.spark) == 0
+    assert stays(out)
+    assert marks(out) < 2 * RECORDS
+    bench.engine(noop).run(call(topic, FEW))
+
+
+def test_a_scan_inside_the_jvm_is_cancelled_in_its_middle(bench: Bench, topic: str, tmp_path: Path) -> None:
+    engine, batch = bench.engine(slow_scan(tmp_path / "marks")), call(topic, ALL)
+    run = started(engine, batch)
+    wait_until(lambda: running_tasks(bench.spark) == 2, "both tasks at work")
+    engine.cancel(batch.batch)
+    with pytest.raises(BatchCancelled):
+        run.result(WITHIN)
+    assert running_tasks(bench.spark) == 0
+    assert not list(tmp_path.glob("*.csv/part*"))
+
+
+def test_a_batch_cancelled_before_it_began_never_runs(bench: Bench, topic: str) -> None:
+    called = []
+    engine, batch = bench.engine(lambda *_: called.append(1)), call(topic, FEW)
+    engine.cancel(batch.batch)
+    with pytest.raises(BatchCancelled, match="before it began"):
+        engine.run(batch)
+    assert not called
+    bench.engine(noop).run(call(topic, FEW))
+
+
+def test_a_batch_cancelled_before_its_first_job_runs_none(bench: Bench, topic: str) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        begun.set()
+        go.wait(WITHIN)
+        noop(batch, context)
+
+    engine, batch = bench.engine(process), call(topic, FEW)
+    run = started(engine, batch)
+    assert begun.wait(WITHIN)
+    engine.cancel(batch.batch)
+    go.set()
+    with pytest.raises(BatchCancelled):
+        run.result(WITHIN)
+
+
+def test_a_pipeline_that_hides_the_cancellation_is_cancelled_all_the_same(bench: Bench, topic: str) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        begun.set()
+        go.wait(WITHIN)
+        try:
+            noop(batch, context)
+        except Exception:  # noqa: BLE001 (what a pipeline may do)
+            return
+
+    engine, batch = bench.engine(process), call(topic, FEW)
+    run = started(engine, batch)
+    assert begun.wait(WITHIN)
+    engine.cancel(batch.batch)
+    go.set()
+    with pytest.raises(BatchCancelled):
+        run.result(WITHIN)
+
+
+def test_a_wait_in_the_driver_s_jvm_is_interrupted(bench: Bench, topic: str) -> None:
+    """As when a read is planned while no broker answers; the next batch knows nothing of the interruption."""
+    begun = threading.Event()
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        begun.set()
+        jvm.virtual_machine(batch.sparkSession.sparkContext).java.lang.Thread.sleep(600_000)
+
+    engine, batch = bench.engine(process), call(topic, FEW)
+    run = started(engine, batch)
+    assert begun.wait(WITHIN)
+    engine.cancel(batch.batch)
+    with pytest.raises(BatchCancelled):
+        run.result(WITHIN)
+    bench.engine(noop).run(call(topic, FEW))
+
+
+def test_a_batch_that_has_ended_can_be_cancelled_without_effect(bench: Bench, topic: str) -> None:
+    engine, batch = bench.engine(noop), call(topic, FEW)
+    engine.run(batch)
+    engine.cancel(batch.batch)
+    engine.run(call(topic, FEW))
+
+
+def test_cancelling_one_member_leaves_the_other(bench: Bench, topic: str, tmp_path: Path) -> None:
+    out = tmp_path / "marks"
+    slow, batch = bench.engine(slow_rdd(out)), call(topic, ALL)
+    go = threading.Event()
+
+    def steady(frame: DataFrame, context: BatchContext) -> None:
+        while not go.is_set():
+            frame.count()
+
+    other = bench.engine(steady, index=1)
+    run, beside = started(slow, batch), started(other, call(topic, FEW, index=1))
+    wait_until(lambda: marks(out) >= 2, "both tasks of the slow one at work")
+    slow.cancel(batch.batch)
+    with pytest.raises(BatchCancelled):
+        run.result(WITHIN)
+    assert not beside.done()
+    go.set()
+    assert beside.result(WITHIN).scans is not None
+
+
+def test_members_have_their_own_pools_and_spark_shows_who_runs_what(bench: Bench, topic: str) -> None:
+    batch = call(topic, FEW, index=3)
+    bench.engine(noop, index=3).run(batch)
+    context = jvm.scala_context(bench.spark.sparkContext)
+    context.listenerBus().waitUntilEmpty(10_000)
+    job = next(
+        one
+        for one in jvm.scala_items(context.statusStore().jobsList(None))
+        if one.jobGroup().isDefined() and batch.batch in one.jobGroup().get().split("/")
+    )
+    assert job.description().get() == f"region group[3] batch {batch.batch}: 20 offset(s) of 2 partition(s)"
+    stage = context.statusStore().lastStageAttempt(job.stageIds().apply(0))
+    assert stage.schedulingPool() == "group[3]"
+
+
+def test_views_of_one_member_are_not_seen_by_another(bench: Bench, topic: str) -> None:
+    counts: dict[int, int] = {}
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        batch.createOrReplaceTempView("batch")
+        both.wait()
+        counts[context.index] = batch.sparkSession.sql("select max(offset) from batch").first()[0]  # type: ignore[index]
+
+    both = threading.Barrier(2, timeout=WITHIN)
+    runs = [
+        started(bench.engine(process, index=index), call(topic, {0: (0, 10 * (index + 1))}, index=index))
+        for index in (0, 1)
+    ]
+    for run in runs:
+        run.result(WITHIN)
+    assert counts == {0: 9, 1: 19}
+
+
+# -- failures ------------------------------------------------------------------------------------------------------
+
+
+def test_a_poison_record_fails_the_batch_with_its_error_and_nothing_runs_on(bench: Bench, topic: str) -> None:
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        from pyspark.sql.functions import udf
+
+        def check(offset: int) -> int:
+            if offset == 7:
+                raise ValueError("poison at cancelled offset 7")
+            return offset
+
+        batch.select(udf(check, "long")("offset")).write.format("noop").mode("overwrite").save()
+
+    with pytest.raises(BatchFailed, match=r"failed: ValueError: poison at cancelled offset 7$") as caught:
+        bench.engine(process).run(call(topic, ALL))
+    assert caught.value.__cause__ is not None
+    assert running_tasks(bench.spark) == 0
+
+
+def test_an_error_inside_an_rdd_is_told_by_its_last_line(bench: Bench, topic: str) -> None:
+    def each(rows: Iterator[object]) -> None:
+        raise KeyError("nothing")
+
+    with pytest.raises(BatchFailed, match="failed: KeyError: 'nothing'"):
+        bench.engine(lambda batch, context: batch.foreachPartition(each)).run(call(topic, FEW))
+
+
+def test_an_error_of_the_pipeline_s_own_python_is_told_with_its_line(bench: Bench, topic: str) -> None:
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        raise RuntimeError("not today")
+
+    with pytest.raises(BatchFailed, match=r"RuntimeError: not today \(.*test_engine.py, line \d+\)"):
+        bench.engine(process).run(call(topic, FEW))
+
+
+def test_an_error_that_wraps_spark_s_is_told_by_spark_s(bench: Bench, topic: str) -> None:
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        try:
+            batch.selectExpr("raise_error('bad row')").collect()
+        except Exception as error:
+            raise RuntimeError("could not write") from error
+
+    with pytest.raises(BatchFailed, match="bad row"):
+        bench.engine(process).run(call(topic, FEW))
+
+
+def test_a_query_that_makes_no_sense_fails_the_batch(bench: Bench, topic: str) -> None:
+    with pytest.raises(BatchFailed, match="no_such_column"):
+        bench.engine(lambda batch, context: noop(batch.select("no_such_column"), context)).run(call(topic, FEW))
+
+
+def test_a_pipeline_that_ends_its_process_fails_the_batch(bench: Bench, topic: str) -> None:
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(BatchFailed, match="it must return"):
+        bench.engine(process).run(call(topic, FEW))
+
+
+def test_a_cancellation_by_somebody_else_is_a_failure(bench: Bench, topic: str, tmp_path: Path) -> None:
+    out = tmp_path / "marks"
+    run = started(bench.engine(slow_rdd(out)), call(topic, ALL))
+    wait_until(lambda: marks(out) >= 2, "both tasks at work")
+    bench.spark.sparkContext.cancelAllJobs()
+    with pytest.raises(BatchFailed, match="cancelled by somebody else"):
+        run.result(WITHIN)
+    assert stays(out)
+
+
+def test_what_a_failed_pipeline_left_running_has_ended(bench: Bench, topic: str, tmp_path: Path) -> None:
+    from pyspark import InheritableThread
+
+    out = tmp_path / "marks"
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        thread = InheritableThread(target=lambda: ignore(lambda: slow_rdd(out)(batch, context)))
+        thread.start()
+        wait_until(lambda: marks(out) >= 2, "both tasks at work")
+        raise RuntimeError("gave up")
+
+    with pytest.raises(BatchFailed, match="gave up"):
+        bench.engine(process).run(call(topic, ALL))
+    assert stays(out)
+
+
+def ignore(work: Callable[[], None]) -> None:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        work()
+    except Py4JJavaError:
+        return
+
+
+def test_a_failed_task_is_tried_again_and_its_records_are_right(bench: Bench, topic: str, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    got: list[int] = []
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        from pyspark.sql.functions import udf
+
+        def fail_once(offset: int) -> int:
+            if offset == 500 and not first.exists():
+                first.touch()
+                raise ValueError("only once")
+            return offset
+
+        rows = batch.select(udf(fail_once, "long")("offset").alias("offset")).collect()
+        got.extend(row.offset for row in rows)
+
+    bench.engine(process).run(call(topic, {0: (0, 1000)}))
+    assert first.exists()
+    assert got == list(range(1000))
+
+
+# -- what a batch did ----------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_without_any_job_has_processed_nothing(bench: Bench, topic: str) -> None:
+    with pytest.raises(BatchFailed, match="processed nothing"):
+        bench.engine(lambda batch, context: None).run(call(topic, FEW))
+
+
+def test_jobs_of_a_plain_thread_are_not_the_batch_s(bench: Bench, topic: str) -> None:
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        thread = threading.Thread(target=noop, args=(batch, context))
+        thread.start()
+        thread.join()
+
+    with pytest.raises(BatchFailed, match="InheritableThread"):
+        bench.engine(process).run(call(topic, FEW))
+
+
+def count_and_write(batch: DataFrame, context: BatchContext) -> None:
+    batch.count()
+    noop(batch, context)
+
+
+def look_and_write(batch: DataFrame, context: BatchContext) -> None:
+    if not batch.isEmpty():
+        noop(batch, context)
+
+
+def keep_and_write(batch: DataFrame, context: BatchContext) -> None:
+    kept = batch.persist()
+    kept.count()
+    noop(kept, context)
+    kept.unpersist(blocking=True)
+
+
+def join_itself(batch: DataFrame, context: BatchContext) -> None:
+    noop(batch.select("offset").union(batch.select("offset")), context)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "scans"),
+    [(noop, 1), (count_and_write, 2), (look_and_write, 1), (keep_and_write, 1), (join_itself, 2)],
+    ids=["once", "twice", "looked", "kept", "union"],
+)
+def test_it_is_told_how_often_a_batch_was_read(bench: Bench, topic: str, pipeline: Pipeline, scans: int) -> None:
+    report = bench.engine(pipeline).run(call(topic, {0: (0, 3000), 1: (0, 3000)}))
+    assert report.scans == scans
+    assert bool(report.warnings) == (scans > 1)
+
+
+def test_a_read_through_an_rdd_is_not_counted(bench: Bench, topic: str) -> None:
+    report = bench.engine(lambda batch, context: batch.foreachPartition(lambda rows: None)).run(call(topic, FEW))
+    assert report.scans is None
+
+
+def test_scans_that_can_not_be_counted_are_no_reason_to_fail(
+    bench: Bench, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(spark: SparkSession) -> object:
+        raise TypeError("this Spark has no such store")
+
+    monkeypatch.setattr(jvm, "status_store", gone)
+    engine = bench.engine(noop)
+    for _ in range(2):
+        assert engine.run(call(topic, FEW)).scans is None
+    assert sum("no such store" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_jobs_that_a_pipeline_left_are_waited_for_and_told(bench: Bench, topic: str, tmp_path: Path) -> None:
+    from pyspark import InheritableThread
+
+    out = tmp_path / "marks"
+
+    def process(batch: DataFrame, context: BatchContext) -> None:
+        InheritableThread(target=lambda: slow_rdd(out)(batch, context)).start()
+        wait_until(lambda: marks(out) >= 2, "both tasks at work")
+
+    report = bench.engine(process).run(call(topic, {0: (0, 300), 1: (0, 300)}))
+    assert marks(out) == 600
+    assert "returned while 1 of its jobs ran" in report.warnings[0]
+
+
+def test_a_thread_belongs_to_no_batch_afterwards(bench: Bench, topic: str) -> None:
+    bench.engine(noop).run(call(topic, FEW))
+    context = bench.spark.sparkContext
+    for name in ("spark.jobGroup.id", "spark.job.description", "spark.scheduler.pool"):
+        assert context.getLocalProperty(name) is None
+
+
+def test_a_group_that_was_cancelled_refuses_the_probe_and_is_settled(spark: SparkSession) -> None:
+    group = JobGroup(spark, "settled")
+    group.enter("settled", "pool")
+    group.cancel()
+    group.settle()
+    group.leave()
+    assert group.is_quiet()
+
+
+def test_the_python_side_keeps_no_records(bench: Bench, topic: str) -> None:
+    engine = bench.engine(noop)
+    engine.run(call(topic, ALL))
+    before = resident_kib()
+    for _ in range(10):
+        engine.run(call(topic, ALL))
+    assert resident_kib() - before < 20_000
+
+
+def resident_kib() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 1024

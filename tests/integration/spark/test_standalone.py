@@ -1,0 +1,70 @@
+"""Batches on a standalone cluster: an application submitted as a user would, in client mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_kcr.embedded.spark import environment, spark_home, start_standalone
+from airflow_kcr.spark.submit import Submission
+from tests.integration.spark.batches import WITHIN, wait_until
+
+if TYPE_CHECKING:
+    from tests.support.kafka import Kafka
+
+RECORDS = 3000
+TOP = Path(__file__).parents[3]
+
+
+@pytest.mark.timeout(360)
+def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_executor(
+    kafka: Kafka, connector_jars: tuple[Path, ...], tmp_path: Path
+) -> None:
+    topic = kafka.topic(2)
+    kafka.fill(topic, {0: RECORDS, 1: RECORDS})
+    cluster = start_standalone(tmp_path / "cluster", workers=2)
+    try:
+        submission = Submission(
+            application=str(Path(__file__).with_name("standalone_driver.py")),
+            arguments=(kafka.bootstrap_servers, topic, str(RECORDS), str(tmp_path)),
+            name="kcr standalone",
+            master=cluster.address,
+            conf={**cluster.settings, "spark.driver.memory": "600m", "spark.ui.enabled": "false"},
+            jars=tuple(map(str, connector_jars)),
+        )
+        log = (tmp_path / "driver.log").open("wb")
+        driver = subprocess.Popen(
+            submission.command(str(spark_home() / "bin" / "spark-submit")),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**environment(), "PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])},
+            # Elsewhere, as on another machine: nothing may be found in the working folder by chance.
+            cwd=tmp_path,
+        )
+        try:
+            at_work = tmp_path / "kill-an-executor"
+            wait_until(lambda: at_work.exists() or driver.poll() is not None, "batch at work", within=200)
+            if driver.poll() is None:
+                cluster.kill_executor()
+            status = driver.wait(WITHIN)
+        finally:
+            driver.kill()
+            driver.wait()
+            log.close()
+    finally:
+        cluster.stop()
+    assert status == 0, (tmp_path / "driver.log").read_text()[-4000:]
+    assert json.loads((tmp_path / "seen.json").read_text()) == {
+        "daemon": "kcr_python_daemon",
+        "whole": True,
+        "scans": 1,
+        "cancelled": True,
+        "tasks_after": 0,
+        "marks_after": 0,
+        "after_loss": True,
+    }

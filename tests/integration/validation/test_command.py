@@ -1,0 +1,80 @@
+"""`kcr group validate` as a person runs it: the lines, and the exit status that scripts go by."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from airflow_kcr.api.opening import opened
+from airflow_kcr.cli.group_validate import COLUMNS, validate
+from airflow_kcr.protocol.evidence import Question
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.spec import parse
+from tests.support.kafka import Kafka
+
+Run: TypeAlias = Callable[..., Result]
+
+
+@pytest.fixture
+def run(kafka: Kafka, database_url: str) -> Run:
+    """Declares a region of two groups on this topic, runs the command on it, and returns what became of it."""
+    app = typer.Typer()
+    app.command()(validate)
+
+    def run(*arguments: str, topic: str, servers: str = kafka.bootstrap_servers, region: str = "flights") -> Result:
+        groups = "\n".join(
+            f"  - {{group_id: {kafka.group_id(name)}, {what}, pipeline: 'jobs:process'}}"
+            for name, what in (("one", f"topics: [{topic}]"), ("two", "pattern: '^nothing-is-called-so'"))
+        )
+        spec = parse(f"region: flights\nkafka: {{bootstrap.servers: '{servers}'}}\ngroups:\n{groups}\n")
+        with opened(database_url) as store:
+            store.declare(RegionName("flights"), Spec(text=spec.to_json_text(), rules=spec.rules()))
+        return CliRunner().invoke(app, [region, *arguments], env={"KCR_STORE_URL": database_url})
+
+    return run
+
+
+def test_one_line_a_check_and_status_0_where_there_are_only_warnings(run: Run, kafka: Kafka) -> None:
+    result = run("-o", "json", topic=kafka.topic(2))
+    assert result.exit_code == 0, result.output
+    lines = json.loads(result.stdout)
+    assert all(tuple(line) == COLUMNS for line in lines)
+    assert [line["check"] for line in lines] == [str(q) for q in Question] * 2
+    assert {line["verdict"] for line in lines} == {"ok", "warning"}
+
+
+def test_status_1_where_a_check_failed(run: Run) -> None:
+    result = run("-o", "csv", topic="no-such-topic")
+    assert result.exit_code == 1
+    failed = [line for line in csv.DictReader(result.stdout.splitlines()) if line["verdict"] == "failed"]
+    assert [line["check"] for line in failed] == ["topics"]
+    assert "topic no-such-topic does not exist" in failed[0]["detail"]
+
+
+def test_a_table_for_people(run: Run, kafka: Kafka) -> None:
+    result = run("-o", "table", topic=kafka.topic(2))
+    assert result.exit_code == 0
+    head, *lines = result.stdout.splitlines()
+    assert head.split() == list(COLUMNS)
+    assert len(lines) == 2 * len(Question)
+
+
+def test_what_is_not_there_has_the_status_that_says_so(run: Run, kafka: Kafka) -> None:
+    result = run("--group", "three", topic=kafka.topic(1))
+    assert (result.exit_code, "has no group three" in result.stderr) == (2, True)
+
+
+def test_an_unknown_region_is_refused(run: Run, kafka: Kafka) -> None:
+    assert run(topic=kafka.topic(1), region="trains").exit_code == 3
+
+
+def test_a_broker_out_of_reach_is_told_by_address(run: Run) -> None:
+    result = run(topic="flights", servers="127.0.0.1:1")
+    assert (result.exit_code, "tried 127.0.0.1:1 for" in result.stderr) == (4, True)

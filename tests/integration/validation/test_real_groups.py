@@ -1,0 +1,222 @@
+"""Membership validation on a real broker: whoever and whatever is wrong is named, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.preflight import preflight
+from airflow_kcr.api.validation import Validation, report
+from airflow_kcr.errors import BatchRefused, OutsiderInGroup, UnknownTopics
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.evidence import Question, Verdict
+from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.region.rows import RegionState
+from tests.integration.validation.conftest import Scene, make
+from tests.integration.validation.foreign import Crowd
+from tests.support.kafka import Kafka
+
+LOCAL = "127.0.0.1"
+
+
+def wrong(found: Validation) -> dict[Question, Verdict]:
+    """What is not fine."""
+    return {c.question: c.verdict for c in found.checks if c.verdict is not Verdict.OK}
+
+
+def told(found: Validation) -> str:
+    return "\n".join(f"{c.question} {c.verdict}: {c.detail}" for c in found.checks)
+
+
+def outsiders(found: Validation) -> list[Outsider]:
+    return [o for group in found.outsiders.values() for o in group]
+
+
+# -- fine -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_region_that_runs_is_fine_in_every_line(scene: Scene) -> None:
+    found = scene.look()
+    assert wrong(found) == {}, told(found)
+    assert outsiders(found) == []
+
+
+def test_a_dynamic_group_is_fine_too(kafka: Kafka, crowd: Crowd) -> None:
+    scene = make(kafka, crowd, static=False)
+    scene.join()
+    scene.run()
+    found = scene.look()
+    assert wrong(found) == {}, told(found)
+
+
+def test_a_region_that_was_never_started_is_fine_and_nothing_is_made_by_looking(kafka: Kafka, crowd: Crowd) -> None:
+    scene = make(kafka, crowd)
+    found = scene.look()
+    assert wrong(found) == {}, told(found)
+    assert kafka.committed(scene.group) == {}
+
+
+# -- outsiders --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("instance", ["", "somebody-1"], ids=["dynamic", "static"])
+def test_a_foreign_consumer_is_named_with_host_and_client_id(scene: Scene, instance: str) -> None:
+    named: dict[str, str | int] = {"client_id": "console-consumer", "partition_assignment_strategy": "range"}
+    if instance:
+        named["group_instance_id"] = instance
+    scene.crowd.join("stranger", scene.group, scene.topic, **named)
+    scene.crowd.settle(*scene.places())
+    found = scene.look()
+    assert [(o.client_id, o.host.removeprefix("/"), o.instance_id) for o in outsiders(found)] == [
+        ("console-consumer", LOCAL, instance)
+    ]
+    line = next(c for c in found.checks if c.question is Question.OUTSIDERS)
+    assert line.verdict is Verdict.FAILED
+    assert f"consumer console-consumer on host {LOCAL}" in line.detail
+    assert wrong(found)[Question.CLAIMS] is Verdict.FAILED, "Kafka has moved partitions that are claimed"
+
+
+def test_a_foreign_consumer_of_another_topic_is_named_though_it_takes_nothing(scene: Scene) -> None:
+    other = scene.kafka.topic(1)
+    scene.crowd.join("stranger", scene.group, other, client_id="reader", partition_assignment_strategy="range")
+    scene.crowd.settle(*scene.places(), (other, 0))
+    assert [o.client_id for o in outsiders(scene.look())] == ["reader"]
+
+
+def test_a_foreign_consumer_of_a_dynamic_group_is_known_by_its_client_id(kafka: Kafka, crowd: Crowd) -> None:
+    scene = make(kafka, crowd, static=False)
+    scene.join()
+    scene.run()
+    crowd.join("stranger", scene.group, scene.topic, client_id="copy", partition_assignment_strategy="range")
+    scene.crowd.settle(*scene.places())
+    assert [o.client_id for o in outsiders(scene.look())] == ["copy"]
+
+
+def test_a_consumer_protocol_outsider_converts_the_group_and_is_named(scene: Scene) -> None:
+    scene.crowd.join("stranger", scene.group, scene.topic, client_id="modern", group_protocol="consumer")
+    scene.crowd.settle(*scene.places())
+    found = scene.look()
+    assert [o.client_id for o in outsiders(found)] == ["modern"]
+    line = next(c for c in found.checks if c.question is Question.PROTOCOL)
+    assert line.verdict is Verdict.FAILED
+    assert "of type consumer, not classic" in line.detail
+    assert "modern" in line.detail
+    scene.crowd.leave("stranger")
+    scene.crowd.settle(*scene.places())
+    assert outsiders(scene.look()) == []
+
+
+def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka, crowd: Crowd) -> None:
+    scene = make(kafka, crowd, policy="hold")
+    scene.join()
+    scene.run()
+    other = kafka.topic(1)
+    crowd.join("stranger", scene.group, other, client_id="reader", partition_assignment_strategy="range")
+    crowd.settle(*scene.places(), (other, 0))
+    report(scene.driver.store, scene.name, scene.look())
+    with pytest.raises(BatchRefused, match="holds until consumer reader"):
+        scene.driver.begin(scene.member(0))
+    crowd.leave("stranger")
+    crowd.settle(*scene.places())
+    assert report(scene.driver.store, scene.name, scene.look()).outsiders == ()
+    scene.driver.process(scene.member(0))
+
+
+# -- roster -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_live_member_that_is_not_in_the_group_is_named(scene: Scene) -> None:
+    scene.crowd.leave(str(scene.member(1)))
+    scene.crowd.settle(*scene.places())
+    line = scene.check(Question.ROSTER)
+    assert (line.verdict, f"{scene.member(1)} is alive but not in the group" in line.detail) == (Verdict.FAILED, True)
+
+
+def test_a_static_slot_without_a_process_is_a_warning_and_no_outsider(scene: Scene) -> None:
+    scene.crowd.vanish(str(scene.member(1)))
+    scene.driver.leave(scene.member(1))
+    found = scene.look()
+    line = next(c for c in found.checks if c.question is Question.ROSTER)
+    assert (line.verdict, f"{scene.member(1)} is in the group without a lease" in line.detail) == (
+        Verdict.WARNING,
+        True,
+    )
+    assert outsiders(found) == []
+
+
+# -- topics and offsets -----------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_was_added_is_named_until_it_is_claimed(scene: Scene) -> None:
+    scene.kafka.add_partitions(scene.topic, PARTITIONS_AFTER)
+    line = scene.check(Question.CLAIMS)
+    assert line.verdict is Verdict.WARNING
+    assert f"{scene.topic}-4 is new and unclaimed (last owner: none)" in line.detail
+
+
+PARTITIONS_AFTER = 5
+
+
+def test_a_topic_that_was_made_again_is_named_by_both_ids(scene: Scene) -> None:
+    before = scene.kafka.topic_id(scene.topic)
+    scene.kafka.delete_topic(scene.topic)
+    scene.kafka.topic(4, name=scene.topic)
+    line = scene.check(Question.TOPIC_IDS)
+    assert line.verdict is Verdict.FAILED
+    assert f"(id {before} became {scene.kafka.topic_id(scene.topic)})" in line.detail
+
+
+def test_retention_that_closes_in_is_a_warning_and_once_it_has_overtaken_a_failure(scene: Scene) -> None:
+    scene.driver.process(width=50)
+    scene.driver.cut("n1")
+    scene.kafka.delete_records(scene.topic, {0: 30})
+    line = scene.check(Question.OFFSETS)
+    assert (line.verdict, f"{scene.topic}-0: retention is about to overtake the base" in line.detail) == (
+        Verdict.WARNING,
+        True,
+    )
+    scene.kafka.delete_records(scene.topic, {0: 60})
+    line = scene.check(Question.OFFSETS)
+    assert line.verdict is Verdict.FAILED
+    assert f"{scene.topic}-0 at 50: retention overtook it: the log now starts at 60" in line.detail
+
+
+def test_a_commit_of_somebody_who_is_in_no_list_shows_in_the_offsets(scene: Scene) -> None:
+    scene.driver.process(width=50)
+    scene.driver.cut("n1")
+    scene.crowd.commit(str(scene.member(0)), scene.topic, 7)
+    owner = scene.driver.region.claims[scene.driver.partition(0, scene.group, scene.topic)].owner
+    assert owner is not None
+    line = scene.check(Question.OFFSETS)
+    assert line.verdict is Verdict.WARNING
+    assert "Kafka's committed offset is 7, the region committed 50: somebody else commits" in line.detail
+
+
+def test_a_pattern_that_matches_nothing_waits(kafka: Kafka, crowd: Crowd) -> None:
+    scene = make(kafka, crowd, subscribe="pattern: '^nothing-is-called-so'")
+    line = scene.check(Question.TOPICS)
+    assert (line.verdict, "matches none of the" in line.detail) == (Verdict.WARNING, True)
+
+
+# -- preflight --------------------------------------------------------------------------------------------------------
+
+
+def test_preflight_names_a_topic_that_is_missing(kafka: Kafka, crowd: Crowd) -> None:
+    scene = make(kafka, crowd, subscribe="topics: [no-such-topic-anywhere]")
+    with pytest.raises(UnknownTopics, match="topic no-such-topic-anywhere does not exist"):
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+
+
+def test_preflight_refuses_to_join_beside_an_outsider_and_lets_a_returning_member_pass(scene: Scene) -> None:
+    preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+    scene.crowd.join("stranger", scene.group, scene.topic, client_id="console", partition_assignment_strategy="range")
+    scene.crowd.settle(*scene.places())
+    with pytest.raises(OutsiderInGroup, match=f"consumer console on host {LOCAL}"):
+        preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
+    assert scene.driver.region.state is RegionState.HALTED
+    assert kafka_untouched(scene)
+
+
+def kafka_untouched(scene: Scene) -> bool:
+    """Whether nothing was committed for the group."""
+    return scene.kafka.committed(scene.group) == {}

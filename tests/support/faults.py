@@ -1,0 +1,167 @@
+"""What tests of faults share: what a log holds, what a region's history shows, and the judgement at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypeAlias, TypeVar
+
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_kcr.errors import StoreError
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import Checkpoint, RegionState, ResetCause
+from airflow_kcr.protocol.values import EventNumber
+from tests.support.kafka import QUIET, WITHIN, Kafka
+from tests.support.member_accounts import Account, Place
+from tests.support.members import Live, Process
+
+Note: TypeAlias = Callable[[str, object], None]
+"""pytest's `record_property`: what a run showed goes into its report."""
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One record that a log shows to who reads what is committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    at: datetime
+    value: str
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self.topic, self.partition, self.offset
+
+
+def stored(kafka: Kafka, topic: str) -> list[Stored]:
+    """Return the records of a topic below its last stable offsets: no aborted ones, no markers of transactions."""
+    left = {n: end for n, end in kafka.ends(topic).items() if end > kafka.starts(topic)[n]}
+    settings = {"group.id": "nobody", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({**kafka.settings, **QUIET, **settings, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, n, kafka.starts(topic)[n]) for n in left])
+    found, deadline = [], time.monotonic() + WITHIN
+    try:
+        while left and time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            partition, offset = message.partition() or 0, message.offset() or 0
+            if message.error() is None:
+                at = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+                value = (message.value() or b"").decode(errors="replace")
+                found.append(Stored(topic=topic, partition=partition, offset=offset, at=at, value=value))
+            if partition in left and offset + (message.error() is None) >= left[partition]:
+                del left[partition]
+    finally:
+        consumer.close()
+    if left:
+        raise TimeoutError(f"the records of {topic} could not be read up to {left}")
+    return found
+
+
+def told(live: Live, kind: type[B]) -> list[B]:
+    """Return the events of one kind in a region's history, in order."""
+    found: list[B] = []
+    after = EventNumber(0)
+    while page := live.store.events(live.name, after):
+        found += [event.body for event in page if isinstance(event.body, kind)]
+        after = page[-1].number
+    return found
+
+
+def resets(live: Live) -> list[events.ResetBegun]:
+    """Return the resets of a region but its start, further attempts included."""
+    return [body for body in told(live, events.ResetBegun) if body.cause is not ResetCause.START]
+
+
+def cuts(live: Live) -> list[Checkpoint]:
+    """Return the complete checkpoints of a region, in order."""
+    return [row for _, row in sorted(live.region().checkpoints.items()) if row.is_complete]
+
+
+def start_offsets(live: Live) -> dict[tuple[str, int], int]:
+    """Return where the partitions of a region began, the newest topic of a name counting."""
+    found = told(live, events.InitialOffsetsStored)
+    return {(p.topic, p.partition): int(o) for body in found for p, o in body.offsets.items()}
+
+
+def owners(live: Live) -> set[int]:
+    """The indexes of the members that hold partitions of a region that runs."""
+    now = live.region()
+    if now.state is not RegionState.RUNNING:
+        return set()
+    return {claim.owner.index for claim in now.claims.values() if claim.owner is not None}
+
+
+def group_size(kafka: Kafka, group: str) -> int:
+    """Return how many members the broker counts in a group."""
+    described = kafka.admin.describe_consumer_groups([group])[group].result(WITHIN)
+    return len(described.members)
+
+
+def said(process: Process, text: str) -> int:
+    """Return how often a process has said something."""
+    return process.said().count(text)
+
+
+def passed(seconds: float) -> Callable[[], bool]:
+    """Return a condition that holds when so many seconds are over: for a fault that has to last."""
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() >= deadline
+
+
+def runs(live: Live) -> bool:
+    """Whether the region runs; a store that is not back yet has no answer to that."""
+    with suppress(StoreError):
+        return live.region().state is RegionState.RUNNING
+    return False
+
+
+def finished(live: Live, within: float = 60.0) -> None:
+    """Wait until everything is processed and in a checkpoint that Kafka has too.
+
+    A reset may come in between, and a cut after it holds less: then another is made.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        live.until(lambda: _is_consumed(live), "everything consumed", within)
+        live.cut(within)
+        newest, ends = cuts(live)[-1], live.kafka.ends(live.topic)
+        at = {p.partition: o for p, o in live.region().offsets[newest.sequence].items() if p.topic == live.topic}
+        if at == ends:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within} s: a cut of everything; the newest is at {at}, not {ends}")
+
+
+def _is_consumed(live: Live) -> bool:
+    with suppress(StoreError):
+        return live.region().state is RegionState.RUNNING and live.consumed()
+    return False
+
+
+def judged(live: Live, note: Note, wanted: Set[Place] | None = None) -> Account:
+    """Judge a region whose members have nothing left to do: sound, so that R8 explains every repetition.
+
+    What the run showed is noted for the table of faults.
+    """
+    account = live.account(wanted)
+    note("lost", len(account.missing | account.not_kept))
+    note("repeated", account.repeated)
+    note("explained", dict(account.explained))
+    note("resets", dict(Counter(str(body.cause) for body in resets(live))))
+    assert account.is_sound, replace(account, missing=_some(account.missing), not_kept=_some(account.not_kept))
+    return account
+
+
+def _some(places: Set[Place]) -> frozenset[Place]:
+    return frozenset(sorted(places)[:10])

@@ -1,0 +1,105 @@
+"""A region in a real store with a real spec, so that the command line and the API can look at what a driver does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from airflow_kcr.api import Cluster, Clusters
+from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.ports import CommittedOffset, Logs
+from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName, TopicName
+from airflow_kcr.spec import RegionSpec, parse
+from airflow_kcr.store.postgres import PostgresTransactions
+from tests.support.driver import Driver
+
+SPEC = """\
+region: flights
+kafka: {bootstrap.servers: 'broker.invalid:9092'}
+groups:
+  - {group_id: g, topics: [t], members: 2, pipeline: 'jobs.flights:process'}
+timeouts: {lease: 60s}
+"""
+"""Long leases: a test on a busy machine may be slow, and no member of its shall be lost by that."""
+
+
+class _Declaring(PostgresTransactions):
+    """A store in which a driver's region is declared with the text of a real spec."""
+
+    text = ""
+
+    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
+        def with_text(now: datetime) -> Region:
+            region = rule(now)
+            return replace(region, spec=replace(region.spec, text=self.text))
+
+        return super().create(name, with_text)
+
+
+@contextmanager
+def live_region(url: str, spec: str = SPEC, *, partitions: int = 4) -> Iterator[Driver]:
+    """Lend a driver of a newly declared region, stopped, in a store on Postgres."""
+    parsed = parse(spec)
+    with _Declaring.connect(url, lambda text: RegionSpec.from_json(text).rules()) as transactions:
+        transactions.text = parsed.to_json_text()
+        yield Driver(
+            partitions=partitions, rules=parsed.rules(), transactions=transactions, name=RegionName(parsed.region)
+        )
+
+
+@dataclass(slots=True)
+class FakeCluster:
+    """A cluster that says what a test wants it to."""
+
+    counts: dict[TopicName, int] = field(default_factory=lambda: {TopicName("t"): 4})
+    ends: dict[int, int] = field(default_factory=dict)
+    """The end of each partition of every topic; 1,000 where it is not said."""
+
+    starts: dict[int, int] = field(default_factory=dict)
+    held: dict[GroupPartition, int] = field(default_factory=dict)
+    is_away: bool = False
+
+    @property
+    def logs(self) -> Logs:
+        return self
+
+    def bounds(self, partitions: object) -> dict[GroupPartition, LogBounds]:
+        found = {}
+        for p in self._partitions(partitions):
+            if p.partition < self.counts.get(p.topic, 0):
+                start, end = self.starts.get(p.partition, 0), self.ends.get(p.partition, 1_000)
+                found[p] = LogBounds(start=Offset(start), end=Offset(end))
+        return found
+
+    def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
+        raise NotImplementedError
+
+    def topics(self) -> Mapping[TopicName, int]:
+        if self.is_away:
+            raise BrokerUnavailable("no broker of broker.invalid:9092 answered; tried for 5.0 s")
+        return self.counts
+
+    def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
+        return {p: CommittedOffset(offset=Offset(self.held[p])) for p in self._partitions(partitions) if p in self.held}
+
+    def _partitions(self, partitions: object) -> list[GroupPartition]:
+        if not isinstance(partitions, list | set | frozenset | tuple):
+            raise TypeError(partitions)
+        return list(partitions)
+
+    @property
+    def clusters(self) -> Clusters:
+        """As the API opens it, whatever the spec says."""
+
+        def opened(spec: RegionSpec, group: GroupId) -> AbstractContextManager[Cluster]:
+            return self._lent()
+
+        return opened
+
+    @contextmanager
+    def _lent(self) -> Iterator[Cluster]:
+        yield self

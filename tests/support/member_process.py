@@ -1,0 +1,224 @@
+"""A process that hosts members with a plain engine, and stops at gates that a test puts up.
+
+Started by `members.Members`. A gate is a file in the folder `gates`; whoever comes to it writes `NAME.reached` beside
+it, and goes on when the gate is gone. Everything else is what `kcr member run` uses.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.errors import BatchFailed
+from airflow_kcr.kafka.control import ControlConsumer
+from airflow_kcr.kafka.logs import BrokerLogs
+from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
+from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Membership, MembershipListener, always
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName
+from airflow_kcr.runtime.clocks import StoreClock, boot_time
+from airflow_kcr.runtime.crew import Crew
+from airflow_kcr.runtime.host import End, MemberHost, World
+from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.no_sinks import NoSinks
+from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.regions import RegionStore
+from tests.support.plain_engine import PlainEngine
+
+_LOG = logging.getLogger(__name__)
+LOOK = 0.01
+GATES = ("processing", "hung", "claimed", "resetting", "contributing", "committing")
+"""`hung` is `processing` for a batch that does not hear its cancellation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """The gates of one process."""
+
+    folder: Path
+
+    def wait(self, name: str, cancelled: threading.Event | None = None) -> None:
+        """Wait at a gate, if it is up."""
+        gate = self.folder / name
+        if not gate.exists():
+            return
+        (self.folder / f"{name}.reached").touch()
+        never = cancelled or threading.Event()
+        while gate.exists() and not never.wait(LOOK):
+            pass
+
+
+class GatedStore(RegionStore):
+    """Waits between a claim and its acknowledgement, and before a contribution."""
+
+    gates: Gates
+
+    def acknowledge(self, name: RegionName, caller: Caller) -> Region:
+        """Acknowledge, behind the gate `claimed`."""
+        self.gates.wait("claimed")
+        return super().acknowledge(name, caller)
+
+    def contribute(self, name: RegionName, part: Part) -> Region:
+        """Contribute, behind the gate `contributing`."""
+        self.gates.wait("contributing")
+        return super().contribute(name, part)
+
+
+class GatedSinks(NoSinks):
+    """Waits before a reset."""
+
+    gates: Gates
+
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Reset, behind the gate `resetting`."""
+        self.gates.wait("resetting")
+        return super().reset(order)
+
+
+class GatedMembership:
+    """Waits before a commit is sent."""
+
+    def __init__(self, inner: Membership, gates: Gates) -> None:
+        self._inner, self._gates = inner, gates
+
+    def join(self) -> None:
+        """Join."""
+        self._inner.join()
+
+    def leave(self) -> None:
+        """Leave."""
+        self._inner.leave()
+
+    def close_keeping_slot(self) -> None:
+        """Close."""
+        self._inner.close_keeping_slot()
+
+    def commit(
+        self,
+        offsets: OffsetMap,
+        metadata: str,
+        timeout: timedelta,
+        answered: Callable[[CommitAnswer], None],
+        may_write: Callable[[], bool] = always,
+    ) -> None:
+        """Commit, behind the gate `committing`."""
+
+        def send() -> None:
+            self._gates.wait("committing")
+            self._inner.commit(offsets, metadata, timeout, answered, may_write)
+
+        threading.Thread(target=send, daemon=True).start()
+
+    def committed(
+        self, partitions: frozenset[GroupPartition], timeout: timedelta
+    ) -> Mapping[GroupPartition, CommittedOffset]:
+        """Read."""
+        return self._inner.committed(partitions, timeout)
+
+    def end(self, timeout: timedelta) -> bool:
+        """End."""
+        return self._inner.end(timeout)
+
+
+def _before(gates: Gates, poison: frozenset[tuple[int, int]]) -> Callable[[BatchCall, threading.Event], None]:
+    def before(call: BatchCall, cancelled: threading.Event) -> None:
+        gates.wait("processing", cancelled)
+        gates.wait("hung")
+        hit = [(p, r) for p, r in call.ranges.items() for n, o in poison if p.partition == n and r.from_ <= o < r.to]
+        if hit and not (gates.folder / "fixed").exists():
+            raise BatchFailed(f"a record of {hit[0][0]} can't be processed")
+
+    return before
+
+
+def main(arguments: dict[str, Any]) -> int:
+    """Host members until they end; returns the exit status."""
+    gates = Gates(folder=Path(arguments["gates"]))
+    transactions = connect(store_url(arguments["store"]))
+    store = GatedStore(transactions)
+    store.gates = gates
+    name, group = RegionName(arguments["region"]), GroupId(arguments["group"])
+    region, now = store.read(name)
+    spec = RegionSpec.from_json(region.spec.text)
+    rules = spec.rules()
+    user = dict(spec.cluster_of(group)[0] or {})
+    logs = BrokerLogs(admin_settings(user))
+    poison = frozenset((int(p), int(o)) for p, o in arguments.get("poison", []))
+
+    def host(index: int) -> MemberHost:
+        member = MemberId(group, index)
+        settings = member_settings(user, region=name, member=member, rules=rules.groups[group], timeouts=rules.timeouts)
+
+        def membership(listener: MembershipListener) -> Membership:
+            real = ControlConsumer(settings, group=group, topics=subscription(rules.groups[group]), listener=listener)
+            return GatedMembership(real, gates)
+
+        before = _before(gates, poison)
+        engine = PlainEngine(
+            user["bootstrap.servers"], Path(arguments["output"]), lambda call: before(call, engine.cancelled)
+        )
+        sinks = GatedSinks(rules.groups[group])
+        sinks.gates = gates
+        world = World(
+            store=store,
+            logs=logs,
+            engine=engine,
+            sinks=sinks,
+            membership=membership,
+            end_process=_end_at_once,
+            clock=boot_time,
+            store_clock=StoreClock(boot_time, now),
+        )
+        who = Identity(
+            region=name,
+            member=member,
+            group=rules.groups[group],
+            timeouts=rules.timeouts,
+            takeover=bool(arguments.get("takeover")),
+        )
+        limits = Limits(target=spec.batch.target, least=spec.batch.min_records, most=spec.batch.max_records)
+        return MemberHost(who, rules.cut, limits, world)
+
+    crew = Crew(store, name, [host(index) for index in arguments["indexes"]])
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        crew.terminate()
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    crew.start()
+    while not crew.wait(0.5):
+        pass
+    for member, ended in crew.ends().items():
+        _LOG.info("%s ended: %s %s", member, ended.how.value, ended.error or "")
+    hows = {ended.how for ended in crew.ends().values()}
+    transactions.close()
+    return 1 if End.FAILED in hows else 3 if hows & {End.REFUSED, End.FENCED} else 0
+
+
+def _end_at_once(why: str) -> None:
+    _LOG.critical("ends at once: %s", why)
+    logging.shutdown()
+    os._exit(70)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    sys.exit(main(json.loads(sys.argv[1])))

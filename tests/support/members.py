@@ -1,0 +1,338 @@
+"""A region in the real world: broker, store, members in processes of their own, and what they wrote.
+
+with live(kafka, database_url, tmp_path, members=3) as live:
+    live.fill(1000)
+    a = live.start(0)
+    live.until(lambda: live.consumed())
+    a.kill()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from airflow_kcr.api import Region
+from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import Committed, CutRequest, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, RegionName
+from airflow_kcr.spec import parse
+from airflow_kcr.store.regions import RegionStore
+from tests.support.kafka import Kafka
+from tests.support.member_accounts import Account, judged
+from tests.support.plain_engine import Written, read_output
+
+TOP = Path(__file__).parents[2]
+LOOK = 0.05
+
+QUICK = """\
+batch: {target: 500ms, min_records: 50, max_records: 500, timeout: 20s}
+timeouts: {lease: 5s, renew: 1s, session: 8s, relaunch: 5s, reset: 40s, drain: 30s, commit: 10s, close: 4s}
+"""
+"""Times that let a fault be over soon, and still fit together."""
+
+BRISK = """\
+batch: {target: 500ms, min_records: 50, max_records: 500, timeout: 12s}
+timeouts: {lease: 4s, renew: 1s, session: 7s, relaunch: 4s, reset: 20s, drain: 15s, commit: 6s, close: 4s}
+"""
+"""Shorter still: what a process has begun that was killed is known to be over after 9 s."""
+
+PATIENT = BRISK.replace("session: 7s", "session: 25s").replace("reset: 20s", "reset: 30s")
+"""With a session that a process is sure to be back within, on a busy machine too."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """One process with members."""
+
+    process: subprocess.Popen[bytes]
+    gates: Path
+    output: Path
+    log: Path
+
+    def gate(self, name: str) -> None:
+        """Put up a gate: who comes to it waits."""
+        (self.gates / name).touch()
+
+    def open(self, name: str) -> None:
+        """Take a gate away."""
+        (self.gates / name).unlink(missing_ok=True)
+        (self.gates / f"{name}.reached").unlink(missing_ok=True)
+
+    def reached(self, name: str) -> bool:
+        """Whether somebody waits at a gate, or did."""
+        return (self.gates / f"{name}.reached").exists()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.process.terminate()
+
+    def interrupt(self) -> None:
+        """Ctrl-C: the terminal signals the whole foreground group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def left_behind(self) -> list[int]:
+        """Return the processes of its session that still run, itself among them."""
+        found = []
+        for one in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(one.pid) == self.process.pid and one.status() != psutil.STATUS_ZOMBIE:
+                    found.append(one.pid)
+        return found
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end, and return its exit status."""
+        return self.process.wait(timeout)
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self.process.poll() is None
+
+    def said(self) -> str:
+        """Its log."""
+        return self.log.read_text(errors="replace")
+
+
+@dataclass(slots=True, kw_only=True)
+class Live:
+    """A region, and everything around it."""
+
+    kafka: Kafka
+    store: RegionStore
+    url: str
+    name: RegionName
+    group: str
+    topic: str
+    folder: Path
+    processes: list[Process] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 10_000)))
+
+    # -- members -------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *indexes: int,
+        gates: tuple[str, ...] = (),
+        takeover: bool = False,
+        poison: tuple[tuple[int, int], ...] = (),
+        store: str = "",
+    ) -> Process:
+        """Start a process with these members.
+
+        Args:
+            indexes: of the members.
+            gates: where it waits from the beginning; see `member_process.GATES`.
+            takeover: whether it supersedes whoever holds an index.
+            poison: partitions and offsets of records that no batch can take, until `fixed` is put up as a gate.
+            store: how it reaches the store, where that is not the region's own address.
+        """
+        folder = self.folder / f"process-{next(self._numbers)}"
+        (folder / "gates").mkdir(parents=True)
+        for gate in gates:
+            (folder / "gates" / gate).touch()
+        arguments = {
+            "store": store or self.url,
+            "region": self.name,
+            "group": self.group,
+            "indexes": list(indexes),
+            "gates": str(folder / "gates"),
+            "output": str(folder / "output.jsonl"),
+            "takeover": takeover,
+            "poison": poison,
+        }
+        log = folder / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.member_process", json.dumps(arguments)],
+                cwd=TOP,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        one = Process(process=process, gates=folder / "gates", output=folder / "output.jsonl", log=log)
+        self.processes.append(one)
+        return one
+
+    # -- the region ----------------------------------------------------------------------------------------------
+
+    def region(self) -> StoredRegion:
+        """The region as it is."""
+        return self.store.read(self.name)[0]
+
+    def until(self, condition: Callable[[], bool], what: str, within: float = 60.0) -> None:
+        """Wait for a condition, or fail saying what did not happen, and what the processes said."""
+        deadline = time.monotonic() + within
+        while not condition():
+            if time.monotonic() > deadline:
+                region = self.region()
+                said = "\n".join(
+                    f"--- {p.process.pid} ({p.process.poll()})\n{p.said()[-3000:]}" for p in self.processes
+                )
+                raise AssertionError(
+                    f"not within {within} s: {what}; the region is {region.state}, epoch {region.epoch}, "
+                    f"halt {region.halt}\n{said}"
+                )
+            time.sleep(LOOK)  # a poll of a condition, with a deadline
+
+    def until_running(self, within: float = 60.0) -> None:
+        """Wait until the region runs."""
+        self.until(lambda: self.region().state is RegionState.RUNNING, "running", within)
+
+    def member(self, index: int) -> MemberId:
+        """The member of that index."""
+        return MemberId(GroupId(self.group), index)
+
+    def owners(self) -> dict[int, int]:
+        """Who holds which partition, by the claims: index by partition."""
+        claims = self.region().claims
+        return {p.partition: c.owner.index for p, c in claims.items() if c.owner is not None and p.topic == self.topic}
+
+    def reset(self) -> None:
+        """Have a reset begin, as a member would ask for it; it does not count as a failure."""
+        region = self.region()
+        member, row = next(iter(sorted(region.members.items())))
+        caller = Caller(member=member, incarnation=row.incarnation, epoch=region.epoch)
+        self.store.request_reset(self.name, caller, ResetCause.BATCH_REFUSED, "a test asked for it")
+
+    def events(self, after: int = 0) -> tuple[Event, ...]:
+        """What happened to the region after an event."""
+        return self.store.events(self.name, EventNumber(after), 100_000)
+
+    def cut(self, within: float = 60.0) -> CutRequest:
+        """Ask for a cut, and wait until it is published and committed; for another one where a reset superseded it."""
+        nonce = Nonce(f"cut-{next(self._numbers)}")
+        self.store.request_cut(self.name, nonce)
+        self.until(lambda: self.is_committed(nonce) or self.is_superseded(nonce), f"cut {nonce} committed", within)
+        return self.region().requests[nonce] if self.is_committed(nonce) else self.cut(within)
+
+    def shared(self, *indexes: int, within: float = 60.0) -> None:
+        """Wait until every one of these members, and nobody else, holds partitions."""
+        self.until(lambda: set(self.owners().values()) == set(indexes), f"shared by {indexes}", within)
+
+    def is_superseded(self, nonce: Nonce) -> bool:
+        """Whether the cut of a nonce is complete, and a reset began before Kafka was told."""
+        region = self.region()
+        sequence = region.requests[nonce].sequence
+        row = None if sequence is None else region.checkpoints.get(sequence)
+        return row is not None and row.is_complete and row.committed is Committed.SUPERSEDED
+
+    def is_committed(self, nonce: Nonce) -> bool:
+        """Whether the cut of a nonce is complete, and Kafka has it; asked again where it was aborted."""
+        region = self.region()
+        request = region.requests[nonce]
+        if request.state is RequestState.ABORTED:
+            self.store.request_cut(self.name, nonce)
+            return False
+        row = None if request.sequence is None else region.checkpoints.get(request.sequence)
+        return row is not None and row.is_complete and row.committed is Committed.YES
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def fill(self, each: int) -> None:
+        """Produce so many records to every partition."""
+        self.kafka.fill(self.topic, dict.fromkeys(range(self.kafka.partitions(self.topic)), each))
+
+    def consumed(self, topic: str = "") -> bool:
+        """Whether the positions of all partitions of a topic, the region's own or another, are at the logs' ends."""
+        topic = topic or self.topic
+        ends, claims = self.kafka.ends(topic), self.region().claims
+        places = {p.partition: c.position for p, c in claims.items() if p.topic == topic}
+        return all(places.get(n) == end for n, end in ends.items())
+
+    def written(self) -> list[Written]:
+        """Everything that was written, by whom ever."""
+        return read_output(p.output for p in self.processes)
+
+    # -- the judgement -------------------------------------------------------------------------------------------
+
+    def account(self, wanted: Set[tuple[str, int, int]] | None = None) -> Account:
+        """Judge what happened: the invariants over the history, and the output by counting.
+
+        Args:
+            wanted: topic, partition and offset of every record that had to be processed; absent: all offsets of the
+                region's topic.
+        """
+        with Region(self.name, self.store) as region:
+            verdict = region.verify()
+        if wanted is None:
+            wanted = {(self.topic, n, o) for n, end in self.kafka.ends(self.topic).items() for o in range(end)}
+        return judged(verdict.history, verdict.violations, self.written(), wanted)
+
+
+@contextmanager
+def live(
+    kafka: Kafka,
+    url: str,
+    folder: Path,
+    *,
+    members: int = 3,
+    partitions: int = 6,
+    spec: str = "",
+    group: str = "",
+    subscription: str = "topics: [{topic}]",
+    configs: Mapping[str, str] | None = None,
+) -> Iterator[Live]:
+    """Lend a started region over a new topic; at the end every process is ended.
+
+    Args:
+        kafka: the broker.
+        url: of the store.
+        folder: for what the processes leave.
+        members: of its one group.
+        partitions: of its topic.
+        spec: further lines of the spec, as `timeouts: {…}`.
+        group: further fields of the group, as `, static_membership: false`.
+        subscription: what the group reads, `{topic}` being the name of the topic.
+        configs: of the topic.
+    """
+    topic, group_id = kafka.topic(partitions, configs), kafka.group_id()
+    reads = subscription.format(topic=topic)
+    parsed = parse(
+        f"region: {group_id}\n"
+        f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"
+        f"groups: [{{group_id: {group_id}, {reads}, pipeline: 'none:none', members: {members}{group}}}]\n"
+        f"{spec or QUICK}"
+    )
+    transactions = connect(store_url(url))
+    store = RegionStore(transactions)
+    name = RegionName(group_id)
+    store.declare(name, Spec(text=parsed.to_json_text(), rules=parsed.rules()))
+    store.start(name)
+    one = Live(kafka=kafka, store=store, url=url, name=name, group=group_id, topic=topic, folder=folder)
+    try:
+        yield one
+    finally:
+        for process in one.processes:
+            if process.running:
+                process.thaw()
+                process.kill()
+        transactions.close()

@@ -1,0 +1,124 @@
+"""An engine without Spark: it reads the ranges with a client of its own and appends what it read to a file.
+
+For faults that are about membership, the store and Kafka, where a JVM for each member would only cost time. It keeps
+the port's promise: `run` returns or raises only when nothing of the batch runs any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_kcr.errors import BatchCancelled, BatchFailed
+from airflow_kcr.ports import BatchCall, BatchReport
+from airflow_kcr.protocol.values import BatchId
+
+READ_WITHIN = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """One record in the output."""
+
+    batch: str
+    topic: str
+    partition: int
+    offset: int
+    value: str
+
+
+def nothing(call: BatchCall) -> None:
+    """Do nothing before a batch."""
+
+
+class PlainEngine:
+    """Appends every record of a batch, one JSON line each, in one write at the end.
+
+    Args:
+        bootstrap_servers: of the cluster.
+        output: the file; several engines may share it, as a line is written as a whole.
+        before: called at the begin of each batch; may block until it is cancelled, or raise BatchFailed.
+    """
+
+    def __init__(self, bootstrap_servers: str, output: Path, before: Callable[[BatchCall], None] = nothing) -> None:
+        self._settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "log_level": 0,
+        }
+        self._output, self._before = output, before
+        self.cancelled = threading.Event()
+        """Set while the present batch is to end."""
+
+    def run(self, call: BatchCall) -> BatchReport:
+        """Read, and write."""
+        self.cancelled.clear()
+        self._before(call)
+        lines = [json.dumps(row) for row in self._read(call)]
+        if self.cancelled.is_set():
+            raise BatchCancelled(f"batch {call.batch} was cancelled")
+        text = "".join(f"{line}\n" for line in lines).encode()
+        descriptor = os.open(self._output, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        try:
+            os.write(descriptor, text)
+        finally:
+            os.close(descriptor)
+        return BatchReport(scans=1)
+
+    def cancel(self, batch: BatchId) -> None:
+        """Cancel the present batch."""
+        self.cancelled.set()
+
+    def _read(self, call: BatchCall) -> Iterator[dict[str, object]]:
+        consumer = Consumer(self._settings)
+        try:
+            left = dict(call.ranges)
+            consumer.assign([TopicPartition(p.topic, p.partition, r.from_) for p, r in left.items()])
+            while left and not self.cancelled.is_set():
+                message = consumer.poll(READ_WITHIN)
+                if message is None:
+                    raise BatchFailed(f"batch {call.batch}: nothing came of {sorted(map(str, left))}")
+                place = next(
+                    (p for p in left if (p.topic, p.partition) == (message.topic(), message.partition())), None
+                )
+                if place is None:
+                    continue
+                error = message.error()
+                if error is not None and error.name() != "_PARTITION_EOF":
+                    raise BatchFailed(f"batch {call.batch}: {error}")
+                offset = message.offset() or 0
+                if error is None and offset < left[place].to:
+                    yield {
+                        "batch": call.batch,
+                        "topic": place.topic,
+                        "partition": place.partition,
+                        "offset": offset,
+                        "value": (message.value() or b"").decode(errors="replace"),
+                    }
+                if offset >= left[place].to - (error is None):
+                    del left[place]
+        finally:
+            consumer.close()
+
+
+def read_output(files: Iterable[Path]) -> list[Written]:
+    """Return what engines have written; a line that was cut off by a crash counts as not written."""
+    rows = []
+    for file in files:
+        if file.exists():
+            for line in file.read_text().splitlines():
+                try:
+                    rows.append(Written(**json.loads(line)))
+                except json.JSONDecodeError:
+                    continue
+    return rows
