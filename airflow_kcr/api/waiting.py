@@ -27,7 +27,9 @@ LOOK: Final = timedelta(seconds=1)
 STORE_AWAY: Final = timedelta(seconds=30)
 """How long a store may be away while somebody waits, before that is the answer."""
 
-_AWAY: Final = (StoreUnavailable, StoreBusy, OutcomeUnknown)
+AWAY: Final = (StoreUnavailable, StoreBusy, OutcomeUnknown)
+"""What a store raises that may heal by itself."""
+
 _NAMED: Final = 5
 
 
@@ -79,9 +81,9 @@ def wait_for(
     last_answer = began
     while True:
         try:
-            region, now = _settled(store, name)
+            region, now = settled(store, name)
             last_answer = monotonic()
-        except _AWAY as error:
+        except AWAY as error:
             _go_on_without(error, began, last_answer, timeout)
             waited = timedelta(seconds=monotonic() - began)
             on_progress(Progress(what="the store", waited=waited, state="", missing=(error.message,)))
@@ -89,14 +91,8 @@ def wait_for(
             continue
         if goal.is_reached(region, now):
             return region, now
-        waited = timedelta(seconds=monotonic() - began)
-        progress = Progress(
-            what=f"{name}: {goal.what}",
-            waited=waited,
-            state=str(region.state),
-            missing=tuple(goal.missing(region, now)),
-        )
-        left = timeout - waited
+        progress = missing(region, now, goal, waited=timedelta(seconds=monotonic() - began))
+        left = timeout - progress.waited
         if left <= timedelta(0):
             raise TimedOut(f"gave up after {_seconds(timeout)} {progress}; nothing was undone, wait again if you like")
         on_progress(progress)
@@ -104,8 +100,43 @@ def wait_for(
         store.wait(name, region.counter, min(left, LOOK))
 
 
-def _settled(store: RegionStore, name: RegionName) -> tuple[StoredRegion, datetime]:
-    """Return the region after whatever is due in it."""
+def look(
+    store: RegionStore, name: RegionName, goal: Goal, patience: timedelta = timedelta(0)
+) -> tuple[Progress | None, datetime]:
+    """Return how far a region is from a goal (None: it is reached), and the store's clock then.
+
+    Args:
+        store: the region's store.
+        name: the region.
+        goal: what is looked for.
+        patience: how long to wait for it before that is the answer.
+
+    Raises:
+        StoreError, RefusedError, TimedOut: as for `wait_for`; that the patience is over is none.
+    """
+    until = monotonic() + patience.total_seconds()
+    while True:
+        region, now = settled(store, name)
+        if goal.is_reached(region, now):
+            return None, now
+        left = timedelta(seconds=until - monotonic())
+        if left <= timedelta(0):
+            return missing(region, now, goal), now
+        store.wait(name, region.counter, min(left, LOOK))
+
+
+def missing(region: StoredRegion, now: datetime, goal: Goal, *, waited: timedelta = timedelta(0)) -> Progress:
+    """Return how far a region is from a goal that is not reached."""
+    return Progress(
+        what=f"{region.name}: {goal.what}",
+        waited=waited,
+        state=str(region.state),
+        missing=tuple(goal.missing(region, now)),
+    )
+
+
+def settled(store: RegionStore, name: RegionName) -> tuple[StoredRegion, datetime]:
+    """Return a region after whatever is due in it, and the store's clock then."""
     region, now = store.read(name)
     if region.due_at is None or region.due_at > now:
         return region, now

@@ -44,12 +44,18 @@ def target_checkpoint(region: Region, reset: PersonReset) -> Sequence | None:
                 raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; list them to choose one")
             return sequence
         case ToRun(dag_id=dag_id, run_id=run_id):
-            return _of_run(region, dag_id, run_id)
+            return of_run(region, dag_id, run_id)
         case _:
             return None
 
 
-def _of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
+def of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
+    """Return the newest complete cut on the path that answered a request of a DAG run.
+
+    Raises:
+        UnknownCheckpoint: there is none.
+        CheckpointNotUsable: there are several, of different bounds; the message lists them.
+    """
     answers = {
         r.sequence
         for r in region.requests.values()

@@ -1,0 +1,109 @@
+"""Checkpoints as asset events: what a cut DAG says when one is published, and what a DAG downstream makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks.assets import SCHEME
+from airflow_kcr.hooks.failing import translated
+from airflow_kcr.hooks.kcr import KcrHook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow.sdk import Context
+
+_LINEAGE_DIGITS: Final = 6
+_SEQUENCE_DIGITS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedCheckpoint:
+    """What an asset event of a region says."""
+
+    region: str
+    lineage: int
+    sequence: int
+    bound: str | None
+    """The instant it is aligned to, as ISO 8601; None: it has none."""
+
+    digest: str
+    """A hash over its offsets."""
+
+    @property
+    def partition_key(self) -> str:
+        """The event's partition key: `LINEAGE.SEQUENCE`, zero-padded, so that keys sort as checkpoints do."""
+        return partition_key(self.lineage, self.sequence)
+
+    def to_json(self) -> dict[str, str | int | None]:
+        """Return it as the event's `extra`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, extra: Mapping[str, object]) -> Self:
+        """Return what the `extra` of an event says.
+
+        Raises:
+            ConfigurationError: it is none of a published checkpoint.
+        """
+        try:
+            bound = extra["bound"]
+            return cls(
+                region=str(extra["region"]),
+                lineage=int(str(extra["lineage"])),
+                sequence=int(str(extra["sequence"])),
+                bound=None if bound is None else str(bound),
+                digest=str(extra["digest"]),
+            )
+        except (KeyError, ValueError) as error:
+            raise ConfigurationError(
+                f"the run was triggered by an event of a region's asset that names no checkpoint (it has "
+                f"{', '.join(sorted(extra)) or 'nothing'}); only KcrCommitCheckpointOperator emits them"
+            ) from error
+
+
+def partition_key(lineage: int, sequence: int) -> str:
+    """Return the partition key of a checkpoint's event."""
+    return f"{lineage:0{_LINEAGE_DIGITS}d}.{sequence:0{_SEQUENCE_DIGITS}d}"
+
+
+def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name) -> PublishedCheckpoint:
+    """Return the checkpoint that triggered a run, if it still describes its region's past.
+
+    A reset does not take back events that are on their way, so the store is asked. Call it first in whatever builds on
+    a checkpoint. Of several events, the newest checkpoint's counts.
+
+    Args:
+        context: the task's; of a DAG that is scheduled on the asset of a region.
+        kcr_conn_id: the store's connection.
+
+    Raises:
+        AirflowSkipException: a reset has undone the checkpoint, or the region was made anew; the reason is said.
+        AirflowFailException: the run was triggered by no event of a region, or by one that names no checkpoint.
+        AirflowException: the store is away.
+    """
+    from airflow_kcr.api.checkpoint_goals import gone
+
+    with translated():
+        found = max(_events(context), key=lambda event: (event.lineage, event.sequence), default=None)
+        if found is None:
+            raise ConfigurationError(
+                "the run was triggered by no event of a region: give its DAG the schedule "
+                "PartitionedAssetTimetable(assets=region_asset(…)), and don't trigger it by hand"
+            )
+        with KcrHook(kcr_conn_id).region(found.region) as region:
+            why = gone(region, found.sequence, digest=found.digest)
+    if why:
+        raise AirflowSkipException(why)
+    return found
+
+
+def _events(context: Context) -> Iterator[PublishedCheckpoint]:
+    for asset, events in context["triggering_asset_events"].items():
+        if (getattr(asset, "uri", None) or "").startswith(f"{SCHEME}://"):
+            for event in events:
+                yield PublishedCheckpoint.from_json(event.extra or {})

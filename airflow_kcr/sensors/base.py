@@ -1,0 +1,140 @@
+"""What the sensors of a region have in common: they look, and give their slot up while they wait."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowSensorTimeout
+
+from airflow_kcr.errors import BrokerUnavailable, TimedOut
+from airflow_kcr.hooks.failing import translated
+from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.hooks.links import RegionLink
+from airflow_kcr.protocol.instants import format_instant
+from airflow_kcr.triggers.payloads import Answer, WaitingFor
+from airflow_kcr.triggers.region import RegionTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import BaseOperatorLink, Context
+
+    from airflow_kcr.triggers.looking import Look
+
+BACKSTOP: Final = timedelta(seconds=60)
+"""How much later than the trigger Airflow itself gives up: where no triggerer runs, nobody else does."""
+
+
+class RegionSensor(BaseSensorOperator):
+    """A sensor of one region.
+
+    `timeout` counts from the first look, `soft_fail` makes a time-out or a refusal a skip, as for every sensor. What it
+    waits for is named in the error of a time-out.
+
+    Args:
+        region: the region's name (templated).
+        kcr_conn_id: the Airflow connection of the store (templated).
+        deferrable: whether to give the worker's slot up while waiting; without, `mode` and `poke_interval` count.
+        kwargs: as for every sensor.
+    """
+
+    template_fields: Sequence[str] = ("region", "kcr_conn_id")
+    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
+    ui_color = "#e4f0f7"
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        kcr_conn_id: str = KcrHook.default_conn_name,
+        deferrable: bool = True,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        super().__init__(**kwargs)
+        self.region = region
+        self.kcr_conn_id = kcr_conn_id
+        self.deferrable = deferrable
+
+    @abstractmethod
+    def waiting_for(self, context: Context) -> WaitingFor:
+        """Return what to wait for.
+
+        Raises:
+            ConfigurationError: an argument, or the run's data interval, does not say.
+        """
+
+    def execute(self, context: Context) -> Any:  # noqa: ANN401 (Airflow's own)
+        """Look once, and wait if need be.
+
+        Raises:
+            AirflowSensorTimeout: it was not reached in time.
+            AirflowSkipException: so, with `soft_fail`.
+            AirflowFailException: it can't be reached any more.
+            AirflowException: the store was away.
+        """
+        RegionLink().persist(context, self.region)
+        if not self.deferrable:
+            return super().execute(context)
+        return self.resume_execution("begin", None, context)
+
+    def begin(self, context: Context) -> None:
+        """Look once; wait without a slot if that was too early. Goes through Airflow's `soft_fail`."""
+        with translated():
+            wanted = self.waiting_for(context)
+            found = self._look(wanted)
+        if found is not None and found.missing is None:
+            return
+        longest = timedelta(seconds=self.timeout)
+        if self.execution_timeout is not None:
+            longest = min(longest, self.execution_timeout)
+        self.log.info("%s", "waiting for Kafka" if found is None else found.missing)
+        self.defer(
+            trigger=RegionTrigger.waiting(
+                kcr_conn_id=self.kcr_conn_id,
+                region=self.region,
+                waiting_for=wanted,
+                deadline=longest,
+                asked_at="" if found is None else format_instant(found.now),
+            ),
+            method_name="resume",
+            timeout=longest + BACKSTOP,
+        )
+
+    def resume(self, context: Context, event: Mapping[str, object]) -> None:
+        """End as the trigger says.
+
+        Args:
+            context: the task's.
+            event: `payloads.Answer` as JSON.
+        """
+        with translated():
+            try:
+                Answer.from_json(event).require_reached()
+            except TimedOut as late:
+                raise AirflowSensorTimeout(late.message) from late
+
+    def poke(self, context: Context) -> bool:
+        """Return whether it is reached; what is missing is in the log."""
+        with translated():
+            found = self._look(self.waiting_for(context))
+        if found is None:
+            return False
+        if found.missing is not None:
+            self.log.info("%s", found.missing)
+        return found.missing is None
+
+    def _look(self, wanted: WaitingFor) -> Look | None:
+        """Return what one look has found; None: Kafka did not answer, which may heal while one waits."""
+        from airflow_kcr.protocol.values import region_name
+        from airflow_kcr.triggers.looking import look
+
+        hook = KcrHook(self.kcr_conn_id)
+        with hook.opened() as store:
+            try:
+                return look(store, region_name(self.region), wanted, hook)
+            except BrokerUnavailable as error:
+                self.log.warning("%s", error.message)
+                return None

@@ -1,0 +1,67 @@
+"""Waits for a checkpoint."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks import contexts
+from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
+from airflow_kcr.sensors.base import RegionSensor
+from airflow_kcr.triggers.payloads import CheckpointExists
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class KcrCheckpointSensor(RegionSensor):
+    """Waits until a region's path has a published checkpoint that holds the records of the run's data interval.
+
+    Asks for no cut: the region makes it by itself (`request: auto`), or another DAG asks.
+
+    Args:
+        bound: an instant with a zone to wait for instead of the interval's end (templated).
+        sequence: wait for a checkpoint of at least that sequence instead (templated).
+        kwargs: as for every sensor; `region`, `kcr_conn_id` and `deferrable` among them.
+
+    Raises:
+        ConfigurationError: both are given.
+    """
+
+    template_fields = (*RegionSensor.template_fields, "bound", "sequence")
+
+    def __init__(
+        self,
+        *,
+        bound: datetime | str | None = None,
+        sequence: int | str | None = None,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        super().__init__(**kwargs)
+        if bound is not None and sequence is not None:
+            raise ConfigurationError("a checkpoint is waited for by its bound or by its sequence; give one of the two")
+        self.bound = bound
+        self.sequence = sequence
+
+    def waiting_for(self, context: Context) -> CheckpointExists:
+        """Return the checkpoint.
+
+        Raises:
+            ConfigurationError: an argument is none, or the run has no data interval.
+        """
+        if self.sequence is not None:
+            if not str(self.sequence).isdecimal():
+                raise ConfigurationError(f"sequence is {self.sequence!r}; give the number of a checkpoint")
+            return CheckpointExists(sequence=int(self.sequence))
+        if isinstance(self.bound, datetime):
+            return CheckpointExists(bound=format_instant(self.bound))
+        if self.bound is not None:
+            return CheckpointExists(bound=format_instant(parse_instant(self.bound)))
+        interval = contexts.interval_of(context)
+        if interval is None:
+            raise ConfigurationError(
+                f"run {context['dag_run'].run_id} has no data interval whose checkpoint could be waited for; give "
+                "bound or sequence"
+            )
+        return CheckpointExists(bound=format_instant(checked_instant(interval[1])))

@@ -1,0 +1,212 @@
+"""One look at what somebody waits for. It blocks, so it is made in a worker's task or in a thread of the triggerer.
+
+It also does what is due in the region, as everybody does who waits: nobody else may be there to do it. What only Kafka
+can tell is asked as `kcr lag` and `kcr group validate` ask it: with an admin's calls, never as a consumer of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.api import checkpoint_goals, goals, partitions
+from airflow_kcr.api.opening import connect
+from airflow_kcr.api.validation import validate
+from airflow_kcr.api.waiting import AWAY, Progress, missing, settled
+from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
+from airflow_kcr.protocol.evidence import Verdict
+from airflow_kcr.protocol.instants import parse_instant
+from airflow_kcr.protocol.values import GroupId, Nonce, RegionName, Sequence
+from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.triggers.payloads import (
+    Answer,
+    CheckpointCommitted,
+    CheckpointExists,
+    CutPublished,
+    LagBelow,
+    MembershipHealthy,
+    Reaching,
+    RegionReaches,
+    ResetDone,
+    Status,
+    WaitingFor,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+    from airflow_kcr.api.goals import Goal
+    from airflow_kcr.hooks.kcr import KcrHook
+    from airflow_kcr.protocol.region.state import Region as StoredRegion
+
+_STATES: Final[Mapping[Reaching, Goal]] = {
+    Reaching.RUNNING: goals.RUNNING,
+    Reaching.PAUSED: goals.PAUSED,
+    Reaching.STOPPED: goals.STOPPED,
+}
+
+
+def goal_of(waiting_for: WaitingFor) -> Goal | None:
+    """Return the goal that a payload means; None: the store alone can't tell.
+
+    Raises:
+        ConfigurationError: its instant is none.
+    """
+    match waiting_for:
+        case CutPublished(nonce=nonce):
+            return goals.published(Nonce(nonce))
+        case CheckpointCommitted(sequence=sequence):
+            return checkpoint_goals.committed(Sequence(sequence))
+        case CheckpointExists(bound=bound, sequence=number):
+            return checkpoint_goals.exists(
+                bound=None if bound is None else parse_instant(bound),
+                sequence=None if number is None else Sequence(number),
+            )
+        case RegionReaches(state=state):
+            return _STATES[state]
+        case ResetDone(nonce=nonce):
+            return goals.reset_done(Nonce(nonce))
+        case MembershipHealthy() | LagBelow():
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How far a region was from what somebody waits for."""
+
+    missing: Progress | None
+    """None: it is reached."""
+
+    now: datetime
+    """The store's clock then."""
+
+
+def look(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: KcrHook) -> Look:
+    """Return how far a region is from what somebody waits for.
+
+    Args:
+        store: where the region is.
+        name: the region's.
+        waiting_for: what for.
+        hook: by which Kafka is reached, where it has to be asked.
+
+    Raises:
+        TimedOut: it was not in time, whoever waits; asking for it again may help.
+        RefusedError: it can't be reached any more.
+        StoreError, BrokerUnavailable: somebody who has to be asked is away.
+    """
+    region, now = settled(store, name)
+    return Look(missing=_progress(store, region, now, waiting_for, hook), now=now)
+
+
+def _progress(
+    store: RegionStore, region: StoredRegion, now: datetime, waiting_for: WaitingFor, hook: KcrHook
+) -> Progress | None:
+    goal = goal_of(waiting_for)
+    if goal is not None:
+        return None if goal.is_reached(region, now) else missing(region, now, goal)
+    if isinstance(waiting_for, LagBelow):
+        return _lag(region, waiting_for, hook)
+    if isinstance(waiting_for, MembershipHealthy):
+        return _membership(store, region, now, waiting_for, hook)
+    raise TypeError(waiting_for)
+
+
+def _lag(region: StoredRegion, wanted: LagBelow, hook: KcrHook) -> Progress | None:
+    rows = partitions.lag(region, hook.cluster)
+    unknown = [f"the lag of {row.partition} is not known" for row in rows if row.lag is None]
+    behind = sorted((row for row in rows if row.lag), key=lambda row: -(row.lag or 0))
+    total = sum(row.lag or 0 for row in rows)
+    if rows and not unknown and total < wanted.records:
+        return None
+    named = [f"{row.partition} is {row.lag:,} behind (claimed by {row.member or 'nobody'})" for row in behind]
+    first = f"it is {total:,} behind" if rows else "it has no partition yet"
+    return _missing(f"a lag below {wanted.records:,}", region, (first, *unknown, *named))
+
+
+def _membership(
+    store: RegionStore, region: StoredRegion, now: datetime, wanted: MembershipHealthy, hook: KcrHook
+) -> Progress | None:
+    from airflow_kcr.kafka import settings as kafka_names
+
+    # A group without anybody in it contradicts nothing; whoever waits for its members wants them there.
+    absent = [
+        f"{member} is not there (no lease)" for member in goals.absent(region, now) if _is_asked(wanted, member.group)
+    ]
+    groups = [GroupId(group) for group in wanted.groups] or None
+    checks = validate(store, region.name, hook.cluster, kafka_names, groups).checks
+    wrong = [
+        f"group {check.group}, {check.question}: {check.detail}"
+        for check in checks
+        if check.verdict in {Verdict.FAILED, Verdict.UNKNOWN}
+    ]
+    return _missing("its membership to be healthy", region, (*absent, *wrong)) if absent or wrong else None
+
+
+def _is_asked(wanted: MembershipHealthy, group: GroupId) -> bool:
+    return not wanted.groups or group in wanted.groups
+
+
+def _missing(what: str, region: StoredRegion, named: Collection[str]) -> Progress:
+    return Progress(what=f"{region.name}: {what}", waited=timedelta(0), state=str(region.state), missing=tuple(named))
+
+
+# -- the poller's ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one look has found for one who waits."""
+
+    answer: Answer | None = None
+    """None: it is not reached yet."""
+
+    missing: str = ""
+    """For people: what it waits for, and who is missing."""
+
+    now: datetime | None = None
+    """The store's clock; None: the store was away."""
+
+
+class Looks:
+    """Looks at one store, one after the other, over one connection that is kept open in between.
+
+    Args:
+        url: the store's.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self._transactions = connect(url)
+        self._store = RegionStore(self._transactions)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transactions.close()
+
+    def look(self, name: RegionName, waiting_for: Collection[WaitingFor], hook: KcrHook) -> dict[WaitingFor, Finding]:
+        """Return what there is of each of these in one region, which is read once for all."""
+        try:
+            region, now = settled(self._store, name)
+        except AWAY as error:
+            return dict.fromkeys(waiting_for, Finding(missing=f"waiting for the store: {error.message}"))
+        except KcrError as error:
+            refused = Answer(status=Status.REFUSED, detail=error.message)
+            return dict.fromkeys(waiting_for, Finding(answer=refused))
+        return {each: self._found(region, now, each, hook) for each in waiting_for}
+
+    def _found(self, region: StoredRegion, now: datetime, waiting_for: WaitingFor, hook: KcrHook) -> Finding:
+        found = partial(Finding, now=now)
+        try:
+            left = _progress(self._store, region, now, waiting_for, hook)
+        except AWAY as error:
+            return Finding(missing=f"waiting for the store: {error.message}")
+        except BrokerUnavailable as error:
+            return found(missing=f"waiting for Kafka: {error.message}")
+        except TimedOut as error:
+            return found(answer=Answer(status=Status.TIMED_OUT, detail=error.message))
+        except KcrError as error:
+            return found(answer=Answer(status=Status.REFUSED, detail=error.message))
+        return found(answer=Answer(status=Status.REACHED)) if left is None else found(missing=str(left))

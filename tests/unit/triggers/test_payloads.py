@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
+from airflow_kcr.triggers.payloads import (
+    Answer,
+    CheckpointCommitted,
+    CheckpointExists,
+    CutPublished,
+    LagBelow,
+    MembershipHealthy,
+    Reaching,
+    RegionReaches,
+    ResetDone,
+    Status,
+    WaitingFor,
+    waiting_for_from_json,
+)
+
+EVERY: tuple[WaitingFor, ...] = (
+    CutPublished(nonce="flights_cut/manual__1/drain/-1"),
+    CheckpointCommitted(sequence=7),
+    CheckpointExists(bound="2026-01-01T01:00:00Z"),
+    CheckpointExists(sequence=7),
+    RegionReaches(state=Reaching.PAUSED),
+    ResetDone(nonce="plan-1"),
+    MembershipHealthy(),
+    MembershipHealthy(groups=("a", "b")),
+    LagBelow(records=100),
+)
+
+
+@pytest.mark.parametrize("payload", EVERY, ids=lambda payload: str(payload))
+def test_what_is_waited_for_survives_json(payload: WaitingFor) -> None:
+    text = json.dumps(payload.to_json())
+    assert waiting_for_from_json(json.loads(text)) == payload
+
+
+def test_the_kinds_are_all_different() -> None:
+    assert len({type(payload).kind for payload in EVERY}) == len({type(payload) for payload in EVERY})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"kind": "moon"}, {"kind": "cut_published"}, {"kind": "cut_published", "nonce": "n", "more": 1}],
+    ids=str,
+)
+def test_what_another_version_deferred_is_refused_with_what_to_do(value: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="clear the task"):
+        waiting_for_from_json(value)
+
+
+def test_a_state_that_nobody_reaches_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="another version"):
+        waiting_for_from_json({"kind": "region_reaches", "state": "asleep"})
+
+
+@pytest.mark.parametrize("both", [{}, {"bound": "2026-01-01T01:00:00Z", "sequence": 1}], ids=str)
+def test_a_checkpoint_is_named_in_one_way(both: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="give one of the two"):
+        waiting_for_from_json({"kind": "checkpoint_exists", **both})
+
+
+def test_no_lag_is_below_nothing() -> None:
+    with pytest.raises(ConfigurationError, match="above 0"):
+        LagBelow(records=0)
+
+
+def test_only_what_kafka_has_to_be_asked_for_is_asked_of_kafka() -> None:
+    assert {type(p).kind for p in EVERY if p.asks_kafka} == {"membership_healthy", "lag_below"}
+
+
+@pytest.mark.parametrize("status", Status)
+def test_an_answer_survives_json(status: Status) -> None:
+    answer = Answer(status=status, detail="g[1] is late")
+    assert Answer.from_json(json.loads(json.dumps(answer.to_json()))) == answer
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(Status.REFUSED, RefusedError), (Status.TIMED_OUT, TimedOut), (Status.STORE_AWAY, StoreUnavailable)],
+)
+def test_what_was_not_reached_is_the_error_that_it_is(status: Status, error: type[Exception]) -> None:
+    with pytest.raises(error, match="^g.1. is late$"):
+        Answer(status=status, detail="g[1] is late").require_reached()
+
+
+def test_what_was_reached_is_no_error() -> None:
+    Answer(status=Status.REACHED).require_reached()
+
+
+@pytest.mark.parametrize("event", [None, {}, {"status": "moon"}], ids=str)
+def test_an_event_of_somebody_else_is_refused(event: dict[str, object] | None) -> None:
+    with pytest.raises(ConfigurationError, match="none of a region's trigger"):
+        Answer.from_json(event)
