@@ -1,4 +1,4 @@
-"""`kcr dev`: real Kafka, Postgres and Spark on this machine, left running."""
+"""`kcr dev`: real Kafka, Postgres, Spark and Airflow on this machine, left running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="dev",
-    help="Kafka, Postgres and Spark for trying things out: started on this machine, and left running.",
+    help="Kafka, Postgres, Spark and Airflow for trying things out: started on this machine, and left running.",
     no_args_is_help=True,
 )
 

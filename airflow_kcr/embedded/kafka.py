@@ -292,9 +292,13 @@ def _write_settings(folder: Path, settings: Mapping[str, str]) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
+def java_command(classes: Sequence[Path], *arguments: str) -> list[str]:
+    """Return the command that runs a Java program of Kafka: its jars, then Java's own options, the class, and its."""
+    return [str(java()), *QUICK_START, "-cp", os.pathsep.join(str(jar) for jar in classes), *arguments]
+
+
 def _command(*arguments: str) -> list[str]:
-    classes = os.pathsep.join(str(jar) for jar in resolve(KAFKA_BROKER))
-    return [str(java()), *QUICK_START, "-cp", classes, *arguments]
+    return java_command(resolve(KAFKA_BROKER), *arguments)
 
 
 def _together(actions: Sequence[Callable[[], None]]) -> None:

@@ -14,11 +14,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypedDict
 
 from airflow_kcr.embedded import jars
+from airflow_kcr.embedded.airflow import end_strays, example_dags, start_airflow
+from airflow_kcr.embedded.airflow_settings import AirflowPlan, kept
+from airflow_kcr.embedded.flights import spec as flights
 from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_detached
@@ -28,6 +32,7 @@ from airflow_kcr.store.schema_upgrade import upgrade
 
 FOLDER_VARIABLE: Final = "KCR_DEV_FOLDER"
 DATABASE: Final = "kcr"
+AIRFLOW_DATABASE: Final = "airflow"
 # Postgres takes SIGTERM for a request to wait until its last client has gone.
 STOP_SIGNALS: Final[Mapping[str, signal.Signals]] = {"postgres": signal.SIGINT}
 
@@ -111,7 +116,8 @@ def up(folder: Path, report: Report) -> StatusJson:
             for one in found.processes:  # what a crash has left of it
                 one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
             service = services[name] = Service()
-            service.address = start(folder / name, partial(_launch, folder, services, service), report)
+            starting = Starting(folder=folder, running=services, launch=partial(_launch, folder, services, service))
+            service.address = start(folder / name, starting, report)
             _write(folder, services)
             report(f"{name}: is up")
     return status(folder)
@@ -131,6 +137,8 @@ def down(folder: Path, report: Report) -> StatusJson:
             try:
                 for one in services.get(name, Service()).processes:
                     one.stop(STOP_SIGNALS.get(name, signal.SIGTERM))
+                if name == "airflow":
+                    end_strays(folder / name)  # tasks, and Spark applications in sessions of their own
                 services.pop(name, None)
             except ServiceFailed as error:
                 failed.append(f"{name}: {error.message}")
@@ -143,42 +151,94 @@ def down(folder: Path, report: Report) -> StatusJson:
 def status(folder: Path) -> StatusJson:
     """Return what of the services is up."""
     running = {name: service for name, service in _read(folder).items() if service.up}
-    kafka, postgres, spark = (running.get(name) for name in ("kafka", "postgres", "spark"))
+    kafka, postgres, spark, airflow = (running.get(name) for name in ("kafka", "postgres", "spark", "airflow"))
     return StatusJson(
         kafka=KafkaJson(bootstrap_servers=kafka.address, pids=[one.pid for one in kafka.processes]) if kafka else None,
         store_url=postgres.address if postgres else None,
         spark=SparkJson(master=spark.address, home=str(spark_home())) if spark else None,
-        airflow=None,
+        airflow=_airflow_json(airflow.address, folder / "airflow") if airflow else None,
     )
 
 
-def _start_kafka(folder: Path, launch: Launch, report: Report) -> str:
+def _airflow_json(url: str, folder: Path) -> AirflowJson:
+    users = kept(folder).users
+    return AirflowJson(url=url, users=[UserJson(name=one.name, role=one.role, password=one.password) for one in users])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """What a service needs that is being started: how its processes are launched, and what runs already."""
+
+    folder: Path
+    running: Mapping[str, Service]
+    launch: Launch
+
+
+def _start_kafka(folder: Path, starting: Starting, report: Report) -> str:
     report(f"kafka: fetching its jars, if they are not in {jars.home()} yet")
     jars.resolve(jars.KAFKA_BROKER)
     report("kafka: starting")
-    return start_cluster(folder, launch=launch).bootstrap_servers
+    return start_cluster(folder, launch=starting.launch).bootstrap_servers
 
 
-def _start_postgres(folder: Path, launch: Launch, report: Report) -> str:
+def _start_postgres(folder: Path, starting: Starting, report: Report) -> str:
     report("postgres: starting")
-    url = start_postgres(folder, launch=launch).ensure_database(DATABASE)
+    server = start_postgres(folder, launch=starting.launch)
+    server.ensure_database(AIRFLOW_DATABASE)
+    url = server.ensure_database(DATABASE)
     upgrade(url)
     return url
 
 
-def _start_spark(folder: Path, launch: Launch, report: Report) -> str:
+def _start_spark(folder: Path, starting: Starting, report: Report) -> str:
     report(f"spark: fetching its Kafka connector, if it is not in {jars.home()} yet")
     jars.resolve(jars.spark_connector())
     report("spark: starting a master and two workers")
-    return start_standalone(folder, launch=launch).address
+    return start_standalone(folder, launch=starting.launch).address
+
+
+def _start_airflow(folder: Path, starting: Starting, report: Report) -> str:
+    report("airflow: starting an API server, a scheduler, a DAG processor and a triggerer")
+    store = starting.running["postgres"].address
+    plan = AirflowPlan(
+        folder=folder,
+        database_url=store.removesuffix(f"/{DATABASE}") + f"/{AIRFLOW_DATABASE}",
+        store_url=store,
+        dags=example_dags(),
+        environment={
+            flights.BOOTSTRAP_VARIABLE: starting.running["kafka"].address,
+            flights.SINCE_VARIABLE: datetime.now(UTC).isoformat(),
+            "KCR_FLIGHTS_OUTPUT": str(starting.folder / "flights-output"),
+        },
+    )
+    return start_airflow(plan, launch=starting.launch).url
 
 
 # In the order in which they start; they stop in the reverse one.
-_STARTS: Final[dict[str, Callable[[Path, Launch, Report], str]]] = {
+_STARTS: Final[dict[str, Callable[[Path, Starting, Report], str]]] = {
     "kafka": _start_kafka,
     "postgres": _start_postgres,
     "spark": _start_spark,
+    "airflow": _start_airflow,
 }
+
+
+@dataclass(slots=True)
+class Register:
+    """Services that somebody else starts in a folder and may leave running: `status` shows them, `down` stops them."""
+
+    folder: Path
+    services: dict[str, Service] = field(default_factory=dict)
+
+    def launch(self, name: str) -> Launch:
+        """Return how the processes of a service are launched: to stay, and written down at once."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return partial(_launch, self.folder, self.services, self.services.setdefault(name, Service()))
+
+    def is_ready(self, name: str, address: str) -> None:
+        """Write down that a service is up."""
+        self.services[name].address = address
+        _write(self.folder, self.services)
 
 
 def _launch(

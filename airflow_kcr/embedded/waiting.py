@@ -17,13 +17,19 @@ PORTS = 10_000
 _given: set[int] = set()
 
 
-def happened(condition: Callable[[], bool], *, within: float) -> bool:
-    """Wait until the condition holds, at most `within` seconds; return whether it came to hold."""
+def happened(condition: Callable[[], bool], *, within: float, pause: float = PAUSE) -> bool:
+    """Wait until the condition holds, at most `within` seconds; return whether it came to hold.
+
+    Args:
+        condition: asked again and again.
+        within: seconds.
+        pause: seconds between two questions, longer where each costs somebody else something.
+    """
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(PAUSE)
+        time.sleep(pause)
     return True
 
 

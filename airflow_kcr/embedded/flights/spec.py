@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
 from importlib.resources import files
 from typing import Final
 
+from airflow_kcr.protocol.durations import parse_duration
+from airflow_kcr.protocol.instants import parse_instant
 from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.spec import RegionSpec, parse
+from airflow_kcr.schedules import Every
+from airflow_kcr.spec import CutSpec, RegionSpec, parse
 
 BOOTSTRAP_VARIABLE: Final = "KCR_KAFKA_BOOTSTRAP"
 """The environment variable that the spec takes the brokers' addresses from."""
+
+EVERY_VARIABLE: Final = "KCR_FLIGHTS_EVERY"
+"""The environment variable with the time between two cuts of the example DAGs; a minute without it."""
+
+SINCE_VARIABLE: Final = "KCR_FLIGHTS_SINCE"
+"""The environment variable that says from when on the example DAGs have cuts: when the region went live."""
 
 GROUP: Final = GroupId("flights-etl")
 
@@ -22,3 +35,29 @@ def spec_text() -> str:
 def spec() -> RegionSpec:
     """Return the spec of the region."""
     return parse(spec_text())
+
+
+def airflow_spec(environ: Mapping[str, str] = os.environ) -> RegionSpec:
+    """Return the spec as the example DAGs have it: cut less often, and once for each data interval whatever happens.
+
+    Raises:
+        ConfigurationError: `KCR_FLIGHTS_EVERY` is no duration.
+    """
+    return replace(spec(), cut=CutSpec(every=_every(environ), catchup=True))
+
+
+def live_since(environ: Mapping[str, str] = os.environ) -> datetime:
+    """Return when the region of the example DAGs went live, which is when their first data interval begins.
+
+    That is the last bound at or before `KCR_FLIGHTS_SINCE`: with catch-up, Airflow counts a DAG's data intervals from
+    its start date, and they have to end at the region's bounds.
+
+    Raises:
+        ConfigurationError: `KCR_FLIGHTS_SINCE` is no time with a zone, or `KCR_FLIGHTS_EVERY` no duration.
+    """
+    since = parse_instant(environ.get(SINCE_VARIABLE, "2026-01-01T00:00:00Z"))
+    return Every(_every(environ)).at_or_before(since)
+
+
+def _every(environ: Mapping[str, str]) -> timedelta:
+    return parse_duration(environ.get(EVERY_VARIABLE, "1m"))

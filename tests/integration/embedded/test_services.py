@@ -16,11 +16,12 @@ from typer.testing import CliRunner, Result
 
 from airflow_kcr.cli.dev import app
 from airflow_kcr.embedded import services
+from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.services import StatusJson
 from airflow_kcr.embedded.waiting import accepts, happened
 from tests.support.kafka import Kafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
+pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.timeout(600)]
 
 NOTHING: StatusJson = {"kafka": None, "store_url": None, "spark": None, "airflow": None}
 
@@ -57,10 +58,9 @@ def test_up_leaves_running_what_down_stops(folder: Path) -> None:
     found: StatusJson = json.loads(first.stdout)
     assert "kafka: is up" in first.stderr
     pids = processes(folder)
-    assert {name: len(found) for name, found in pids.items()} == {"kafka": 1, "postgres": 1, "spark": 3}
+    assert {name: len(found) for name, found in pids.items()} == {"kafka": 1, "postgres": 1, "spark": 3, "airflow": 4}
     assert found["kafka"] is not None
     assert found["kafka"]["pids"] == pids["kafka"]
-    assert found["airflow"] is None
 
     # Each of them serves, and the store is ready for a region.
     kafka = Kafka(found["kafka"]["bootstrap_servers"])
@@ -72,6 +72,17 @@ def test_up_leaves_running_what_down_stops(folder: Path) -> None:
     assert found["spark"] is not None
     assert accepts(int(found["spark"]["master"].rpartition(":")[2]))
     assert (Path(found["spark"]["home"]) / "bin" / "spark-submit").exists()
+
+    assert found["airflow"] is not None
+    assert [(user["name"], user["role"]) for user in found["airflow"]["users"]] == [
+        ("viewer", "viewer"),
+        ("editor", "user"),
+        ("admin", "admin"),
+    ]
+    for user in found["airflow"]["users"]:
+        with AirflowClient(found["airflow"]["url"], user["name"], user["password"]) as client:
+            client.wait_for_dags(["flights_consumers", "flights_cut", "minimal_cut"], within=120)
+            assert client.import_errors() == {}
 
     # A second one changes nothing.
     assert json.loads(dev("up", "-o", "json").stdout) == found

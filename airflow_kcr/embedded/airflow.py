@@ -1,0 +1,251 @@
+"""A real Airflow: API server, scheduler, DAG processor and triggerer as processes of their own, with real users.
+
+What tasks have started may be in a session of its own and outlive its task, as the Spark applications of members do on
+purpose; everything that was started from here is recognised by a variable in its environment, and stopped with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from airflow_kcr.embedded.airflow_client import AirflowClient, heartbeats
+from airflow_kcr.embedded.airflow_settings import MARKER, AirflowPlan, Kept, User, environment, kept
+from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_tied, tail
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+
+MIGRATED_WITHIN: Final = 240.0
+READY_WITHIN: Final = 180.0
+STOP_WITHIN: Final = 15.0
+STRAYS_WITHIN: Final = 10.0
+EXAMPLES: Final = "dags_example"
+
+
+class Component(StrEnum):
+    """A process of Airflow, by the name of its command."""
+
+    API_SERVER = "api-server"
+    SCHEDULER = "scheduler"
+    DAG_PROCESSOR = "dag-processor"
+    TRIGGERER = "triggerer"
+
+
+@dataclass(slots=True, kw_only=True)
+class Airflow:
+    """A running Airflow. Its secrets and its metadata stay, so after a stop it comes back as the same one."""
+
+    folder: Path
+    known: Kept = field(repr=False)
+    environment: Mapping[str, str] = field(repr=False)
+    launch: Launch = field(repr=False)
+    children: dict[Component, Child] = field(default_factory=dict, repr=False)
+    left: list[Child] = field(default_factory=list, repr=False)
+    """Processes that were killed alone; what they have started still runs."""
+
+    @property
+    def url(self) -> str:
+        """Where people and programs reach it."""
+        return self.known.url
+
+    @property
+    def users(self) -> tuple[User, ...]:
+        """Who may log in: a viewer, an editor and an admin."""
+        return self.known.users
+
+    @property
+    def recorded(self) -> tuple[Recorded, ...]:
+        """Its processes, to stop them from elsewhere; see `end_strays` for what they have started."""
+        return tuple(child.recorded for child in self.children.values())
+
+    def client(self, user: str = "editor") -> AirflowClient:
+        """Return a client that acts as a user.
+
+        Raises:
+            ConfigurationError: there is no such user.
+        """
+        for one in self.users:
+            if one.name == user:
+                return AirflowClient(url=self.url, user=one.name, password=one.password)
+        raise ConfigurationError(f"there is no user {user!r}; there are {', '.join(one.name for one in self.users)}")
+
+    def start(self) -> None:
+        """Bring the metadata to the newest schema, start what does not run, and wait until all are healthy.
+
+        Raises:
+            ServiceFailed: with the end of its log, if a part does not start.
+        """
+        self._migrate()
+        for component in Component:
+            self.begin(component)
+        for component in Component:
+            self.await_health(component)
+
+    def stop(self) -> None:
+        """Stop all of it, and whatever its tasks have started, wherever that has gone."""
+        children = [*self.children.values(), *self.left]
+        try:
+            _together(children)
+        finally:
+            end_strays(self.folder)
+        self.left.clear()
+
+    def begin(self, component: Component) -> None:
+        """Start one component, and don't wait for it; nothing happens where it runs."""
+        child = self.children.get(component)
+        if child is not None and child.alive:
+            return
+        self.children[component] = self.launch(
+            [sys.executable, "-m", "airflow", component.value],
+            name=f"Airflow's {component.value}",
+            log=self.folder / f"{component.value}.log",
+            env=self.environment,
+        )
+
+    def await_health(self, component: Component) -> None:
+        """Wait until a component that was started says that it is well.
+
+        Raises:
+            ServiceFailed: with the end of its log, if it ends or does not say so in time.
+        """
+        child = self.children[component]
+        begun = datetime.fromtimestamp(child.recorded.started, UTC)
+
+        def is_healthy() -> bool:
+            found = heartbeats(self.url)
+            if component is Component.API_SERVER:
+                return found is not None
+            newest = (found or {}).get(component.value.replace("-", "_"))
+            return newest is not None and newest > begun
+
+        child.wait_until(is_healthy, within=READY_WITHIN)
+
+    def restart(self, component: Component) -> None:
+        """Stop a component in good order, if it runs, start it again, and wait until it is well.
+
+        Raises:
+            ServiceFailed: with the end of its log, if it does not start.
+        """
+        if component in self.children:
+            self.children[component].stop(within=STOP_WITHIN)
+        self.begin(component)
+        self.await_health(component)
+
+    def kill(self, component: Component) -> None:
+        """End a component at once, with everything that it has started and still knows as its own (SIGKILL)."""
+        self.children[component].kill()
+
+    def kill_alone(self, component: Component) -> None:
+        """End the main process of a component at once (SIGKILL); what it has started goes on, as after a real crash.
+
+        A scheduler's workers then hold its database connections, and row locks with them, until they end: see
+        `end_left`.
+        """
+        child = self.children.pop(component)
+        child.recorded.tell(signal.SIGKILL)
+        happened(lambda: not child.alive, within=STRAYS_WITHIN)
+        self.left.append(child)
+
+    def end_left(self) -> None:
+        """End at once what is left in the process groups of components that were killed alone; tasks have their own."""
+        while self.left:
+            self.left.pop().kill()
+
+    def _migrate(self) -> None:
+        log = self.folder / "migrate.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            begin = output.tell()
+            try:
+                done = subprocess.run(
+                    [sys.executable, "-m", "airflow", "db", "migrate"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=dict(self.environment),
+                    check=False,
+                    timeout=MIGRATED_WITHIN,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise ServiceFailed(f"`airflow db migrate` was not done within {MIGRATED_WITHIN:g} s: {log}") from error
+        if done.returncode != 0:
+            raise ServiceFailed(f"`airflow db migrate` failed; the end of its log {log}:\n{tail(log, begin)}")
+
+
+def start_airflow(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
+    """Start a new Airflow, or that of the folder again, with its users and its metadata.
+
+    Args:
+        plan: what it runs with.
+        launch: whether it ends with this process.
+
+    Raises:
+        ServiceFailed: if a part of it does not start; none is left running then.
+        ToolMissing: if Airflow, Java or PySpark is not installed.
+    """
+    if find_spec("airflow") is None:
+        raise ToolMissing("Airflow is needed: `pip install 'airflow-kcr[demo]'`")
+    known = kept(plan.folder)
+    airflow = Airflow(folder=plan.folder, known=known, environment=environment(plan, known), launch=launch)
+    try:
+        airflow.start()
+    except BaseException:
+        airflow.stop()
+        raise
+    return airflow
+
+
+def example_dags() -> Path:
+    """Return the folder of the example DAGs: that of the checkout, or the one that an installed package ships.
+
+    Raises:
+        ServiceFailed: there is neither.
+    """
+    package = Path(str(files("airflow_kcr")))
+    for folder in (package / EXAMPLES, package.parent / EXAMPLES):
+        if folder.is_dir():
+            return folder
+    raise ServiceFailed(f"the example DAGs are not there: there is no {EXAMPLES} in or beside {package}")
+
+
+def end_strays(folder: Path) -> None:
+    """End everything that was started from the Airflow of a folder and still runs, wherever it has gone.
+
+    Raises:
+        ServiceFailed: something does not end, not even when it is killed.
+    """
+    strays = [one for one in psutil.process_iter() if _is_of(one, folder)]
+    for one in strays:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    if not happened(lambda: not any(_is_of(one, folder) for one in strays), within=STRAYS_WITHIN):
+        raise ServiceFailed(f"processes of the Airflow in {folder} did not end, not even when they were killed")
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.pid != os.getpid() and process.environ().get(MARKER) == str(folder)
+    except psutil.Error:  # it has ended, or is somebody else's
+        return False
+
+
+def _together(children: Sequence[Child]) -> None:
+    """Stop all at once, and raise what the first of them raised when all are done."""
+    with ThreadPoolExecutor(max_workers=max(1, len(children))) as pool:
+        running = [pool.submit(child.stop, within=STOP_WITHIN) for child in children]
+    for one in running:
+        one.result()

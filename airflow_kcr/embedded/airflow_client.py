@@ -1,0 +1,287 @@
+"""What a person does in Airflow's pages, done over its REST interface: for the demo and the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
+
+from airflow_kcr.embedded.airflow_views import Question, Run, TaskInstance
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import RefusedError, ServiceFailed, TimedOut
+
+if TYPE_CHECKING:
+    import httpx
+
+ANSWER_WITHIN: Final = 60.0
+"""Seconds; the first request after a start takes ten and more on a small machine."""
+
+RUN_ENDS: Final = frozenset({"success", "failed"})
+TASK_ENDS: Final = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
+
+_UNMAPPED: Final = -1
+_PAGE: Final = 100
+_PAUSE: Final = 0.5
+"""Seconds between two questions of one that waits: an answer costs the API server tens of milliseconds."""
+_OK: Final = 200
+_BAD: Final = 400
+_LOG_IN_AGAIN: Final = 401
+_FORBIDDEN: Final = 403
+
+
+@dataclass(slots=True)
+class AirflowClient:
+    """Acts as one user.
+
+    Args:
+        url: of Airflow.
+        user: who logs in.
+        password: with which.
+    """
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+    _client: httpx.Client | None = field(default=None, init=False, repr=False)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+    # -- DAGs ----------------------------------------------------------------------------------------------------
+
+    def dag_ids(self) -> frozenset[str]:
+        """Return the DAGs that Airflow knows and has parsed."""
+        return frozenset(one["dag_id"] for one in self._pages("dags", "dags"))
+
+    def import_errors(self) -> dict[str, str]:
+        """Return what is wrong with DAG files, by their names."""
+        return {one["filename"]: one["stack_trace"] for one in self._pages("importErrors", "import_errors")}
+
+    def wait_for_dags(self, dags: Collection[str], *, within: float = ANSWER_WITHIN) -> None:
+        """Wait until Airflow knows DAGs.
+
+        Raises:
+            TimedOut: it does not; the message has what is wrong with their files.
+        """
+        if not happened(lambda: set(dags) <= self.dag_ids(), within=within, pause=_PAUSE):
+            errors = "\n".join(f"{name}:\n{trace}" for name, trace in self.import_errors().items())
+            missing = ", ".join(sorted(set(dags) - self.dag_ids()))
+            raise TimedOut(f"Airflow does not know {missing} after {within:g} s. {errors or 'No import error.'}")
+
+    def unpause(self, dag: str) -> None:
+        """Let a DAG be scheduled."""
+        self._ask("PATCH", f"dags/{_part(dag)}", {"is_paused": False})
+
+    def pause(self, dag: str) -> None:
+        """Let a DAG be scheduled no more; what runs goes on."""
+        self._ask("PATCH", f"dags/{_part(dag)}", {"is_paused": True})
+
+    # -- runs ----------------------------------------------------------------------------------------------------
+
+    def trigger(
+        self, dag: str, conf: Mapping[str, object] | None = None, *, logical_date: datetime | None = None
+    ) -> Run:
+        """Start a run; without a logical date it has no data interval.
+
+        Raises:
+            RefusedError: this user may not.
+        """
+        date = None if logical_date is None else logical_date.isoformat()
+        told = {"logical_date": date, "conf": dict(conf or {})}
+        return Run.read(self._ask("POST", f"dags/{_part(dag)}/dagRuns", told))
+
+    def run(self, dag: str, run_id: str) -> Run:
+        """Return a run as it is now."""
+        return Run.read(self._ask("GET", _run_path(dag, run_id)))
+
+    def runs(self, dag: str) -> tuple[Run, ...]:
+        """Return the runs of a DAG, oldest first."""
+        found = self._pages(f"dags/{_part(dag)}/dagRuns", "dag_runs", order_by="id")
+        return tuple(Run.read(one) for one in found)
+
+    def wait_for_run(self, dag: str, run_id: str, states: Collection[str] = RUN_ENDS, *, within: float = 300.0) -> Run:
+        """Wait until a run is in one of some states, and return it.
+
+        Raises:
+            TimedOut: it is not; the message has the states of its tasks.
+        """
+        if not happened(lambda: self.run(dag, run_id).state in states, within=within, pause=_PAUSE):
+            now = ", ".join(f"{one.task_id}[{one.map_index}]: {one.state}" for one in self.tasks(dag, run_id))
+            raise TimedOut(f"run {run_id} of {dag} is not {' or '.join(sorted(states))} after {within:g} s; {now}")
+        return self.run(dag, run_id)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------
+
+    def tasks(self, dag: str, run_id: str) -> tuple[TaskInstance, ...]:
+        """Return the tasks of a run, mapped ones one by one."""
+        found = self._pages(f"{_run_path(dag, run_id)}/taskInstances", "task_instances")
+        return tuple(TaskInstance.read(one) for one in found)
+
+    def task(self, dag: str, run_id: str, task: str, map_index: int = _UNMAPPED) -> TaskInstance | None:
+        """Return a task of a run, None where it is not there (yet)."""
+        wanted = (task, map_index)
+        return next((one for one in self.tasks(dag, run_id) if (one.task_id, one.map_index) == wanted), None)
+
+    def wait_for_task(
+        self,
+        dag: str,
+        run_id: str,
+        task: str,
+        states: Collection[str] = TASK_ENDS,
+        *,
+        map_index: int = _UNMAPPED,
+        within: float = 120.0,
+    ) -> TaskInstance:
+        """Wait until a task is in one of some states, and return it.
+
+        Raises:
+            TimedOut: it is not; the message has its state.
+        """
+        found: list[TaskInstance | None] = [None]
+
+        def is_there() -> bool:
+            found[0] = self.task(dag, run_id, task, map_index)
+            return found[0] is not None and found[0].state in states
+
+        reached = happened(is_there, within=within, pause=_PAUSE)
+        last = found[0]
+        if not reached or last is None:
+            raise TimedOut(
+                f"task {task}[{map_index}] of {run_id} of {dag} is not {' or '.join(sorted(states))} after "
+                f"{within:g} s, but {last.state if last else 'not there'}"
+            )
+        return last
+
+    def mark(self, dag: str, run_id: str, task: str, state: str, *, map_index: int | None = None) -> None:
+        """Mark a task as `success` or `failed`, also one that runs."""
+        mapped = "" if map_index is None else f"/{map_index}"
+        self._ask("PATCH", f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}{mapped}", {"new_state": state})
+
+    def clear(self, dag: str, run_id: str, tasks: Sequence[str | tuple[str, int]]) -> None:
+        """Clear tasks of a run, whatever their states, so that they run again; a pair names one that is mapped."""
+        told = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": [one if isinstance(one, str) else list(one) for one in tasks],
+            "only_failed": False,
+        }
+        self._ask("POST", f"dags/{_part(dag)}/clearTaskInstances", told)
+
+    def result(self, dag: str, run_id: str, task: str, *, map_index: int = _UNMAPPED) -> object:
+        """Return what a task has returned (its XCom)."""
+        path = f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/xcomEntries/return_value"
+        found: object = self._ask("GET", path, map_index=map_index, deserialize=True)["value"]
+        return found
+
+    def log(self, dag: str, run_id: str, task: str, *, attempt: int = 1, map_index: int = _UNMAPPED) -> str:
+        """Return the log of one try of a task."""
+        path = f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/logs/{attempt}"
+        content: list[Any] = self._ask("GET", path, map_index=map_index, full_content=True)["content"]
+        return "\n".join(str(line.get("event", "")) if isinstance(line, dict) else str(line) for line in content)
+
+    # -- questions to a person -----------------------------------------------------------------------------------
+
+    def question(self, dag: str, run_id: str, task: str) -> Question:
+        """Return what a task asks.
+
+        Raises:
+            ServiceFailed: it asks nothing (yet).
+        """
+        found = self._ask("GET", _question_path(dag, run_id, task))
+        return Question(
+            subject=found["subject"],
+            body=found["body"] or "",
+            options=tuple(found["options"]),
+            params=found["params"],
+        )
+
+    def answer(
+        self, dag: str, run_id: str, task: str, options: Sequence[str], fields: Mapping[str, object] | None = None
+    ) -> None:
+        """Answer a task as this user: the buttons that are pressed, and the fields of the form.
+
+        Raises:
+            RefusedError: this user may not.
+        """
+        told = {"chosen_options": list(options), "params_input": dict(fields or {})}
+        self._ask("PATCH", _question_path(dag, run_id, task), told)
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _pages(self, path: str, name: str, **query: str) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = []
+        while True:
+            page = self._ask("GET", path, None, limit=_PAGE, offset=len(found), **query)
+            found += page[name]
+            if len(found) >= page["total_entries"] or not page[name]:
+                return found
+
+    def _ask(
+        self, method: str, path: str, told: Mapping[str, object] | None = None, **query: str | int | bool
+    ) -> Mapping[str, Any]:
+        import httpx
+
+        if self._client is None:
+            self._client = self._logged_in()
+        try:
+            answer = self._client.request(method, f"/api/v2/{path}", json=told, params=query)
+        except httpx.HTTPError as error:
+            raise ServiceFailed(f"Airflow at {self.url} does not answer: {error}") from error
+        if answer.status_code in {_LOG_IN_AGAIN, _FORBIDDEN}:
+            raise RefusedError(f"{self.user} may not {method} {path}: {answer.status_code} {answer.text}")
+        if answer.status_code >= _BAD:
+            raise ServiceFailed(f"Airflow refuses {method} {path}: {answer.status_code} {answer.text}")
+        found: Mapping[str, Any] = answer.json() if answer.content else {}
+        return found
+
+    def _logged_in(self) -> httpx.Client:
+        import httpx
+
+        client = httpx.Client(base_url=self.url, timeout=ANSWER_WITHIN, headers={"Accept": "application/json"})
+        try:
+            answer = client.post("/auth/token", json={"username": self.user, "password": self.password})
+        except httpx.HTTPError as error:
+            client.close()
+            raise ServiceFailed(f"Airflow at {self.url} does not answer: {error}") from error
+        if answer.status_code >= _BAD:
+            client.close()
+            raise RefusedError(f"Airflow does not let {self.user} in: {answer.status_code} {answer.text}")
+        client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+        return client
+
+
+def heartbeats(url: str) -> dict[str, datetime] | None:
+    """Return when each healthy component was last heard of, by its name in the health page; None: no answer."""
+    import httpx
+
+    try:
+        answer = httpx.get(f"{url}/api/v2/monitor/health", timeout=ANSWER_WITHIN)
+    except httpx.HTTPError:
+        return None
+    if answer.status_code != _OK:
+        return None
+    beats = {name: (one or {}).get(f"latest_{name}_heartbeat") for name, one in answer.json().items()}
+    return {name: datetime.fromisoformat(beat) for name, beat in beats.items() if beat}
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _run_path(dag: str, run_id: str) -> str:
+    return f"dags/{_part(dag)}/dagRuns/{_part(run_id)}"
+
+
+def _question_path(dag: str, run_id: str, task: str) -> str:
+    return f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/{_UNMAPPED}/hitlDetails"
