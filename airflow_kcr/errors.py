@@ -28,6 +28,7 @@
     │   └── NumberOutOfRange
     ├── BatchError                  a batch did not do its work
     │   └── BatchCancelled, BatchFailed
+    ├── ResetFailed                 a person's reset was accepted, and could not be carried out
     ├── SinkError                   a sink could not do its part
     │   └── SinkAhead
     ├── ServiceFailed               an embedded service did not start, or a download failed
@@ -229,6 +230,10 @@ class BatchCancelled(BatchError):
 
 class BatchFailed(BatchError):
     """The pipeline raised, a task failed for good, or the batch processed nothing; the message says which."""
+
+
+class ResetFailed(KcrError):
+    """A person's reset was accepted and could not be carried out; the message says why."""
 
 
 class SinkError(KcrError):

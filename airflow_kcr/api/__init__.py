@@ -12,6 +12,9 @@ from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.opening import opened, regions, store_url
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
+from airflow_kcr.api.reset_plans import PlanView
+from airflow_kcr.api.reset_requests import ResetRequest
+from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
 from airflow_kcr.api.waiting import Progress
@@ -28,10 +31,13 @@ __all__ = [
     "Goal",
     "Lag",
     "MemberView",
+    "PlanView",
     "Progress",
     "Region",
     "RegionSummary",
     "RegionView",
+    "ResetRequest",
+    "ResetView",
     "Verdict",
     "opened",
     "regions",

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from airflow_kcr.api.views import expected_members, instant
-from airflow_kcr.errors import CutRefused, RegionInState, TimedOut
+from airflow_kcr.errors import CutRefused, RegionInState, ResetFailed, TimedOut
 from airflow_kcr.protocol.region import bounds, completion, coverage, path
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -20,13 +20,14 @@ from airflow_kcr.protocol.region.rows import (
     Committed,
     CutPhase,
     CutRequest,
+    PersonResetState,
     RegionState,
     RequestState,
     Wanted,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import MemberId, Nonce
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
 """Asked of the region and the store's clock then; raises where it can't become true any more."""
@@ -66,10 +67,13 @@ def _is_running(region: StoredRegion, now: datetime) -> bool:
     return region.state in {RegionState.RUNNING, RegionState.DRAINING}
 
 
+def absent(region: StoredRegion, now: datetime) -> tuple[MemberId, ...]:
+    """Return the members that the spec asks for and that hold no lease."""
+    return tuple(member for member in expected_members(region) if not is_live(region, member, now))
+
+
 def _missing_to_run(region: StoredRegion, now: datetime) -> Iterator[str]:
-    for member in expected_members(region):
-        if not is_live(region, member, now):
-            yield f"{member} is not there (no lease)"
+    yield from (f"{member} is not there (no lease)" for member in absent(region, now))
     yield from coverage.unready(region, now)
 
 
@@ -117,7 +121,9 @@ def published(nonce: Nonce) -> Goal:
     """Return the goal that the request of a nonce is answered by a cut that is published."""
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        request = region.requests[nonce]
+        request = region.requests.get(nonce)
+        if request is None:
+            raise CutRefused(f"nobody has asked region {region.name} for a cut with the nonce {nonce!r}; ask again")
         _refuse_ended(request)
         if request.state is not RequestState.ANSWERED or request.sequence is None:
             _refuse_halt(region)
@@ -156,6 +162,8 @@ def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield f"the region is {region.state}"
         yield from coverage.unready(region, now)
         return
+    if region.wanted is Wanted.PAUSED:
+        yield "it is paused, and goes on to no bound until it is resumed"
     if region.open_cut is not None:
         yield f"cut {region.open_cut} is open, others wait for it"
     for cut in path.unpublished(region):
@@ -203,3 +211,34 @@ def _unsettled(cut: Checkpoint, *, needs_commit: bool) -> Iterator[str]:
         yield f"cut {cut.sequence} is complete and not published yet"
     if needs_commit and cut.committed is Committed.PENDING:
         yield f"Kafka's echo of cut {cut.sequence} is outstanding"
+
+
+# -- a reset -----------------------------------------------------------------------------------------------------------
+
+
+def reset_done(nonce: Nonce) -> Goal:
+    """Return the goal that a person's reset, accepted under this nonce, is done: every partition is where it goes."""
+
+    def is_reached(region: StoredRegion, now: datetime) -> bool:
+        reset = region.person_resets.get(nonce)
+        if reset is None:
+            raise RegionInState(f"region {region.name} knows no reset {nonce!r}: apply its plan first")
+        if reset.state is PersonResetState.FAILED:
+            raise ResetFailed(f"the reset of region {region.name} ({nonce}) failed: {reset.failure}")
+        if reset.state is not PersonResetState.DONE:
+            _refuse_halt(region)
+        return reset.state is PersonResetState.DONE
+
+    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
+        request = region.requests.get(nonce)
+        if region.person_resets[nonce].state is PersonResetState.WAITING:
+            yield "another reset has its turn first"
+            yield from coverage.unready(region, now)
+        elif region.reset is not None:
+            yield from coverage.unready(region, now)
+        elif request is not None and region.cut is not None and region.cut.sequence == request.sequence:
+            yield from _missing_in_cut(region, now, region.cut)
+        else:
+            yield from _missing_to_open(region, now)
+
+    return Goal(what="its reset to be done", is_reached=is_reached, missing=missing)

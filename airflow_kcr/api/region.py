@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr.api import applying, goals, partitions, waiting
+from airflow_kcr.api import applying, goals, partitions, repairing, reset_requests, reset_views, resets, waiting
 from airflow_kcr.api.applying import Applied
 from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView, require_checkpoint
 from airflow_kcr.api.clusters import Clusters
@@ -16,16 +17,23 @@ from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.opening import connect, store_url
 from airflow_kcr.api.preview import preview
+from airflow_kcr.api.reset_plans import PlanView
+from airflow_kcr.api.reset_requests import ResetRequest
+from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import RegionView
-from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, silent
+from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, Progress, silent
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.instants import checked_instant
+from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
+from airflow_kcr.protocol.region.resolution import of_run
 from airflow_kcr.protocol.region.rows import CutPurpose, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.subscriptions import check_topics
+from airflow_kcr.protocol.targets import FromFile
 from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, Sequence, TopicPartition, region_name
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.postgres import PostgresTransactions
@@ -140,13 +148,22 @@ class Region:
         self._store.pause(self.name, self._requester)
         return self.show()
 
-    def drain(self, until: datetime | None = None, *, nonce: str | None = None, allow_inexact: bool = False) -> CutView:
+    def drain(
+        self,
+        until: datetime | None = None,
+        *,
+        nonce: str | None = None,
+        allow_inexact: bool = False,
+        purpose: CutPurpose = CutPurpose.DRAIN,
+    ) -> CutView:
         """Ask for a cut, or find out where the request of a nonce stands; the region goes on afterwards.
 
         Args:
             until: the bound; absent: wherever the members are after their batch in flight.
             nonce: names the request, so that asking again finds it; absent: a new one.
             allow_inexact: cut even where a partition is past the bound.
+            purpose: `DRAIN` for a person, who goes first and needs a live member; `REQUEST` for a DAG run or a script,
+                which waits for its turn and for members.
 
         Raises:
             RegionInState: the region is halted or stopped.
@@ -156,7 +173,7 @@ class Region:
             self.name,
             Nonce(nonce or f"drain:{uuid.uuid4()}"),
             bound=None if until is None else checked_instant(until),
-            purpose=CutPurpose.DRAIN,
+            purpose=purpose,
             allow_inexact=allow_inexact,
             requester=self._requester,
         )
@@ -211,6 +228,19 @@ class Region:
             goal = Goal(what="what the caller asked for", is_reached=goal, missing=goals.nothing_known)
         return RegionView.of(*waiting.wait_for(self._store, self.name, goal, timeout=timeout, on_progress=on_progress))
 
+    def look(self, goal: Goal, patience: timedelta = timedelta(0)) -> tuple[Progress | None, datetime]:
+        """Return how far the region is from a goal, and the store's clock; None: it is reached. What is due is done.
+
+        Args:
+            goal: what is looked for.
+            patience: how long to wait for it before that is the answer.
+
+        Raises:
+            TimedOut: it was not in time, whoever waits; to ask for it again may help.
+            RefusedError: it can't be reached any more.
+        """
+        return waiting.look(self._store, self.name, goal, patience)
+
     def wait_for_cut(
         self, nonce: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
     ) -> CutView:
@@ -238,6 +268,28 @@ class Region:
         """
         return CheckpointView.of(self._read(), Sequence(sequence))
 
+    def checkpoint_of_run(self, dag_id: str, run_id: str) -> CheckpointView:
+        """Return the newest complete cut on the path that answered a request of a DAG run.
+
+        Raises:
+            UnknownCheckpoint: there is none.
+            CheckpointNotUsable: there are several, of different bounds.
+        """
+        region = self._read()
+        return CheckpointView.of(region, of_run(region, dag_id, run_id))
+
+    def repair_commit(self, sequence: int) -> CheckpointView:
+        """Tell Kafka the base's offsets while its groups are empty, read back; see `repairing.repair`.
+
+        Raises:
+            CutRefused: the checkpoint is not the base.
+            GroupNotEmpty: somebody is in a group; its members commit by themselves, at the latest with the next cut.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        return CheckpointView.of(
+            repairing.repair(self._store, self.name, Sequence(sequence), self._clusters), Sequence(sequence)
+        )
+
     def pin(self, sequence: int, label: str = "pinned", reason: str = "") -> CheckpointView:
         """Keep a checkpoint from retirement, under a label.
 
@@ -264,6 +316,71 @@ class Region:
         self._store.retire(self.name)
         bodies = [event.body for event in self._store.events(self.name, counter)]
         return tuple(s for body in bodies if isinstance(body, CheckpointsRetired) for s in body.sequences)
+
+    # -- resets --------------------------------------------------------------------------------------------------
+
+    def plan_reset(self, request: ResetRequest, *, nonce: str = "") -> PlanView:
+        """Return what a reset would do if it were applied now; changes nothing.
+
+        Args:
+            request: where to, for which partitions.
+            nonce: the plan's name, under which it is applied once; absent: a new one.
+
+        Raises:
+            InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied.
+            BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+        """
+        return resets.plan(self._store, self.name, request, self._clusters, nonce=nonce)
+
+    def apply_reset(self, plan: PlanView, reason: str, *, forced: bool = False) -> ResetView:
+        """Apply a plan, once; with members its reset is then on its way, `wait_for_reset` waits for it.
+
+        Args:
+            plan: as it was made, or read from its JSON.
+            reason: why, for the history; not empty.
+            forced: without a drain, from the last done positions: the only way from a halted or starting region.
+
+        Raises:
+            StalePlan: it was made under another epoch.
+            RegionInState, CheckpointNotUsable, GroupNotEmpty: see `resets.apply`.
+            ConfigurationError: there is no reason, or the plan is another region's.
+        """
+        if not reason.strip():
+            raise ConfigurationError("a reset needs a reason: it is what others will find in the history")
+        requester = replace(self._requester, reason=reason.strip())
+        return resets.apply(self._store, self.name, plan, requester, self._clusters, forced=forced)
+
+    def wait_for_reset(
+        self, plan: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
+    ) -> ResetView:
+        """Wait until the reset of a plan is done, and return it.
+
+        Raises:
+            ResetFailed: it could not be carried out; the message says why.
+            TimedOut: it was not done in time; the message names who is missing.
+        """
+        self.wait_for(goals.reset_done(Nonce(plan)), timeout, on_progress)
+        return reset_views.of_plan(self._read(), Nonce(plan))
+
+    def resets(self) -> tuple[ResetView, ...]:
+        """Return every reset, automatic ones too, oldest first, with what each made to be processed again."""
+        return reset_views.all_of(self._read(), self._store.history(self.name))
+
+    def reset(self, reset_id: str) -> ResetView:
+        """Return one reset, by its id, its sequence or the name of its plan.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        return reset_views.found(self._read(), reset_id, self._store.history(self.name))
+
+    def offsets_file(self, text: str, scope: Scope = EVERYTHING) -> FromFile:
+        """Return the target that the text of a reset CSV is; see `reset_requests.from_file`."""
+        return reset_requests.from_file(self._read(), text, scope)
+
+    def records_to_skip(self, texts: Iterable[str], scope: Scope = EVERYTHING) -> OffsetMap:
+        """Return the records that texts `TOPIC:PARTITION:OFFSET` name; see `reset_requests.skipped`."""
+        return reset_requests.skipped(self._read(), texts, scope)
 
     # -- beside Kafka --------------------------------------------------------------------------------------------
 

@@ -137,12 +137,12 @@ class Groups:
         foreign = sorted(str(p) for p in offsets if p.group != group)
         if foreign or not offsets:
             raise KcrError(f"group {group}: {', '.join(foreign) or 'no offset'} can't be written to it")
-        self._check_empty(group)
+        self.require_empty(group)
         rows = [[p.topic, p.partition, o] for p, o in offsets.items()]
         written = self._call("alter", group=group, rows=rows, metadata=metadata)
         if any(row[2] == Kind.REJOIN for row in written["failed"]):
             # Somebody joined in between; the broker then refuses the whole.
-            self._check_empty(group)
+            self.require_empty(group)
             raise GroupNotEmpty(f"group {group}: somebody joined it meanwhile: {_failed(written['failed'])}")
         held = self.committed(group, offsets)
         expected = {p: CommittedOffset(offset=o, metadata=metadata) for p, o in offsets.items()}
@@ -155,7 +155,13 @@ class Groups:
         if wrong:
             raise KcrError(f"group {group}: Kafka said yes, but does not hold the offsets of {', '.join(wrong)}")
 
-    def _check_empty(self, group: GroupId) -> None:
+    def require_empty(self, group: GroupId) -> None:
+        """Refuse a group that has members.
+
+        Raises:
+            GroupNotEmpty: names them.
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
         seen = self.describe(group).seen
         if seen.state in _EMPTY and not seen.members:
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_kcr.api import Cluster, Clusters
-from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region.state import Region
@@ -61,6 +61,18 @@ class FakeCluster:
 
     starts: dict[int, int] = field(default_factory=dict)
     held: dict[GroupPartition, int] = field(default_factory=dict)
+    notes: dict[GroupPartition, str] = field(default_factory=dict)
+    """The metadata of what was altered."""
+
+    times: dict[int, int] = field(default_factory=dict)
+    """The first offset of each partition at or after whatever instant; none where it is not said."""
+
+    asked: list[datetime] = field(default_factory=list)
+    """The instants that were looked up."""
+
+    inside: str = ""
+    """Who is in the groups."""
+
     is_away: bool = False
 
     @property
@@ -68,6 +80,7 @@ class FakeCluster:
         return self
 
     def bounds(self, partitions: object) -> dict[GroupPartition, LogBounds]:
+        self._require_there()
         found = {}
         for p in self._partitions(partitions):
             if p.partition < self.counts.get(p.topic, 0):
@@ -76,15 +89,30 @@ class FakeCluster:
         return found
 
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
-        raise NotImplementedError
+        self.asked += instants.values()
+        known = {p: self.times.get(p.partition) for p in instants if p.partition < self.counts.get(p.topic, 0)}
+        return {p: TimeAnswer(offset=None if offset is None else Offset(offset)) for p, offset in known.items()}
 
     def topics(self) -> Mapping[TopicName, int]:
-        if self.is_away:
-            raise BrokerUnavailable("no broker of broker.invalid:9092 answered; tried for 5.0 s")
+        self._require_there()
         return self.counts
 
     def committed(self, group: GroupId, partitions: object) -> Mapping[GroupPartition, CommittedOffset]:
         return {p: CommittedOffset(offset=Offset(self.held[p])) for p in self._partitions(partitions) if p in self.held}
+
+    def require_empty(self, group: GroupId) -> None:
+        self._require_there()
+        if self.inside:
+            raise GroupNotEmpty(f"group {group} is stable, with 1 member(s): {self.inside}; stop them")
+
+    def alter(self, group: GroupId, offsets: Mapping[GroupPartition, Offset], metadata: str) -> None:
+        self.require_empty(group)
+        self.held.update(offsets)
+        self.notes.update(dict.fromkeys(offsets, metadata))
+
+    def _require_there(self) -> None:
+        if self.is_away:
+            raise BrokerUnavailable("no broker of broker.invalid:9092 answered; tried for 5.0 s")
 
     def _partitions(self, partitions: object) -> list[GroupPartition]:
         if not isinstance(partitions, list | set | frozenset | tuple):

@@ -1,0 +1,294 @@
+"""A plan as a document: what a reset would do, and all that is needed to apply it.
+
+`plan` is its name; the reset is accepted under it, so that a plan that is applied twice is one reset. Whoever has the
+document needs no other: it has the request and the epoch it was made under. The store keeps none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Self
+
+from airflow_kcr.api.reset_requests import ResetRequest
+from airflow_kcr.api.views import instant
+from airflow_kcr.errors import ConfigurationError, InvalidTarget
+from airflow_kcr.protocol.instants import parse_instant
+from airflow_kcr.protocol.observations import LogBounds, LogView
+from airflow_kcr.protocol.offsets_csv import write_offsets
+from airflow_kcr.protocol.region.plans import Plan
+from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.target_resolution import PlanEntry
+from airflow_kcr.protocol.targets import describe
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Nonce, Offset, TopicName, region_name
+
+WORST: Final = 20
+"""How many partitions a summary has: what fits on a screen with the buttons beneath it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLine:
+    """One partition of a plan. What is not known is None."""
+
+    partition: GroupPartition
+    current: int | None
+    target: int | None
+    source: str
+    in_scope: bool
+    asked: int | None = None
+    """What was asked for, where the log does not have it and the target was clamped."""
+
+    is_unreachable: bool = False
+    """The log does not have the target, and it is one that is not clamped: the reset would be refused."""
+
+    log_start: int | None = None
+    log_end: int | None = None
+
+    @property
+    def replay(self) -> int | None:
+        """How many offsets are processed again."""
+        return None if self.current is None or self.target is None else max(self.current - self.target, 0)
+
+    @property
+    def skip(self) -> int | None:
+        """How many offsets are passed over."""
+        return None if self.current is None or self.target is None else max(self.target - self.current, 0)
+
+    @property
+    def badness(self) -> tuple[bool, bool, int]:
+        """What the worst partitions have most of: unreachable, clamped, far away."""
+        return self.is_unreachable, self.asked is not None, max(self.replay or 0, self.skip or 0)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the line as in a plan's `entries`."""
+        return {
+            "group": self.partition.group,
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "current": self.current,
+            "target": self.target,
+            "source": self.source,
+            "clamped": self.asked is not None,
+            "asked": self.asked,
+            "replay": self.replay,
+            "skip": self.skip,
+            "in_scope": self.in_scope,
+            "unreachable": self.is_unreachable,
+            "log_start": self.log_start,
+            "log_end": self.log_end,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """A plan in numbers."""
+
+    partitions: int
+    moved: int
+    """Those that don't stay where they are."""
+
+    replay: int
+    skip: int
+    clamped: int
+    unreachable: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return the numbers as in a plan's `totals`."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """What a reset would do, made under one epoch."""
+
+    plan: str
+    region: str
+    epoch: int
+    made_at: datetime
+    request: ResetRequest
+    lines: tuple[PlanLine, ...]
+    """One for each partition; fewer in a plan that was read from a summary."""
+
+    totals: Totals
+    undoes: tuple[int, ...] = ()
+    """The checkpoints that it would take off the path."""
+
+    runs: tuple[Requester, ...] = ()
+    """The DAG runs whose cuts those are: what they published is processed again."""
+
+    ignored: tuple[GroupPartition, ...] = ()
+    """Partitions of the target checkpoint that the region no longer has."""
+
+    @classmethod
+    def of(cls, plan: Plan, request: ResetRequest, log: LogView) -> Self:
+        """Return a plan as it was made."""
+        unreachable = {u.partition for u in plan.unreachable}
+        lines = tuple(
+            _line(entry, log.bounds.get(entry.partition), entry.partition in unreachable) for entry in plan.entries
+        )
+        return cls(
+            plan=plan.reset.nonce,
+            region=plan.region,
+            epoch=plan.epoch,
+            made_at=log.read_at,
+            request=request,
+            lines=lines,
+            totals=_totals(lines),
+            undoes=plan.undoes,
+            runs=plan.runs,
+            ignored=plan.ignored,
+        )
+
+    @property
+    def target(self) -> str:
+        """The target in words."""
+        return describe(self.request.target)
+
+    @property
+    def worst(self) -> tuple[PlanLine, ...]:
+        """The partitions that move, the worst first."""
+        moving = [line for line in self.lines if any(line.badness)]
+        return tuple(sorted(moving, key=lambda line: line.badness, reverse=True))
+
+    @property
+    def nonce(self) -> Nonce:
+        """What the reset is accepted under."""
+        return Nonce(self.plan)
+
+    @property
+    def made_under(self) -> Epoch:
+        """The epoch; under another the plan is refused."""
+        return Epoch(self.epoch)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as in `reset plan`."""
+        return self._document(self.lines)
+
+    def summary(self) -> dict[str, object]:
+        """Return the plan with its worst partitions only; it can be applied like the whole."""
+        return self._document(self.worst[:WORST])
+
+    def _document(self, lines: Iterable[PlanLine]) -> dict[str, object]:
+        return {
+            "plan": self.plan,
+            "region": self.region,
+            "epoch": self.epoch,
+            "made_at": instant(self.made_at),
+            "target": self.target,
+            "scope": str(self.request.scope),
+            "request": self.request.to_json(),
+            "totals": self.totals.to_json(),
+            "undoes": list(self.undoes),
+            "runs": [{"dag_id": run.dag_id, "run_id": run.run_id} for run in self.runs],
+            "ignored": [[p.group, p.topic, p.partition] for p in self.ignored],
+            "entries": [line.to_json() for line in lines],
+        }
+
+    def to_csv(self) -> str:
+        """Return the targets of the partitions in scope as Kafka's reset CSV; those not known yet are left out."""
+        return write_offsets(
+            {line.partition: Offset(line.target) for line in self.lines if line.in_scope and line.target is not None}
+        )
+
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """Return the plan that `to_json` or `summary` has written.
+
+        Raises:
+            ConfigurationError: it is not a plan.
+        """
+        match document:
+            case {
+                "plan": str(plan),
+                "region": str(region),
+                "epoch": int(epoch),
+                "made_at": str(made_at),
+                "request": request,
+                "totals": dict(totals),
+                "undoes": list(undoes),
+                "runs": list(runs),
+                "entries": list(entries),
+                **more,
+            } if plan:
+                try:
+                    return cls(
+                        plan=plan,
+                        region=region_name(region),
+                        epoch=epoch,
+                        made_at=parse_instant(made_at),
+                        request=ResetRequest.from_json(request),
+                        lines=tuple(_read_line(entry) for entry in entries),
+                        totals=Totals(**{name: int(totals[name]) for name in Totals.__slots__}),
+                        undoes=tuple(int(sequence) for sequence in undoes),
+                        runs=tuple(Requester(dag_id=str(r["dag_id"]), run_id=str(r["run_id"])) for r in runs),
+                        ignored=tuple(
+                            GroupPartition(GroupId(str(g)), TopicName(str(t)), int(str(n)))
+                            for g, t, n in _rows(more.get("ignored"))
+                        ),
+                    )
+                except (KeyError, IndexError, TypeError, ValueError):
+                    raise _no_plan(document) from None
+        raise _no_plan(document)
+
+
+def _rows(value: object) -> list[tuple[object, object, object]]:
+    return [(row[0], row[1], row[2]) for row in value] if isinstance(value, list) else []
+
+
+def _no_plan(document: object) -> ConfigurationError:
+    return ConfigurationError(f"not a plan of a reset; `kcr reset plan … -o json` writes one: {document!r:.120}")
+
+
+def _line(entry: PlanEntry, bounds: LogBounds | None, is_unreachable: bool) -> PlanLine:
+    return PlanLine(
+        partition=entry.partition,
+        current=entry.current,
+        target=entry.entry.offset,
+        source=str(entry.entry.source),
+        in_scope=entry.in_scope,
+        asked=entry.entry.clamped_from,
+        is_unreachable=is_unreachable,
+        log_start=None if bounds is None else bounds.start,
+        log_end=None if bounds is None else bounds.end,
+    )
+
+
+def _totals(lines: tuple[PlanLine, ...]) -> Totals:
+    return Totals(
+        partitions=len(lines),
+        moved=sum(1 for line in lines if line.current != line.target),
+        replay=sum(line.replay or 0 for line in lines),
+        skip=sum(line.skip or 0 for line in lines),
+        clamped=sum(1 for line in lines if line.asked is not None),
+        unreachable=sum(1 for line in lines if line.is_unreachable),
+    )
+
+
+def _read_line(row: object) -> PlanLine:
+    match row:
+        case {
+            "group": str(group),
+            "topic": str(topic),
+            "partition": int(number),
+            "current": int() | None as current,
+            "target": int() | None as target,
+            "source": str(source),
+            "asked": int() | None as asked,
+            "in_scope": bool(in_scope),
+            "unreachable": bool(is_unreachable),
+            **more,
+        }:
+            start, end = more.get("log_start"), more.get("log_end")
+            return PlanLine(
+                partition=GroupPartition(GroupId(group), TopicName(topic), number),
+                current=current,
+                target=target,
+                source=source,
+                in_scope=in_scope,
+                asked=asked,
+                is_unreachable=is_unreachable,
+                log_start=start if isinstance(start, int) else None,
+                log_end=end if isinstance(end, int) else None,
+            )
+    raise InvalidTarget(f"not a line of a plan: {row!r:.200}")

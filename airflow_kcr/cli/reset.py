@@ -1,0 +1,268 @@
+"""`kcr reset`: plan, look, apply; and what resets there were."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from airflow_kcr.cli import reset_answers as answers
+from airflow_kcr.cli.options import TEN_MINUTES, Format, Name, Output, Timeout, Url, Wait
+from airflow_kcr.cli.output import chosen, note, show
+from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.session import region_of
+from airflow_kcr.cli.waiting import progress, require_wait
+from airflow_kcr.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_kcr.api import PlanView, Region
+    from airflow_kcr.protocol.targets import Scope, Target
+
+app = typer.Typer(
+    name="reset",
+    help="Send a region's partitions somewhere else: plan, look, apply, while its members stay in their groups.",
+    no_args_is_help=True,
+)
+
+TARGETS: Final = "Where to (exactly one)"
+SCOPE: Final = "Which partitions"
+
+
+def _target(help_: str, metavar: str | None = None) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        help=help_, metavar=metavar, rich_help_panel=TARGETS, show_default=False
+    )
+    return option
+
+
+@app.command()
+@reported
+def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
+    name: Name,
+    store: Url,
+    to_checkpoint: Annotated[str | None, _target("The offsets of a checkpoint.", "SEQUENCE")] = None,
+    to_run: Annotated[str | None, _target("The checkpoint that belongs to a DAG run.", "DAG/RUN")] = None,
+    to_initial: Annotated[bool, _target("Where the region began: everything it has ever read.")] = False,
+    to_current: Annotated[bool, _target("Where it is: nothing moves.")] = False,
+    to_earliest: Annotated[bool, _target("The start of each log.")] = False,
+    to_latest: Annotated[bool, _target("The end of each log.")] = False,
+    to_datetime: Annotated[
+        str | None, _target("The first record at or after an instant of the past, as 2026-01-01T10:00:00Z.", "TIME")
+    ] = None,
+    by_duration: Annotated[str | None, _target("As many hours or days back, as 6h or PT6H.", "DURATION")] = None,
+    shift_by: Annotated[str | None, _target("Back by so many records (-100), or forward.", "RECORDS")] = None,
+    to_offset: Annotated[str | None, _target("One offset for every partition.", "OFFSET")] = None,
+    from_file: Annotated[
+        str | None,
+        _target("The offsets of a reset CSV, Kafka's or that of -o csv; - reads standard input.", "FILE"),
+    ] = None,
+    timezone: Annotated[
+        str, typer.Option(help="What a --to-datetime without a zone is in, as Europe/Zurich.", show_default=False)
+    ] = "",
+    group: Annotated[
+        list[str] | None, typer.Option(help="Only this group; may be repeated.", rich_help_panel=SCOPE)
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this topic, or some of its partitions; may be repeated.",
+            metavar="TOPIC[:0,1]",
+            rich_help_panel=SCOPE,
+        ),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Step over one record from then on, such as one that no batch can take; may be repeated.",
+            metavar="TOPIC:PARTITION:OFFSET",
+        ),
+    ] = None,
+    forward: Annotated[
+        bool, typer.Option("--forward", help="Allow a checkpoint of another branch: what lies between is not read.")
+    ] = False,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Allow a checkpoint that was never complete; its gaps are filled.")
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the plan there as JSON too, for `kcr reset apply`.", metavar="FILE"),
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Show what a reset would do, partition by partition; change nothing.
+
+    Partitions out of scope keep their position. The plan holds in the epoch in which it was made, and is applied with
+    `kcr reset apply`. -o csv is the reset CSV of kafka-consumer-groups.
+
+    Example: kcr reset plan flights --to-checkpoint 12 --save plan.json
+
+    Example: kcr reset plan flights --by-duration 6h --topic flights:0,1 -o csv
+    """
+    from airflow_kcr.api import ResetRequest
+    from airflow_kcr.protocol.scopes import parse_scope
+
+    texts = {
+        "to-checkpoint": to_checkpoint,
+        "to-run": to_run,
+        "to-datetime": to_datetime,
+        "by-duration": by_duration,
+        "shift-by": shift_by,
+        "to-offset": to_offset,
+        "from-file": from_file,
+    }
+    flags = {
+        "to-initial": to_initial,
+        "to-current": to_current,
+        "to-earliest": to_earliest,
+        "to-latest": to_latest,
+    }
+    kind, value = _only(
+        [*((k, v) for k, v in texts.items() if v is not None), *((k, None) for k, f in flags.items() if f)]
+    )
+    scope = parse_scope(group or (), topic or ())
+    with region_of(name, store) as region:
+        request = ResetRequest(
+            target=_read_target(region, kind, value, scope, timezone),
+            scope=scope,
+            skip=region.records_to_skip(skip or (), scope),
+            forward=forward,
+            allow_partial=allow_partial,
+        )
+        found = region.plan_reset(request)
+    if save is not None:
+        _write(save, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+    _show_plan(found, save, output)
+
+
+def _only(given: list[tuple[str, str | None]]) -> tuple[str, str | None]:
+    from airflow_kcr.protocol.targets import TargetKind
+
+    if len(given) == 1:
+        return given[0]
+    named = ", ".join(f"--{kind}" for kind, _ in given)
+    raise typer.BadParameter(
+        f"{named} exclude each other" if given else f"say where to: one of {', '.join(f'--{k}' for k in TargetKind)}"
+    )
+
+
+def _read_target(region: Region, kind: str, value: str | None, scope: Scope, timezone: str) -> Target:
+    from airflow_kcr.api.reset_requests import local_instant
+    from airflow_kcr.protocol.targets import TargetKind, ToDatetime, parse_target
+
+    if timezone and kind != TargetKind.TO_DATETIME:
+        raise typer.BadParameter("it is for --to-datetime", param_hint="--timezone")
+    match kind:
+        case TargetKind.FROM_FILE:
+            return region.offsets_file(_text(value or ""), scope)
+        case TargetKind.TO_DATETIME:
+            return ToDatetime(instant=local_instant(value or "", timezone))
+        case _:
+            return parse_target(kind, value)
+
+
+def _text(file: str) -> str:
+    """Return the text of a file, or of standard input."""
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} can't be read: {error}") from None
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be written: {error}") from None
+
+
+def _show_plan(found: PlanView, save: Path | None, output: Output) -> None:
+    if chosen(output) is Format.CSV:
+        typer.echo(found.to_csv(), nl=False)
+    else:
+        show(answers.planned(found), output)
+    if found.totals.unreachable:
+        note(
+            f"{found.totals.unreachable} partition(s) are unreachable: the log no longer has where they would go. "
+            "Applied, this plan is refused; choose a later checkpoint, or --to-earliest for these partitions"
+        )
+    elif chosen(output) is Format.TABLE:
+        how = "plan once more with --save plan.json, then `kcr reset apply plan.json --reason …`"
+        note(f"nothing was changed; to apply it: {how if save is None else f'kcr reset apply {save} --reason …'}")
+
+
+@app.command()
+@reported
+def apply(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="The plan's JSON, a file; - reads standard input.")],
+    store: Url,
+    reason: Annotated[str, typer.Option(help="Why, in a sentence: others find it in the history.", show_default=False)],
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Without a drain, from the last done positions: where a region is halted or can't drain."
+        ),
+    ] = False,
+    wait: Wait = False,
+    timeout: Timeout = TEN_MINUTES,
+    output: Output = None,
+) -> None:
+    """Apply a plan, while the members stay in their groups.
+
+    The region drains to a cut, publishes it, and goes to the plan's target, which is resolved anew then; relative
+    targets count from that cut. A plan of another epoch is refused, applied twice it is one reset. In a stopped region
+    the next start goes there, and Kafka's committed offsets are altered at once; their groups have to be empty.
+
+    Example: kcr reset apply plan.json --reason "wrong exchange rates since Monday" --wait
+    """
+    require_wait(wait, timeout)
+    found = _read_plan(plan)
+    with region_of(found.region, store) as region:
+        view = region.apply_reset(found, reason, forced=force)
+        if wait:
+            with progress(found.region) as on_progress:
+                view = region.wait_for_reset(found.plan, timeout, on_progress)
+        show(answers.shown(view), output)
+
+
+def _read_plan(file: str) -> PlanView:
+    from airflow_kcr.api import PlanView
+
+    text = _text(file)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigurationError(f"{file} is not JSON; `kcr reset plan … --save {file}` writes a plan") from None
+    return PlanView.from_json(document)
+
+
+@app.command("list")
+@reported
+def list_(name: Name, store: Url, output: Output = None) -> None:
+    """List the resets of a region, oldest first: people's and automatic ones, starts among them.
+
+    `replayed` counts the records that were processed again because of each, by the ledger.
+
+    Example: kcr reset list flights
+    """
+    with region_of(name, store) as region:
+        show(answers.listed(region.resets(), name), output)
+
+
+@app.command("show")
+@reported
+def show_(
+    reset: Annotated[str, typer.Argument(metavar="ID", help="As `kcr reset list` has it, or the name of a plan.")],
+    store: Url,
+    output: Output = None,
+) -> None:
+    """Show one reset: who asked for it and why, its attempts, what it undid, how many records were replayed.
+
+    Example: kcr reset show flights/12
+    """
+    from airflow_kcr.api.reset_views import region_of_id
+
+    with region_of(region_of_id(reset), store) as region:
+        show(answers.shown(region.reset(reset)), output)

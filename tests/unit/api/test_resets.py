@@ -1,0 +1,552 @@
+"""Plan, look, apply through the API: what plans show, what is refused, and resets with and without members."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.errors import (
+    BrokerUnavailable,
+    CheckpointNotUsable,
+    ConfigurationError,
+    GroupNotEmpty,
+    InvalidTarget,
+    RegionInState,
+    ResetFailed,
+    StalePlan,
+    UnknownCheckpoint,
+)
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
+from airflow_kcr.protocol.scopes import parse_scope
+from airflow_kcr.protocol.targets import (
+    ByDuration,
+    FromFile,
+    ShiftBy,
+    Target,
+    ToCheckpoint,
+    ToCurrent,
+    ToDatetime,
+    ToEarliest,
+    ToInitial,
+    ToLatest,
+    ToOffset,
+    ToRun,
+)
+from airflow_kcr.protocol.values import Nonce, Offset, Sequence, TopicName
+from tests.support.driver import Driver
+from tests.support.live_region import SPEC, FakeCluster, live_region
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def driver(database_url: str) -> Iterator[Driver]:
+    """Two cuts, at 100 and 200; positions at 300."""
+    with live_region(database_url) as driver:
+        driver.up()
+        driver.process(width=100)
+        driver.request_cut("first", requester=Requester(dag_id="daily", run_id="monday"))
+        driver.complete()
+        driver.publish()
+        driver.process(width=100)
+        driver.cut("second")
+        driver.process(width=100)
+        yield driver
+
+
+@pytest.fixture
+def region(driver: Driver, cluster: FakeCluster) -> Region:
+    return Region(driver.name, driver.store, clusters=cluster.clusters, requester=Requester(who="pat"))
+
+
+def targets(plan: PlanView) -> list[int | None]:
+    return [line.target for line in plan.lines]
+
+
+def request(target: Target, *topics: str, skip: OffsetMap | None = None) -> ResetRequest:
+    return ResetRequest(target=target, scope=parse_scope([], topics), skip=skip or OffsetMap())
+
+
+# -- plans ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "goes_to"),
+    [
+        (ToCheckpoint(sequence=Sequence(2)), 100),
+        (ToRun(dag_id="daily", run_id="monday"), 100),
+        (ToInitial(), 0),
+        (ToEarliest(), 0),
+        (ToLatest(), 1_000),
+        (ToDatetime(instant=datetime(2026, 1, 1, tzinfo=UTC)), 150),
+        (ByDuration(back=timedelta(hours=1)), 150),
+        (ShiftBy(by=-50), 250),
+        (ToOffset(offset=Offset(42)), 42),
+        (ToCurrent(), 300),
+    ],
+    ids=lambda value: value.kind if hasattr(value, "kind") else str(value),
+)
+def test_each_target_is_planned(region: Region, cluster: FakeCluster, target: Target, goes_to: int) -> None:
+    cluster.times = dict.fromkeys(range(4), 150)
+    plan = region.plan_reset(ResetRequest(target=target))
+    assert targets(plan) == [goes_to] * 4
+    assert {line.current for line in plan.lines} == {300}
+    assert plan.totals.replay == 4 * max(300 - goes_to, 0)
+    assert plan.totals.skip == 4 * max(goes_to - 300, 0)
+
+
+def test_a_file_moves_what_it_names_and_nothing_else(region: Region) -> None:
+    plan = region.plan_reset(ResetRequest(target=region.offsets_file("t,1,7\n")))
+    assert targets(plan) == [300, 7, 300, 300]
+
+
+def test_partitions_out_of_scope_keep_their_position(region: Region) -> None:
+    plan = region.plan_reset(request(ToEarliest(), "t:0,3"))
+    assert targets(plan) == [0, 300, 300, 0]
+    assert [line.in_scope for line in plan.lines] == [True, False, False, True]
+
+
+def test_a_plan_says_which_checkpoints_and_runs_it_undoes(region: Region) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
+    assert plan.undoes == (2, 3)
+    assert [(run.dag_id, run.run_id) for run in plan.runs] == [("daily", "monday")]
+    assert region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))).undoes == (3,)
+
+
+def test_what_was_computed_is_clamped_and_says_what_was_asked_for(region: Region, cluster: FakeCluster) -> None:
+    cluster.starts, cluster.ends = {0: 280}, {1: 310}
+    back = region.plan_reset(ResetRequest(target=ShiftBy(by=-50)))
+    assert [(line.target, line.asked) for line in back.lines] == [(280, 250), (250, None), (250, None), (250, None)]
+    ahead = region.plan_reset(ResetRequest(target=ShiftBy(by=20)))
+    assert [(line.target, line.asked) for line in ahead.lines] == [(320, None), (310, 320), (320, None), (320, None)]
+    assert (back.totals.clamped, ahead.totals.clamped) == (1, 1)
+
+
+def test_a_checkpoint_that_retention_has_overtaken_is_unreachable(region: Region, cluster: FakeCluster) -> None:
+    cluster.starts = {2: 150}
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    assert [line.is_unreachable for line in plan.lines] == [False, False, True, False]
+    assert plan.totals.unreachable == 1
+    before = region.counter()
+    with pytest.raises(CheckpointNotUsable, match="g:t-2 would resume at 100, its log has 150 to 1000"):
+        region.apply_reset(plan, "to see")
+    assert region.counter() == before
+
+
+def test_durations_count_back_from_the_stores_clock(region: Region, driver: Driver, cluster: FakeCluster) -> None:
+    plan = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
+    assert set(cluster.asked) == {plan.made_at - timedelta(hours=1)}
+    assert targets(plan) == [1_000] * 4, "no record is that young: the end"
+
+
+def test_where_it_is_needs_no_broker(region: Region, cluster: FakeCluster) -> None:
+    cluster.is_away = True
+    assert targets(region.plan_reset(ResetRequest(target=ToCurrent()))) == [300] * 4
+    with pytest.raises(BrokerUnavailable):
+        region.plan_reset(ResetRequest(target=ToEarliest()))
+
+
+def test_planning_changes_nothing(region: Region) -> None:
+    before = region.counter()
+    region.plan_reset(ResetRequest(target=ToEarliest()))
+    assert region.counter() == before
+
+
+def test_each_plan_has_a_name_of_its_own_unless_it_is_given_one(region: Region) -> None:
+    asked = ResetRequest(target=ToCurrent())
+    first, second = region.plan_reset(asked), region.plan_reset(asked)
+    assert first.plan != second.plan
+    assert first.plan.startswith("flights/")
+    assert region.plan_reset(asked, nonce="daily/run/plan/0").plan == "daily/run/plan/0"
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "what"),
+    [
+        (request(ToCheckpoint(sequence=Sequence(77))), UnknownCheckpoint, "no checkpoint 77"),
+        (request(ToRun(dag_id="daily", run_id="sunday")), UnknownCheckpoint, "run sunday of DAG daily"),
+        (request(ToDatetime(instant=datetime(2999, 1, 1, tzinfo=UTC))), InvalidTarget, "in the future"),
+        (request(ToEarliest(), "other"), InvalidTarget, "topic other: there is none in scope"),
+        (request(ToEarliest(), "t:0,9"), InvalidTarget, "partition t:9: there is none in scope"),
+        (ResetRequest(target=ToEarliest(), scope=parse_scope(["nobody"])), InvalidTarget, "group nobody"),
+    ],
+)
+def test_what_can_not_be_is_refused(region: Region, asked: ResetRequest, error: type[Exception], what: str) -> None:
+    with pytest.raises(error, match=what):
+        region.plan_reset(asked)
+
+
+def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Region, driver: Driver) -> None:
+    driver.request_cut("third")
+    aborted = driver.region.open_cut
+    assert aborted is not None
+    driver.contribute(driver.member(0))
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    driver.settle_reset()
+    target = ToCheckpoint(sequence=aborted)
+    with pytest.raises(CheckpointNotUsable, match="allow_partial"):
+        region.plan_reset(ResetRequest(target=target))
+    plan = region.plan_reset(ResetRequest(target=target, allow_partial=True))
+    assert [line.source for line in plan.lines] == ["merged", "merged", "previous_checkpoint", "previous_checkpoint"]
+
+
+def test_a_checkpoint_of_another_branch_is_only_jumped_to(region: Region, driver: Driver) -> None:
+    applied(region, driver, region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(150)))))
+    target = ToCheckpoint(sequence=Sequence(3))
+    with pytest.raises(CheckpointNotUsable, match=r"not on the current path.*--forward.*g:t-0 \[150, 200\)"):
+        region.plan_reset(ResetRequest(target=target))
+    assert targets(region.plan_reset(ResetRequest(target=target, forward=True))) == [200] * 4
+
+
+def test_a_topic_that_kafka_has_no_more_is_named(region: Region, cluster: FakeCluster) -> None:
+    cluster.counts = {TopicName("t"): 3}
+    with pytest.raises(InvalidTarget, match="Kafka has no log of g:t-3"):
+        region.plan_reset(ResetRequest(target=ToEarliest()))
+    assert targets(region.plan_reset(request(ToEarliest(), "t:0,1,2"))) == [0, 0, 0, 300]
+
+
+def test_a_record_to_skip_has_to_be_in_the_log(region: Region, driver: Driver) -> None:
+    def skipping(offset: int) -> ResetRequest:
+        return request(ToCurrent(), skip=OffsetMap({driver.partition(0): Offset(offset)}))
+
+    assert region.plan_reset(skipping(999)).request.skip
+    with pytest.raises(InvalidTarget, match="no record to skip in the log: g:t-0 at 1000"):
+        region.plan_reset(skipping(1_000))
+    with pytest.raises(InvalidTarget, match="no such partition"):
+        region.plan_reset(request(ToCurrent(), skip=OffsetMap({driver.partition(9): Offset(1)})))
+
+
+def test_a_region_that_never_ran_has_nothing_to_reset(database_url: str, cluster: FakeCluster) -> None:
+    with live_region(database_url, SPEC.replace("flights", "other", 1)) as driver:
+        region = Region(driver.name, driver.store, clusters=cluster.clusters)
+        with pytest.raises(InvalidTarget, match="no partitions yet"):
+            region.plan_reset(ResetRequest(target=ToEarliest()))
+
+
+# -- documents -----------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_goes_through_json_unchanged(region: Region) -> None:
+    plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0,1"))
+    assert PlanView.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_a_summary_has_the_worst_partitions_and_can_be_applied(database_url: str, cluster: FakeCluster) -> None:
+    with live_region(database_url, partitions=50) as driver:
+        driver.up()
+        driver.process(driver.member(0), width=30)
+        driver.process(driver.member(1), width=10)
+        cluster.counts = {TopicName("t"): 50}
+        cluster.starts = {49: 5}
+        region = Region(driver.name, driver.store, clusters=cluster.clusters)
+        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(0))))
+        summary = PlanView.from_json(plan.summary())
+        assert len(summary.lines) == 20
+        assert summary.lines[0].partition.partition == 49, "clamped"
+        assert {line.replay for line in summary.lines[1:]} == {30}
+        assert summary.totals == plan.totals
+        assert region.apply_reset(summary, "to see").state == "draining"
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"plan": "x"}, {"region": "flights", "plan": ""}])
+def test_what_is_no_plan_is_refused(document: object) -> None:
+    with pytest.raises(ConfigurationError, match="not a plan of a reset"):
+        PlanView.from_json(document)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("epoch", "1"), ("entries", [{}]), ("totals", {}), ("made_at", "now"), ("request", {}), ("region", "No Region")],
+)
+def test_a_plan_with_a_broken_field_is_refused(region: Region, field: str, value: object) -> None:
+    document = region.plan_reset(ResetRequest(target=ToCurrent())).to_json()
+    with pytest.raises(ConfigurationError):
+        PlanView.from_json({**document, field: value})
+
+
+def test_the_csv_of_a_plan_is_its_own_target_again(region: Region) -> None:
+    plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0,1"))
+    assert plan.to_csv() == "t,0,50\nt,1,50\n"
+    again = region.plan_reset(ResetRequest(target=region.offsets_file(plan.to_csv())))
+    assert targets(again) == targets(plan)
+
+
+# -- applied online ------------------------------------------------------------------------------------------------
+
+
+def applied(region: Region, driver: Driver, plan: PlanView, *, forced: bool = False) -> None:
+    """Apply, and do the members' part."""
+    region.apply_reset(plan, "to see", forced=forced)
+    if driver.region.open_cut is not None:
+        driver.complete()
+    driver.settle_reset()
+
+
+def positions(driver: Driver) -> list[int | None]:
+    return [claim.position for _, claim in sorted(driver.region.claims.items())]
+
+
+def test_a_plan_drains_and_then_goes_to_its_target(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(request(ToCheckpoint(sequence=Sequence(2)), "t:0,1"))
+    asked = region.apply_reset(plan, "  wrong rates ")
+    assert (asked.state, asked.reset_id) == ("draining", plan.plan)
+    assert (asked.requester.who, asked.requester.reason) == ("pat", "wrong rates")
+    driver.process(width=10) if driver.region.open_cut is None else driver.complete()
+    driver.settle_reset()
+    done = region.wait_for_reset(plan.plan, timedelta(0))
+    assert (done.state, done.undone) == ("done", (3, 4))
+    assert positions(driver) == [100, 100, 300, 300]
+
+
+def test_relative_targets_count_from_the_cut_not_from_the_plan(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ShiftBy(by=-50)))
+    driver.process(width=10)
+    applied(region, driver, plan)
+    assert positions(driver) == [260] * 4
+
+
+def test_a_plan_applied_twice_is_one_reset(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    applied(region, driver, plan)
+    epoch = driver.region.epoch
+    assert region.apply_reset(plan, "once more").state == "done"
+    assert driver.region.epoch == epoch
+
+
+def test_the_name_of_a_plan_is_not_used_for_another_target(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()), nonce="n")
+    other = region.plan_reset(ResetRequest(target=ToLatest()), nonce="n")
+    applied(region, driver, plan)
+    with pytest.raises(ConfigurationError, match="applied already, with another target"):
+        region.apply_reset(other, "to see")
+
+
+def test_a_duration_applied_twice_is_one_reset_too(region: Region, driver: Driver, cluster: FakeCluster) -> None:
+    plan = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
+    applied(region, driver, plan)
+    assert region.apply_reset(plan, "once more").state == "done"
+
+
+def test_a_plan_of_another_epoch_is_refused(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    with pytest.raises(StalePlan, match="made in epoch 1, region flights is in epoch 2"):
+        region.apply_reset(plan, "to see")
+
+
+def test_a_plan_of_another_region_is_refused(region: Region, driver: Driver, cluster: FakeCluster) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    with pytest.raises(ConfigurationError, match="the plan is of region flights, this is other"):
+        Region("other", driver.store, clusters=cluster.clusters).apply_reset(plan, "to see")
+
+
+def test_a_reset_needs_a_reason(region: Region) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    with pytest.raises(ConfigurationError, match="needs a reason"):
+        region.apply_reset(plan, " ")
+
+
+def test_what_the_log_has_lost_since_the_plan_is_refused_before_the_drain(
+    region: Region, driver: Driver, cluster: FakeCluster
+) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    cluster.starts = dict.fromkeys(range(4), 101)
+    with pytest.raises(CheckpointNotUsable, match=r"4 partition\(s\) can't go there"):
+        region.apply_reset(plan, "to see")
+    assert driver.region.open_cut is None
+
+
+def test_a_reset_whose_cut_is_aborted_says_so_and_nothing_else_has_changed(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    region.apply_reset(plan, "to see")
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    with pytest.raises(ResetFailed, match=r"failed: .*a reset began"):
+        region.wait_for_reset(plan.plan, timedelta(0))
+    driver.settle_reset()
+    assert (driver.region.lineage, driver.region.state) == (1, RegionState.RUNNING)
+    assert region.apply_reset(plan, "once more").state == "failed", "the plan is used up; another has another name"
+
+
+def test_a_stop_fails_a_reset_that_waits(region: Region, driver: Driver) -> None:
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    assert region.apply_reset(plan, "to see").state == "waiting"
+    region.stop()
+    with pytest.raises(ResetFailed, match="the region was stopped"):
+        region.wait_for_reset(plan.plan, timedelta(0))
+
+
+# -- forced --------------------------------------------------------------------------------------------------------
+
+
+def halted(driver: Driver) -> None:
+    """Fail until the region halts."""
+    while driver.region.state is not RegionState.HALTED:
+        caller = driver.caller(driver.member(0))
+        driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "a record can't be processed")
+        driver.settle_reset()
+
+
+def test_a_halted_region_needs_force(region: Region, driver: Driver) -> None:
+    halted(driver)
+    poison = OffsetMap({driver.partition(0): Offset(200)})
+    plan = region.plan_reset(request(ToCurrent(), skip=poison))
+    with pytest.raises(RegionInState, match="can't drain; a forced reset"):
+        region.apply_reset(plan, "to see")
+    applied(region, driver, plan, forced=True)
+    assert region.wait_for_reset(plan.plan, timedelta(0)).to_json()["skip"] == [["g", "t", 0, 200]]
+    assert positions(driver) == [201, 200, 200, 200]
+
+
+# -- applied offline -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(region: Region, driver: Driver) -> Driver:
+    region.stop()
+    driver.complete()
+    driver.publish()
+    for member in sorted(driver.processes):
+        driver.echo(member)
+    for member in sorted(driver.processes):
+        driver.leave(member)
+    driver.store.settle(driver.name)
+    assert driver.region.state is RegionState.STOPPED
+    return driver
+
+
+def test_a_stopped_region_is_reset_at_once_and_kafka_is_told(
+    region: Region, stopped: Driver, cluster: FakeCluster
+) -> None:
+    plan = region.plan_reset(request(ToCheckpoint(sequence=Sequence(2)), "t:0,1"))
+    assert region.apply_reset(plan, "to see").state == "done"
+    assert cluster.held == {stopped.partition(n): o for n, o in enumerate([100, 100, 300, 300])}
+    note = json.loads(cluster.notes[stopped.partition(0)])
+    assert note == {"region": "flights", "lineage": 2, "sequence": 5, "epoch": 2}
+    stopped.up()
+    assert positions(stopped) == [100, 100, 300, 300]
+
+
+def test_nothing_is_changed_while_somebody_is_in_a_group(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    cluster.inside, before = "zombie on 10.0.0.9", region.counter()
+    with pytest.raises(GroupNotEmpty, match=r"zombie on 10\.0\.0\.9.*Nothing was changed"):
+        region.apply_reset(plan, "to see")
+    assert region.counter() == before
+
+
+def test_who_joins_between_store_and_kafka_leaves_an_error_that_says_how_to_repeat(
+    region: Region, stopped: Driver, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+
+    def joined(group: object, offsets: object, metadata: object) -> None:
+        raise GroupNotEmpty("group g: somebody joined it meanwhile")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeCluster, "alter", staticmethod(joined))
+        with pytest.raises(GroupNotEmpty, match=r"the reset is stored \(epoch 2\).*Apply the same plan again"):
+            region.apply_reset(plan, "to see")
+    assert region.show().epoch == 2
+    assert region.apply_reset(plan, "once more").state == "done"
+    assert set(cluster.held.values()) == {0}
+    assert region.show().epoch == 2
+
+
+def test_kafka_is_not_told_again_once_the_region_has_gone_on(
+    region: Region, stopped: Driver, cluster: FakeCluster
+) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    region.apply_reset(plan, "to see")
+    stopped.up()
+    cluster.held = {}
+    region.apply_reset(plan, "once more")
+    assert cluster.held == {}
+
+
+def test_a_file_is_applied_to_a_stopped_region(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
+    target = FromFile(entries=OffsetMap({stopped.partition(2): Offset(17)}))
+    region.apply_reset(region.plan_reset(ResetRequest(target=target)), "to see")
+    assert [cluster.held[stopped.partition(n)] for n in range(4)] == [300, 300, 17, 300]
+
+
+# -- history -------------------------------------------------------------------------------------------------------
+
+
+def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(request(ToCheckpoint(sequence=Sequence(2)), "t:0,1"))
+    applied(region, driver, plan)
+    driver.process(width=50)
+    start, reset = region.resets()
+    assert (start.cause, start.state, start.target) == ("start", "done", "automatic")
+    assert reset.to_json() | {"asked_at": None, "begun_at": None, "ended_at": None, "attempts": None} == {
+        "id": "flights/5",
+        "region": "flights",
+        "plan": plan.plan,
+        "state": "done",
+        "cause": "person",
+        "target": "to-checkpoint 2",
+        "scope": "--topic t:0,1",
+        "forced": False,
+        "skip": [],
+        "who": "pat",
+        "dag_id": None,
+        "run_id": None,
+        "reason": "to see",
+        "asked_at": None,
+        "begun_at": None,
+        "ended_at": None,
+        "lineage": 2,
+        "epoch": 2,
+        "attempts": None,
+        "undone": [3, 4],
+        "rewound": 400,
+        "replayed": 100,
+        "failure": None,
+    }
+
+
+def test_a_reset_is_found_by_its_id_its_sequence_and_its_plan(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()), nonce="daily/monday/plan/-1")
+    applied(region, driver, plan)
+    for name in ("flights/5", "5", "daily/monday/plan/-1", "flights/daily/monday/plan/-1"):
+        assert region.reset(name).plan == plan.plan
+    with pytest.raises(ConfigurationError, match="has no reset '6'"):
+        region.reset("6")
+
+
+def test_further_attempts_belong_to_the_reset(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()))
+    region.apply_reset(plan, "to see")
+    driver.complete()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.LEASE_LOST, "a test")
+    driver.settle_reset()
+    reset = region.reset(plan.plan)
+    assert [(a.attempt, str(a.state)) for a in reset.attempts] == [(1, "superseded"), (2, "done")]
+    assert reset.state == "done"
+    assert len(region.resets()) == 2
+
+
+def test_a_wait_for_a_plan_that_nobody_applied_is_refused(region: Region) -> None:
+    with pytest.raises(RegionInState, match="apply its plan first"):
+        region.wait_for_reset("nobody's", timedelta(0))
+
+
+def test_verify_is_clean_after_all_of_it(region: Region, driver: Driver, cluster: FakeCluster) -> None:
+    for target in (ToEarliest(), ShiftBy(by=-10), ToLatest(), ToOffset(offset=Offset(20)), ToCurrent()):
+        applied(region, driver, region.plan_reset(ResetRequest(target=target)))
+        if target != ToLatest():
+            driver.process(width=30)
+    assert region.verify().violations == ()
+
+
+def test_nonces_are_kept_as_they_are(region: Region) -> None:
+    assert region.plan_reset(ResetRequest(target=ToCurrent()), nonce="a b").nonce == Nonce("a b")

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.protocol.region.rows import ResetCause
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster
+from tests.unit.cli.conftest import Kcr, Meanwhile
+
+
+@pytest.fixture
+def cut(driver: Driver, cluster: FakeCluster) -> Driver:
+    """A region with one cut, at 10, and positions at 20."""
+    driver.up()
+    driver.process()
+    driver.cut("n")
+    driver.process()
+    return driver
+
+
+# -- plan ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_shown_as_json(kcr: Kcr, cut: Driver) -> None:
+    plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", 2, "--topic", "t:0,1")
+    assert (plan["region"], plan["epoch"], plan["target"], plan["scope"]) == (
+        "flights",
+        1,
+        "to-checkpoint 2",
+        "--topic t:0,1",
+    )
+    assert plan["entries"][0] == {
+        "group": "g",
+        "topic": "t",
+        "partition": 0,
+        "current": 20,
+        "target": 10,
+        "source": "merged",
+        "clamped": False,
+        "asked": None,
+        "replay": 10,
+        "skip": 0,
+        "in_scope": True,
+        "unreachable": False,
+        "log_start": 0,
+        "log_end": 1000,
+    }
+    assert plan["totals"] == {"partitions": 4, "moved": 2, "replay": 20, "skip": 0, "clamped": 0, "unreachable": 0}
+
+
+@pytest.mark.parametrize(
+    ("option", "goes_to"),
+    [
+        (["--to-checkpoint", 2], 10),
+        (["--to-initial"], 0),
+        (["--to-current"], 20),
+        (["--to-earliest"], 0),
+        (["--to-latest"], 1000),
+        (["--to-datetime", "2026-01-01T00:00:00Z"], 15),
+        (["--to-datetime", "2026-01-01T00:00:00", "--timezone", "Europe/Zurich"], 15),
+        (["--by-duration", "6h"], 15),
+        (["--shift-by", "-5"], 15),
+        (["--to-offset", 12], 12),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else str(value),
+)
+def test_every_target_is_an_option(
+    kcr: Kcr, cut: Driver, cluster: FakeCluster, option: list[object], goes_to: int
+) -> None:
+    cluster.times = dict.fromkeys(range(4), 15)
+    plan = kcr.json("reset", "plan", "flights", *option)
+    assert {entry["target"] for entry in plan["entries"]} == {goes_to}
+
+
+def test_a_run_is_a_target(kcr: Kcr, cut: Driver) -> None:
+    said = kcr.refused("reset", "plan", "flights", "--to-run", "daily/scheduled__2026", status=3)
+    assert "the run scheduled__2026 of DAG daily" in said
+
+
+def test_kafkas_csv_is_written_and_read(kcr: Kcr, cut: Driver, tmp_path: Path) -> None:
+    written = kcr("reset", "plan", "flights", "--to-offset", 12, "--topic", "t:1", "-o", "csv")
+    assert written.stdout == "t,1,12\n"
+    file = tmp_path / "offsets.csv"
+    file.write_text(written.stdout)
+    plan = kcr.json("reset", "plan", "flights", "--from-file", file)
+    assert [entry["target"] for entry in plan["entries"]] == [20, 12, 20, 20]
+    from_input = kcr("reset", "plan", "flights", "--from-file", "-", "-o", "csv", text="t,3,7\n")
+    assert from_input.stdout == "t,0,20\nt,1,20\nt,2,20\nt,3,7\n"
+
+
+def test_the_table_has_the_sums_and_every_partition(kcr: Kcr, cut: Driver) -> None:
+    called = kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--topic", "t:0", "-o", "table")
+    lines = called.stdout.splitlines()
+    assert "moves            1 of 4 partition(s)" in lines
+    assert "processed again  10 record(s)" in lines
+    assert lines[-4].split() == ["g", "t", "0", "20", "10", "merged", "10", "0"]
+    assert lines[-1].endswith("out of scope")
+    assert "nothing was changed" in called.stderr
+
+
+def test_a_plan_is_saved_beside_its_table(kcr: Kcr, cut: Driver, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    called = kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--save", file, "-o", "table")
+    assert f"kcr reset apply {file} --reason" in called.stderr
+    assert json.loads(file.read_text())["plan"] in called.stdout
+
+
+def test_an_unreachable_checkpoint_is_planned_with_a_warning_and_not_applied(
+    kcr: Kcr, cut: Driver, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.starts = {0: 11}
+    file = tmp_path / "plan.json"
+    called = kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--save", file, "-o", "table")
+    assert called.exit_code == 0
+    assert "unreachable, the log has 11 to 1000" in called.stdout
+    assert "this plan is refused" in called.stderr
+    assert "the log does not have it" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "what"),
+    [
+        ([], 2, "say where to: one of --to-checkpoint"),
+        (["--to-earliest", "--to-latest"], 2, "--to-earliest, --to-latest exclude each other"),
+        (["--to-checkpoint", "newest"], 2, "--to-checkpoint needs a whole number"),
+        (["--to-checkpoint", "7"], 3, "no checkpoint 7"),
+        (["--to-datetime", "2999-01-01T00:00:00Z"], 2, "is in the future"),
+        (["--to-datetime", "2026-01-01"], 2, "has no zone"),
+        (["--to-earliest", "--timezone", "UTC"], 2, "--timezone"),
+        (["--by-duration", "soon"], 2, "--by-duration"),
+        (["--to-offset", "-1"], 2, "--to-offset needs an offset between 0"),
+        (["--to-earliest", "--topic", "other"], 2, "topic other: there is none in scope"),
+        (["--to-earliest", "--topic", "t:x"], 2, "write topic:0,1,2"),
+        (["--to-earliest", "--group", "nobody"], 2, "group nobody: there is none in scope"),
+        (["--from-file", "no-such-file.csv"], 2, "no-such-file.csv can't be read"),
+        (["--to-current", "--skip", "t:0"], 2, "TOPIC:PARTITION:OFFSET"),
+        (["--to-current", "--skip", "t:0:5000"], 2, "no record to skip in the log"),
+    ],
+)
+def test_bad_input_is_refused(kcr: Kcr, cut: Driver, arguments: list[str], status: int, what: str) -> None:
+    before = cut.region.counter
+    assert what in kcr.refused("reset", "plan", "flights", *arguments, status=status)
+    assert cut.region.counter == before
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("topic,offset\nt,0\n", "line 1"),
+        ("t,0,1\nt,0,2\n", "is in line 1 already"),
+        ("t,9,1\n", "'t' has no partition 9"),
+        ("t,0,-1\n", "-1 is negative"),
+        ("", "no line with an offset"),
+    ],
+)
+def test_a_bad_file_is_refused_as_a_whole(kcr: Kcr, cut: Driver, tmp_path: Path, text: str, what: str) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_text(text)
+    assert what in kcr.refused("reset", "plan", "flights", "--from-file", file, status=2)
+
+
+def test_brokers_that_are_away_are_told_from_a_refusal(kcr: Kcr, cut: Driver, cluster: FakeCluster) -> None:
+    cluster.is_away = True
+    assert "no broker" in kcr.refused("reset", "plan", "flights", "--to-earliest", status=4)
+
+
+# -- apply ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan(kcr: Kcr, cut: Driver, tmp_path: Path) -> Path:
+    file = tmp_path / "plan.json"
+    kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--save", file)
+    return file
+
+
+def test_a_plan_is_applied_and_waited_for(kcr: Kcr, cut: Driver, plan: Path, meanwhile: Meanwhile) -> None:
+    meanwhile(cut.complete, cut.settle_reset)
+    done = kcr.json("reset", "apply", plan, "--reason", "wrong rates", "--wait")
+    assert (done["state"], done["reason"], done["target"]) == ("done", "wrong rates", "to-checkpoint 2")
+    assert [claim.position for claim in cut.region.claims.values()] == [10] * 4
+
+
+def test_a_plan_may_come_through_a_pipe(kcr: Kcr, cut: Driver, plan: Path) -> None:
+    called = kcr("reset", "apply", "-", "--reason", "r", "-o", "json", text=plan.read_text())
+    assert json.loads(called.stdout)["state"] == "draining"
+
+
+def test_progress_names_who_is_missing(kcr: Kcr, cut: Driver, plan: Path, meanwhile: Meanwhile) -> None:
+    called = kcr("reset", "apply", plan, "--reason", "r", "--wait", "--timeout", "1ms")
+    assert called.exit_code == 5
+    assert "waits for g[0] (t-0, t-1)" in called.stderr
+
+
+def test_a_plan_without_a_reason_is_wrong_usage(kcr: Kcr, plan: Path) -> None:
+    assert "--reason" in kcr.refused("reset", "apply", plan, status=2)
+    assert "needs a reason" in kcr.refused("reset", "apply", plan, "--reason", " ", status=2)
+
+
+@pytest.mark.parametrize(("text", "what"), [("no", "is not JSON"), ("{}", "not a plan"), ("[1]", "not a plan")])
+def test_what_is_no_plan_is_refused(kcr: Kcr, cut: Driver, tmp_path: Path, text: str, what: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    assert what in kcr.refused("reset", "apply", file, "--reason", "r", status=2)
+
+
+def test_a_plan_of_another_epoch_is_refused(kcr: Kcr, cut: Driver, plan: Path) -> None:
+    cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.CLAIM, "a test")
+    assert "plan again" in kcr.refused("reset", "apply", plan, "--reason", "r", status=3)
+
+
+def test_a_halted_region_needs_force(kcr: Kcr, cut: Driver, tmp_path: Path) -> None:
+    for _ in range(6):
+        cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.BATCH_FAILED, "a poison record")
+        cut.settle_reset()
+    file = tmp_path / "plan.json"
+    kcr("reset", "plan", "flights", "--to-current", "--skip", "t:0:10", "--save", file)
+    assert "forced" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
+    forced = kcr.json("reset", "apply", file, "--reason", "r", "--force")
+    assert (forced["state"], forced["forced"], forced["skip"]) == ("begun", True, [["g", "t", 0, 10]])
+
+
+def test_a_timeout_needs_something_to_wait_for(kcr: Kcr, plan: Path) -> None:
+    assert "without --wait" in kcr.refused("reset", "apply", plan, "--reason", "r", "--timeout", "1m", status=2)
+
+
+# -- list and show -------------------------------------------------------------------------------------------------
+
+
+def test_resets_are_listed_and_shown(kcr: Kcr, cut: Driver, plan: Path) -> None:
+    kcr.json("reset", "apply", plan, "--reason", "wrong rates")
+    cut.complete()
+    cut.settle_reset()
+    cut.process(width=5)
+    start, reset = kcr.json("reset", "list", "flights")
+    assert (start["id"], start["cause"], start["attempts"][0]["sequence"]) == ("flights/1", "start", 1)
+    assert (reset["id"], reset["reason"], reset["replayed"], reset["undone"]) == ("flights/4", "wrong rates", 20, [3])
+    assert kcr.json("reset", "show", "flights/4") == reset
+    assert kcr.json("reset", "show", reset["plan"]) == reset
+    table = kcr("reset", "list", "flights", "-o", "table").stdout.splitlines()
+    assert table[0].split()[:3] == ["id", "state", "cause"]
+    shown = kcr("reset", "show", "flights/4", "-o", "table").stdout
+    assert "wrong rates" in shown
+    rows = kcr("reset", "list", "flights", "-o", "csv").stdout.splitlines()
+    assert len(rows) == 3
+
+
+def test_a_region_that_never_ran_was_never_reset(kcr: Kcr, driver: Driver) -> None:
+    called = kcr("reset", "list", "flights", "-o", "table")
+    assert (called.exit_code, called.stdout) == (0, "")
+    assert "never reset" in called.stderr
+
+
+def test_an_unknown_reset_is_refused(kcr: Kcr, cut: Driver) -> None:
+    assert "has no reset" in kcr.refused("reset", "show", "flights/77", status=2)
+    assert "REGION/SEQUENCE" in kcr.refused("reset", "show", "77", status=2)
