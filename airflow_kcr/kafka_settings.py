@@ -26,6 +26,10 @@ _COMMITS: Final = "Kafka is committed only at cuts, by the region"
 _GROUP: Final = "the region names its groups and members itself"
 _EAGER: Final = "members use the classic protocol with an eager assignor"
 
+_CALLED: Final = re.compile(r"_cb$|^on_|^logger$|^plugin\.library\.paths$|^ssl\.engine\.location$|\.kinit\.cmd$")
+"""Settings that name code: of the client in Python, a library or a program. Whoever may edit a connection may not
+thereby run code wherever it is read."""
+
 REFUSED: Final[Mapping[str, tuple[str | None, str]]] = {
     "enable.auto.commit": ("false", f"{_COMMITS}; leave it out"),
     "auto.commit.enable": ("false", f"{_COMMITS}; leave it out"),
@@ -97,6 +101,29 @@ def refusals(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         for name, value in settings.items()
         if name in REFUSED and str(value).lower() != REFUSED[name][0]
     )
+
+
+def connection_settings(values: Mapping[str, object], where: str) -> dict[str, str]:
+    """Return the client settings that an Airflow connection holds, as text; secrets in them are written out.
+
+    Args:
+        values: setting by name, as the JSON has them; a `${` in a value is no reference.
+        where: the connection, or the variable that stands for it, for the message.
+
+    Raises:
+        ConfigurationError: with every setting that can't be used, by name and never with its value.
+    """
+    wrong = [f"{name} {why}" for name, why in refusals({name: str(value) for name, value in values.items()})]
+    for name, value in values.items():
+        if _CALLED.search(name):
+            wrong.append(f"{name} is refused: it names code to run; leave it out")
+        elif not isinstance(value, str | int | float):
+            wrong.append(f"{name} is refused: it is no text, number or true/false; write the one value")
+    if wrong:
+        raise ConfigurationError(
+            f"Kafka settings of {where}: {'; '.join(wrong)}. Where others need them, make the region its own connection"
+        )
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
 def open_secrets(settings: Mapping[str, str]) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from hypothesis import settings
 
 from airflow_kcr.embedded.jars import resolve, spark_connector
 from airflow_kcr.embedded.kafka import Cluster, start_cluster
+from tests.support import airflow_home, postgres
 from tests.support import kafka as kafka_support
-from tests.support import postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[RUN_DIR] = run.path
     else:
         config.stash[RUN_DIR] = Path(workerinput["kcr_run_dir"])
+    airflow_home.prepare(config.stash[RUN_DIR])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -93,6 +94,13 @@ def empty_database_url(postgres_server: postgres.Server) -> Iterator[str]:
     """A fresh database with nothing in it, for this test alone."""
     with postgres_server.database() as url:
         yield url
+
+
+@pytest.fixture
+def store_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a fresh store, which Airflow's connection `kcr_default` leads to."""
+    monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", airflow_home.connection_json(database_url))
+    return database_url
 
 
 @pytest.fixture(scope="session")

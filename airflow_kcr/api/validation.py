@@ -6,7 +6,6 @@ person who only asks does the first.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.api.clusters import Cluster
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, CredentialsRefused
-from airflow_kcr.kafka_settings import resolve_environment
 from airflow_kcr.protocol.evidence import Check, Evidence, Roster
 from airflow_kcr.protocol.group_checks import outsiders_in
 from airflow_kcr.protocol.group_members import GroupSeen, Outsider
@@ -29,6 +27,11 @@ T = TypeVar("T")
 
 class GroupReader(Cluster, Protocol):
     """One Kafka cluster, as validation sees it. Calls block, each under a deadline."""
+
+    @property
+    def client(self) -> str | None:
+        """The user's own `client.id` for it, by which a member's begins; None: there is none."""
+        ...
 
     def describe(self, group: GroupId) -> GroupSeen:
         """Return the group as its coordinator describes it; one that does not exist is `dead`.
@@ -113,6 +116,7 @@ def gather(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: Grou
     """
     rules = region.rules.groups[group]
     with readers(spec, group) as cluster:
+        client = cluster.client
         topics = cluster.logs.topics()
         there = [
             GroupPartition(group, t, n) for t, count in topics.items() if rules.subscribes(t) for n in range(count)
@@ -123,7 +127,7 @@ def gather(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: Grou
         held = calls.asked(f"read the committed offsets of group {group}", lambda: cluster.committed(group, there))
     return Evidence(
         rules=rules,
-        roster=roster(region, spec, group, names),
+        roster=roster(region, group, names, client),
         described=described,
         topics=topics,
         bounds=bounds,
@@ -133,17 +137,18 @@ def gather(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: Grou
     )
 
 
-def roster(region: StoredRegion, spec: RegionSpec, group: GroupId, names: Names) -> Roster:
+def roster(region: StoredRegion, group: GroupId, names: Names, client: str | None = None) -> Roster:
     """Return by which names Kafka knows a group's members: those of the spec, and those that ever were.
 
-    Raises:
-        ConfigurationError: the user's `client.id` refers to a variable that is not set here.
+    Args:
+        region: as stored.
+        group: one of its groups.
+        names: how Kafka knows its members.
+        client: the user's own `client.id`, where there is one.
     """
     members = {MemberId(group, n) for n in range(region.rules.groups[group].members)}
     members |= {m for m in region.members if m.group == group}
-    settings, _ = spec.cluster_of(group)
-    own = {name: value for name, value in (settings or {}).items() if name == "client.id"}
-    prefix = tuple(resolve_environment(own, os.environ).values())
+    prefix = () if client is None else (client,)
     return Roster(
         instance_ids={names.instance_id(region.name, m): m for m in members},
         client_ids={names.client_id(region.name, m, *prefix): m for m in members},

@@ -7,6 +7,7 @@ from airflow_kcr.kafka_settings import (
     REFUSED,
     KafkaSettings,
     broken_references,
+    connection_settings,
     open_secrets,
     refusals,
     resolve_environment,
@@ -112,3 +113,41 @@ class TestSettings:
         assert hash(one) == hash(other)
         assert one != KafkaSettings({"a": "1"})
         assert one != {"a": "1", "b": "2"}
+
+
+class TestOfAConnection:
+    def test_are_text_as_the_client_takes_it(self) -> None:
+        given = {"bootstrap.servers": "b:9092", "socket.timeout.ms": 5000, "log.queue": True, "sasl.password": "${P"}
+        assert connection_settings(given, "connection k") == {
+            "bootstrap.servers": "b:9092",
+            "socket.timeout.ms": "5000",
+            "log.queue": "true",
+            "sasl.password": "${P",
+        }
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("group.id", "hunter2"),
+            ("enable.auto.commit", True),
+            ("oauth_cb", "hunter2"),
+            ("error_cb", "hunter2"),
+            ("on_commit", "hunter2"),
+            ("logger", "hunter2"),
+            ("plugin.library.paths", "hunter2"),
+            ("ssl.engine.location", "hunter2"),
+            ("sasl.kerberos.kinit.cmd", "hunter2"),
+            ("sasl.password", {"of": "hunter2"}),
+            ("sasl.password", ["hunter2"]),
+            ("sasl.password", None),
+        ],
+    )
+    def test_that_can_not_be_used_are_named_with_their_connection_and_without_their_value(
+        self, name: str, value: object
+    ) -> None:
+        with pytest.raises(ConfigurationError, match=rf"connection k: .*{name} is refused") as raised:
+            connection_settings({"bootstrap.servers": "b:9092", name: value}, "connection k")
+        assert "hunter2" not in raised.value.message
+
+    def test_that_are_ours_anyway_are_no_clash(self) -> None:
+        assert connection_settings({"enable.auto.commit": False}, "connection k") == {"enable.auto.commit": "false"}

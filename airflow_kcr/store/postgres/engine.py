@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from airflow_kcr.protocol.timeouts import Timeouts
 
 CONNECT_TIMEOUT: Final = 10
-"""Seconds in which a server has to answer a new connection."""
+"""Seconds in which a server has to answer a new connection, where the URL has no `connect_timeout`."""
 
 POOL_WAIT: Final = 5.0
 """Seconds to wait for a connection of the pool to become free."""
@@ -44,7 +44,7 @@ def build_engine(
     }
     given = target.query.get("options", ())
     options = [given] if isinstance(given, str) else list(given)
-    # Ours come last, because the last one counts; the URL's query would win over connect_args.
+    # Ours come last, because the last one counts.
     options += [f"-c {name}={value}" for name, value in settings.items()]
     return create_engine(
         target.update_query_dict({"options": " ".join(options)}),
@@ -52,7 +52,11 @@ def build_engine(
         max_overflow=connections,
         pool_timeout=POOL_WAIT,
         hide_parameters=True,
-        connect_args={"application_name": application, "connect_timeout": CONNECT_TIMEOUT},
+        # These win over the URL's query.
+        connect_args={
+            "application_name": application,
+            "connect_timeout": target.query.get("connect_timeout", CONNECT_TIMEOUT),
+        },
     )
 
 

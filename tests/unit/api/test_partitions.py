@@ -7,11 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.errors import BrokerUnavailable, CheckpointNotUsable, ConfigurationError, UnknownTopics
 from airflow_kcr.protocol.rules import Assignor
-from airflow_kcr.protocol.values import GroupId, TopicName
-from airflow_kcr.spec import parse
+from airflow_kcr.protocol.values import TopicName
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
 
@@ -122,12 +120,3 @@ def test_a_listed_topic_has_to_exist(region: Region, cluster: FakeCluster) -> No
     cluster.is_away = True
     with pytest.raises(BrokerUnavailable):
         region.require_topics()
-
-
-def test_a_cluster_behind_an_airflow_connection_is_not_reached_from_here() -> None:
-    spec = parse(
-        "region: flights\nkafka_conn_id: kafka_default\n"
-        "groups: [{group_id: g, topics: [t], pipeline: 'jobs:process'}]\n"
-    )
-    with pytest.raises(ConfigurationError, match="connection kafka_default, which can only be read inside Airflow"):
-        client_settings(spec, GroupId("g"))

@@ -1,0 +1,55 @@
+"""What a task's context says, in the words of a region: who asks, by which name, for which interval."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.region.rows import Requester
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def requester(context: Context, reason: str = "") -> Requester:
+    """Return who asks: the person who triggered the run, where one did, else "airflow"; with DAG and run.
+
+    Args:
+        context: the task's.
+        reason: why, for the history.
+    """
+    run = context["dag_run"]
+    return Requester(
+        who=getattr(run, "triggering_user_name", None) or "airflow",
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        reason=reason,
+    )
+
+
+def nonce(context: Context) -> str:
+    """Return the name of this task's request: the same for every try, another for every run and mapped task."""
+    task = context["ti"]
+    map_index = -1 if task.map_index is None else task.map_index
+    return f"{task.dag_id}/{task.run_id}/{task.task_id}/{map_index}"
+
+
+def interval_of(context: Context) -> tuple[datetime, datetime] | None:
+    """Return the run's data interval, begin and end; None where the run has none.
+
+    Raises:
+        ConfigurationError: it is of no length, as a plain cron string or timedelta gives it in Airflow 3.
+    """
+    # Of the run, not of the context, which has no such key where there is no interval.
+    run = context["dag_run"]
+    start, end = run.data_interval_start, run.data_interval_end
+    if start is None or end is None:
+        return None
+    if start >= end:
+        raise ConfigurationError(
+            f"run {run.run_id} of DAG {run.dag_id} has a data interval of no length, {start.isoformat()}, so nothing "
+            "is in it: give the DAG schedule=CronDataIntervalTimetable(…) or DeltaDataIntervalTimetable(…) of "
+            "airflow.sdk; a plain cron string or timedelta makes no intervals in Airflow 3"
+        )
+    return start, end

@@ -1,0 +1,213 @@
+"""`KcrHook`: a region store behind an Airflow connection, and what the command line does as calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from airflow_kcr.errors import ConfigurationError, KcrError
+from airflow_kcr.hooks import connections
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+    from sqlalchemy.engine import URL
+
+    from airflow_kcr.api import Region, RegionSummary
+    from airflow_kcr.api.validation import GroupReader, Validation
+    from airflow_kcr.protocol.region.rows import Requester
+    from airflow_kcr.protocol.values import GroupId
+    from airflow_kcr.spec import RegionSpec
+    from airflow_kcr.store.regions import RegionStore
+    from airflow_kcr.store.schema_upgrade import SchemaStatus
+
+TEST_TIMEOUT: Final = 3
+"""Seconds for the test of a connection: somebody has pressed a button and waits."""
+
+
+class KcrHook(BaseHook):
+    """A region store, by an Airflow connection of type `kcr`.
+
+    The connection is looked up, and the store connected to, only when something is asked. Every method may raise the
+    errors of the store (`StoreError`), and `ConfigurationError` where the connection is missing or can't be used.
+
+    Args:
+        kcr_conn_id: the connection.
+    """
+
+    conn_name_attr: ClassVar[str] = "kcr_conn_id"
+    default_conn_name: ClassVar[str] = "kcr_default"
+    conn_type: ClassVar[str] = connections.STORE_TYPE
+    hook_name: ClassVar[str] = "Kafka Consistent Regions"
+
+    def __init__(self, kcr_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.kcr_conn_id = kcr_conn_id
+
+    # -- the store -----------------------------------------------------------------------------------------------
+
+    def store_url(self) -> URL:
+        """Return the store's URL; it holds the password."""
+        return connections.store_url(_connection(self.kcr_conn_id))
+
+    async def astore_url(self) -> URL:
+        """Return the store's URL, from within an event loop; it holds the password."""
+        try:
+            found = await self.aget_connection(self.kcr_conn_id)
+        except AirflowNotFoundException:
+            raise _unknown(self.kcr_conn_id) from None
+        return connections.store_url(found)
+
+    @contextmanager
+    def opened(self) -> Iterator[RegionStore]:
+        """Lend the store, for as long as the context lasts."""
+        from airflow_kcr.api import opened
+
+        with opened(self.store_url()) as store:
+            yield store
+
+    def store_status(self) -> SchemaStatus:
+        """Return which revision the store's schema has, and which one is needed."""
+        from airflow_kcr.store import schema_upgrade
+
+        return schema_upgrade.status(self.store_url().render_as_string(hide_password=False))
+
+    def upgrade_store(self) -> SchemaStatus:
+        """Bring the store's schema to the newest revision; where it is there already, nothing changes.
+
+        Raises:
+            SchemaTooNew: the store is newer than this program.
+        """
+        from airflow_kcr.store import schema_upgrade
+
+        return schema_upgrade.upgrade(self.store_url().render_as_string(hide_password=False))
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Say whether the store answers, soon, and whether its schema is the one that is needed; changes nothing."""
+        from airflow_kcr.store import schema_upgrade
+
+        try:
+            url = self.store_url()
+            timeout = str(min(TEST_TIMEOUT, int(str(url.query.get("connect_timeout", TEST_TIMEOUT)))))
+            quick = {"connect_timeout": timeout, "options": f"-c statement_timeout={TEST_TIMEOUT * 1000}"}
+            found = schema_upgrade.status(url.update_query_dict(quick).render_as_string(hide_password=False))
+            schema_upgrade.require_revision(found.current)
+        except KcrError as error:
+            return False, error.message
+        return True, f"The region store answers; its schema is of revision {found.current}, as needed."
+
+    # -- regions -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def region(self, name: str, requester: Requester | None = None) -> Iterator[Region]:
+        """Lend a region with all its verbs, for as long as the context lasts; it need not exist yet.
+
+        Where its spec names Airflow connections for Kafka, they are read here, by Airflow.
+
+        Args:
+            name: the region's.
+            requester: who acts, as the history will say; absent: "airflow".
+        """
+        from airflow_kcr.api import Region
+        from airflow_kcr.protocol.region.rows import Requester
+
+        with self.opened() as store:
+            yield Region(name, store, clusters=self.cluster, requester=requester or Requester(who="airflow"))
+
+    def regions(self) -> tuple[RegionSummary, ...]:
+        """Return every region of the store, in the order of their names."""
+        from airflow_kcr.api import regions
+
+        with self.opened() as store:
+            return regions(store)
+
+    def validate(self, name: str, groups: Collection[str] | None = None) -> Validation:
+        """Check that a region's groups are what the region takes them for; changes nothing.
+
+        Args:
+            name: the region's.
+            groups: which of its groups, by their ids; None: all.
+
+        Raises:
+            UnknownRegion: there is no such region.
+            BrokerUnavailable, CredentialsRefused: a cluster can't be reached, or lets nobody in.
+        """
+        from airflow_kcr.api.validation import validate
+        from airflow_kcr.kafka import settings as kafka_names
+        from airflow_kcr.protocol.values import group_id, region_name
+
+        chosen = None if groups is None else [group_id(group) for group in groups]
+        with self.opened() as store:
+            return validate(store, region_name(name), self.cluster, kafka_names, chosen)
+
+    # -- Kafka ---------------------------------------------------------------------------------------------------
+
+    def cluster(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
+        """Open the cluster of one of a region's groups; its Airflow connection, where it has one, is read.
+
+        Raises:
+            ConfigurationError: a setting is missing, or can't be used.
+        """
+        from airflow_kcr.api.clusters import client_settings
+        from airflow_kcr.api.group_readers import reader_with
+
+        settings, connection = spec.cluster_of(group)
+        known = client_settings(spec, group) if settings is not None else self.kafka_settings(connection or "")
+        return reader_with(known)
+
+    def kafka_settings(self, kafka_conn_id: str) -> dict[str, str]:
+        """Return the client settings that an Airflow connection of type `kafka` holds; logs mask the secrets in them.
+
+        Raises:
+            ConfigurationError: there is no such connection, or one of its settings is refused.
+        """
+        from airflow_kcr.kafka_settings import open_secrets
+
+        settings = connections.kafka_settings(_connection(kafka_conn_id))
+        for name in open_secrets(dict.fromkeys(settings, "-")):
+            mask_secret(settings[name])
+        return settings
+
+    def environment(self, spec: RegionSpec) -> dict[str, str]:
+        """Return the environment variables by which a member outside of Airflow finds the store and Kafka.
+
+        They hold secrets: for the environment of a process, never for its arguments. Logs mask them.
+
+        Args:
+            spec: of the region that the member belongs to.
+        """
+        from airflow_kcr.api.clusters import connection_variable
+        from airflow_kcr.api.opening import STORE_VARIABLE
+
+        found = {STORE_VARIABLE: self.store_url().render_as_string(hide_password=False)}
+        clusters = (spec.cluster_of(group.group_id) for group in spec.groups)
+        for connection in sorted({connection for _, connection in clusters if connection is not None}):
+            variable = connection_variable(connection)
+            if variable in found:
+                raise ConfigurationError(
+                    f"two Kafka connections of region {spec.region} would share the variable {variable}: "
+                    f"{connection} and another; rename one of them"
+                )
+            found[variable] = json.dumps(self.kafka_settings(connection), sort_keys=True)
+        for value in found.values():
+            mask_secret(value)
+        return found
+
+
+def _connection(conn_id: str) -> Connection:
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise _unknown(conn_id) from None
+
+
+def _unknown(conn_id: str) -> ConfigurationError:
+    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    return ConfigurationError(
+        f"there is no Airflow connection {conn_id!r}; add it (Admin, Connections) or set {variable}"
+    )

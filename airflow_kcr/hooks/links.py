@@ -1,0 +1,73 @@
+"""The links beside a task: to its region's page, and to the Spark application's own page.
+
+Airflow asks for a link when the task has ended, so whoever looks at a task that still runs or waits would see none. The
+operators therefore `persist` theirs as soon as they know it, under the key where Airflow looks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
+
+from airflow.sdk import BaseOperatorLink, conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+    from airflow.sdk.types import TaskInstanceKey
+
+PAGE: Final = "/kcr"
+"""Where the plugin's page is, below Airflow's own address."""
+
+
+def region_path(region: str) -> str:
+    """Return the way to a region's page, from the root of the server; Airflow may be below a path of its own."""
+    below = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+    return f"{below}{PAGE}/regions/{quote(region, safe='')}"
+
+
+class RegionLink(BaseOperatorLink):
+    """To the page of the operator's region."""
+
+    @property
+    def name(self) -> str:
+        """The label of the button."""
+        return "Region"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the way to the page; empty where the operator has no region."""
+        region = getattr(operator, "region", None)
+        return region_path(region) if isinstance(region, str) and region else ""
+
+    def persist(self, context: Context, region: str) -> None:
+        """Show the link from now on."""
+        context["ti"].xcom_push(key=self.xcom_key, value=region_path(region))
+
+
+class SparkUiLink(BaseOperatorLink):
+    """To the page of the Spark application that a task has started."""
+
+    @property
+    def name(self) -> str:
+        """The label of the button."""
+        return "Spark UI"
+
+    @property
+    def xcom_key(self) -> str:
+        """The key that the address is kept under, and read from."""
+        return "kcr_spark_ui"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the address that was persisted; empty where there is none."""
+        from airflow.sdk.execution_time.xcom import XCom
+
+        found = XCom.get_value(ti_key=ti_key, key=self.xcom_key)
+        return found if isinstance(found, str) else ""
+
+    def persist(self, context: Context, address: str) -> None:
+        """Show the link from now on.
+
+        Args:
+            context: the task's.
+            address: of the application's page, as its driver has said it.
+        """
+        context["ti"].xcom_push(key=self.xcom_key, value=address)

@@ -1,0 +1,68 @@
+"""What `execute` of an operator is given, without a scheduler: a run, a task, and the XComs that it pushes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+from uuid import UUID, uuid4
+
+from airflow.sdk.api.datamodels._generated import DagRun, DagRunState, DagRunType
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class FakeTask:
+    """The task instance of a context."""
+
+    task_id: str = "task"
+    map_index: int | None = -1
+    try_number: int = 1
+    dag_id: str = "flights_cut"
+    run_id: str = "scheduled__2026-01-01T12:05:00+00:00"
+    id: UUID = field(default_factory=uuid4)
+    xcoms: dict[str, object] = field(default_factory=dict)
+
+    def xcom_push(self, key: str, value: object) -> None:
+        """Keep what a task says; like Airflow, only what JSON can hold."""
+        self.xcoms[key] = json.loads(json.dumps(value))
+
+
+def task_context(
+    task: FakeTask | None = None,
+    *,
+    interval: tuple[datetime, datetime] | None = None,
+    user: str | None = None,
+    run_type: DagRunType = DagRunType.SCHEDULED,
+) -> Context:
+    """Return the context of a task.
+
+    Args:
+        task: its instance; absent: any.
+        interval: the run's data interval; None: it has none.
+        user: who triggered the run.
+        run_type: how it came to be.
+    """
+    task = task or FakeTask()
+    start, end = interval or (None, None)
+    run = DagRun(
+        dag_id=task.dag_id,
+        run_id=task.run_id,
+        logical_date=start,
+        data_interval_start=start,
+        data_interval_end=end,
+        run_after=end or NOON,
+        start_date=NOON,
+        end_date=None,
+        run_type=run_type,
+        state=DagRunState.RUNNING,
+        triggering_user_name=user,
+        consumed_asset_events=[],
+        partition_key=None,
+    )
+    return cast("Context", {"dag_run": run, "ti": task, "task_instance": task, "run_id": task.run_id})
