@@ -26,11 +26,12 @@ class CuttingProxy:
 
     Args:
         target: the path of the server's socket.
+        port: where it listens; 0: anywhere.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, port: int = 0) -> None:
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self._next: Cut | None = None
         self.cuts = 0
@@ -92,6 +93,29 @@ def _shut(held: socket.socket) -> None:
     with suppress(OSError):
         held.shutdown(socket.SHUT_RDWR)
     held.close()
+
+
+class Way:
+    """The way to a database, which can be barred for a while: a store that is away, and comes back where it was.
+
+    Args:
+        url: of the database, over a Unix socket.
+    """
+
+    def __init__(self, url: str) -> None:
+        target = make_url(url)
+        self._socket = f"{target.query['host']}/.s.PGSQL.5432"
+        self._proxy = CuttingProxy(self._socket)
+        self.port = self._proxy.port
+        self.url = target.set(host="127.0.0.1", port=self.port, query={"sslmode": "disable", "gssencmode": "disable"})
+
+    def bar(self) -> None:
+        """Let nobody through, and cut off whoever is."""
+        self._proxy.close()
+
+    def open(self) -> None:
+        """Let everybody through again."""
+        self._proxy = CuttingProxy(self._socket, self.port)
 
 
 @contextmanager

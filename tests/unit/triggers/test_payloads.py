@@ -33,7 +33,7 @@ EVERY: tuple[WaitingFor, ...] = (
 )
 
 
-@pytest.mark.parametrize("payload", EVERY, ids=lambda payload: str(payload))
+@pytest.mark.parametrize("payload", EVERY, ids=str)
 def test_what_is_waited_for_survives_json(payload: WaitingFor) -> None:
     text = json.dumps(payload.to_json())
     assert waiting_for_from_json(json.loads(text)) == payload
@@ -84,7 +84,7 @@ def test_an_answer_survives_json(status: Status) -> None:
     [(Status.REFUSED, RefusedError), (Status.TIMED_OUT, TimedOut), (Status.STORE_AWAY, StoreUnavailable)],
 )
 def test_what_was_not_reached_is_the_error_that_it_is(status: Status, error: type[Exception]) -> None:
-    with pytest.raises(error, match="^g.1. is late$"):
+    with pytest.raises(error, match=r"^g\[1\] is late$"):
         Answer(status=status, detail="g[1] is late").require_reached()
 
 

@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from time import monotonic
+
+import psycopg
+import pytest
+from sqlalchemy.engine import URL, make_url
+
+from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.triggers import poller as poller_module
+from airflow_kcr.triggers.payloads import CutPublished, LagBelow, Reaching, RegionReaches, Status, WaitingFor
+from airflow_kcr.triggers.poller import Poller, Wait
+from tests.support.cutting_proxy import Way
+from tests.support.driver import Driver
+from tests.support.live_region import SPEC, FakeCluster, live_region
+from tests.unit.triggers.conftest import running, until
+
+TICK = timedelta(seconds=0.05)
+HOOK = KcrHook()
+PAUSED = RegionReaches(state=Reaching.PAUSED)
+STOPPED = RegionReaches(state=Reaching.STOPPED)
+
+
+def waits(
+    driver: Driver, waiting_for: WaitingFor, *, deadline: float = 60, asked_before: float = 0, hook: KcrHook = HOOK
+) -> Wait:
+    """Return a wait that began so many seconds ago."""
+    _, now = driver.store.read(driver.name)
+    return Wait(
+        region=driver.name,
+        waiting_for=waiting_for,
+        hook=hook,
+        deadline=deadline,
+        asked_at=now - timedelta(seconds=asked_before),
+    )
+
+
+@contextmanager
+def asking(url: str) -> Iterator[psycopg.Connection]:
+    """Lend a connection of the test's own, which is not called `kcr`."""
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain, autocommit=True) as connection:
+        yield connection
+
+
+def connections(url: str) -> int:
+    """Return how many connections the package holds to a database."""
+    with asking(url) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'kcr'"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
+    driver: Driver, store_connection: str
+) -> None:
+    batch = driver.begin(driver.member(0))
+    driver.store.pause(driver.name)
+    before = connections(store_connection)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        tasks = [asyncio.create_task(poller.wait(waits(driver, PAUSED))) for _ in range(40)]
+        await until(lambda: connections(store_connection) == before + 1)
+        assert poller.waiting == 40
+        driver.end(batch)
+        assert {answer.status for answer in await asyncio.gather(*tasks)} == {Status.REACHED}
+        await until(lambda: not poller.is_running and connections(store_connection) == before)
+
+    running(main)
+
+
+def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_connection: str) -> None:
+    driver.store.pause(driver.name)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        for _ in range(3):
+            assert (await poller.wait(waits(driver, PAUSED))).status is Status.REACHED
+            await until(lambda: not poller.is_running)
+        assert Poller.at(make_url(store_connection), TICK) is poller
+
+    running(main)
+
+
+def test_each_loop_has_pollers_of_its_own(driver: Driver, store_connection: str) -> None:
+    driver.store.pause(driver.name)
+    found: list[Poller] = []
+
+    async def main() -> None:
+        found.append(Poller.at(make_url(store_connection), TICK))
+        await found[-1].wait(waits(driver, PAUSED))
+
+    running(main)
+    running(main)
+    assert found[0] is not found[1]
+
+
+def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, store_connection: str) -> None:
+    driver.store.pause(driver.name)
+    driver.store.start(driver.name)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        driver.request_cut("n")
+        one, other = (asyncio.create_task(poller.wait(waits(driver, CutPublished(nonce="n")))) for _ in range(2))
+        await until(lambda: poller.waiting == 2)
+        one.cancel()
+        await asyncio.wait([one])
+        assert poller.waiting == 1
+        driver.complete()
+        driver.publish()
+        assert (await other).status is Status.REACHED
+
+    running(main)
+
+
+def test_a_time_out_names_who_is_missing(driver: Driver, store_connection: str) -> None:
+    driver.request_cut("n")
+    driver.contribute(driver.member(0))
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        answer = await poller.wait(waits(driver, CutPublished(nonce="n"), deadline=0.3))
+        assert answer.status is Status.TIMED_OUT
+        assert "gave up after 0.3 s" in answer.detail
+        assert "waits for g[1] (t-2, t-3)" in answer.detail
+        assert "g[0]" not in answer.detail
+
+    running(main)
+
+
+def test_the_time_before_the_trigger_ran_counts_by_the_clock_of_the_store(
+    driver: Driver, store_connection: str
+) -> None:
+    driver.request_cut("n")
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        began = monotonic()
+        answer = await poller.wait(waits(driver, CutPublished(nonce="n"), deadline=60, asked_before=59.5))
+        assert answer.status is Status.TIMED_OUT
+        assert monotonic() - began < 15
+
+    running(main)
+
+
+def test_what_can_not_be_reached_is_refused_and_nobody_else_is_disturbed(driver: Driver, store_connection: str) -> None:
+    driver.request_cut("n")
+    nowhere = Wait(region=RegionName("nowhere"), waiting_for=PAUSED, hook=HOOK, deadline=60)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        cut = asyncio.create_task(poller.wait(waits(driver, CutPublished(nonce="n"))))
+        unknown, unpaused = await asyncio.gather(poller.wait(nowhere), poller.wait(waits(driver, PAUSED)))
+        assert unknown.status is unpaused.status is Status.REFUSED
+        assert "it has: flights" in unknown.detail
+        assert "wanted running" in unpaused.detail
+        driver.complete()
+        driver.publish()
+        assert (await cut).status is Status.REACHED
+
+    running(main)
+
+
+def test_who_waits_does_what_is_due_where_nobody_else_is_left(store_connection: str) -> None:
+    with live_region(store_connection, SPEC.replace("lease: 60s", "lease: 2s, renew: 500ms")) as driver:
+        driver.up()
+        driver.store.stop(driver.name)
+        for member in tuple(driver.processes):
+            driver.crash(member)
+
+        async def main() -> None:
+            answer = await Poller.at(make_url(store_connection), TICK).wait(waits(driver, STOPPED))
+            assert answer.status is Status.REACHED
+
+        running(main)
+        assert driver.region.state is RegionState.STOPPED
+
+
+def test_a_drain_that_was_late_is_a_time_out_and_names_who_was_late(store_connection: str) -> None:
+    spec = SPEC.replace("lease: 60s", "lease: 60s, drain: 2s") + "batch: {target: 500ms, timeout: 1s}\n"
+    with live_region(store_connection, spec) as driver:
+        driver.up()
+        driver.request_cut("n")
+        driver.contribute(driver.member(0))
+
+        async def main() -> None:
+            answer = await Poller.at(make_url(store_connection), TICK).wait(waits(driver, CutPublished(nonce="n")))
+            assert answer.status is Status.TIMED_OUT
+            assert "late: g[1]" in answer.detail
+            assert "ask again with the same nonce (n)" in answer.detail
+
+        running(main)
+
+
+def test_a_store_that_comes_back_is_waited_for(driver: Driver, store_connection: str) -> None:
+    way = Way(store_connection)
+    driver.request_cut("n")
+
+    async def main() -> None:
+        poller = Poller.at(way.url, TICK)
+        task = asyncio.create_task(poller.wait(waits(driver, CutPublished(nonce="n"))))
+        await until(lambda: connections(store_connection) > 1)
+        way.bar()
+        driver.complete()
+        driver.publish()
+        await asyncio.sleep(10 * TICK.total_seconds())
+        assert not task.done()
+        way.open()
+        assert (await task).status is Status.REACHED
+
+    try:
+        running(main)
+    finally:
+        way.bar()
+
+
+def test_a_store_that_stays_away_is_the_answer_for_all(
+    driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller_module, "STORE_AWAY", 0.5)
+    way = Way(store_connection)
+    way.bar()
+    driver.request_cut("n")
+
+    async def main() -> None:
+        poller = Poller.at(way.url, TICK)
+        waiting = [waits(driver, CutPublished(nonce="n")), waits(driver, PAUSED)]
+        answers = await asyncio.gather(*map(poller.wait, waiting))
+        assert {answer.status for answer in answers} == {Status.STORE_AWAY}
+        assert f"127.0.0.1:{way.port}" in answers[0].detail
+        await until(lambda: not poller.is_running)
+
+    running(main)
+
+
+def test_a_deadline_holds_while_the_store_is_away(driver: Driver, store_connection: str) -> None:
+    way = Way(store_connection)
+    way.bar()
+
+    async def main() -> None:
+        answer = await Poller.at(way.url, TICK).wait(waits(driver, PAUSED, deadline=0.5))
+        assert answer.status is Status.TIMED_OUT
+        assert "waiting for the store" in answer.detail
+
+    running(main)
+
+
+def test_a_store_that_hangs_keeps_no_other_trigger_from_running(driver: Driver, store_connection: str) -> None:
+    driver.store.pause(driver.name)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        await poller.wait(waits(driver, PAUSED))  # what has to be imported is
+        longest, last = 0.0, monotonic()
+        with asking(store_connection) as held, held.transaction():
+            held.execute("LOCK TABLE kcr.region IN ACCESS EXCLUSIVE MODE")
+            task = asyncio.create_task(
+                poller.wait(Wait(region=driver.name, waiting_for=PAUSED, hook=HOOK, deadline=60))
+            )
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                longest, last = max(longest, monotonic() - last), monotonic()
+            assert not task.done()
+        assert (await task).status is Status.REACHED
+        assert longest < 0.5
+
+    running(main)
+
+
+def test_a_mistake_in_the_code_fails_those_who_wait_instead_of_leaving_them(
+    driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(poller_module, "_look", mistaken)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        ended = await asyncio.gather(*(poller.wait(waits(driver, PAUSED)) for _ in range(3)), return_exceptions=True)
+        assert [type(error) for error in ended] == [ZeroDivisionError] * 3
+        assert not poller.is_running
+
+    running(main)
+
+
+def test_what_the_poller_logs_belongs_to_no_trigger(
+    driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger = contextvars.ContextVar("trigger", default="none")
+    driver.store.pause(driver.name)
+    seen: list[str] = []
+    expire = Poller._expire
+
+    def spying(self: Poller, now: float) -> None:
+        seen.append(trigger.get())
+        expire(self, now)
+
+    monkeypatch.setattr(Poller, "_expire", spying)
+
+    async def main() -> None:
+        trigger.set("the first one")
+        await Poller.at(make_url(store_connection), TICK).wait(waits(driver, PAUSED))
+
+    running(main)
+    assert set(seen) == {"none"}
+
+
+# -- what Kafka has to be asked for ------------------------------------------------------------------------------------
+
+
+class FakeHook(KcrHook):
+    """A hook by which Kafka is a cluster that says what a test wants."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self.silent_until: threading.Event | None = None
+
+    def store_url(self) -> URL:
+        raise AssertionError("the poller has a connection already")
+
+    def cluster(self, spec: RegionSpec, group: GroupId) -> AbstractContextManager[FakeCluster]:  # type: ignore[override]
+        if self.silent_until is not None:
+            assert self.silent_until.wait(20)
+            raise BrokerUnavailable("no broker of broker.invalid:9092 answered; tried for 20.0 s")
+        return self._cluster.clusters(spec, group)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka is asked often."""
+    monkeypatch.setattr(poller_module, "KAFKA_INTERVAL", TICK.total_seconds())
+
+
+@pytest.mark.usefixtures("often")
+def test_lag_is_waited_for_and_the_partitions_that_are_behind_are_named(driver: Driver, store_connection: str) -> None:
+    cluster = FakeCluster(ends={0: 0, 1: 7, 2: 100, 3: 0})
+    hook = FakeHook(cluster)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        late = await poller.wait(waits(driver, LagBelow(records=50), deadline=0.7, hook=hook))
+        assert late.status is Status.TIMED_OUT
+        assert "it is 107 behind; g:t-2 is 100 behind (claimed by g[1]); g:t-1 is 7 behind" in late.detail
+        task = asyncio.create_task(poller.wait(waits(driver, LagBelow(records=50), hook=hook)))
+        await until(lambda: poller.waiting == 1)
+        cluster.ends[2] = 42
+        assert (await task).status is Status.REACHED
+
+    running(main)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_broker_that_does_not_answer_keeps_nobody_from_hearing_of_the_store(
+    driver: Driver, store_connection: str
+) -> None:
+    hook = FakeHook(FakeCluster())
+    hook.silent_until = threading.Event()
+    batch = driver.begin(driver.member(0))
+    driver.store.pause(driver.name)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        lag = asyncio.create_task(poller.wait(waits(driver, LagBelow(records=5), deadline=1.5, hook=hook)))
+        paused = asyncio.create_task(poller.wait(waits(driver, PAUSED)))
+        await until(lambda: poller.waiting == 2)
+        driver.end(batch)
+        assert (await paused).status is Status.REACHED
+        assert not lag.done()
+        assert (await lag).status is Status.TIMED_OUT
+        assert hook.silent_until is not None
+        hook.silent_until.set()
+
+    running(main)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_broker_that_is_away_is_waited_for(driver: Driver, store_connection: str) -> None:
+    cluster = FakeCluster(ends=dict.fromkeys(range(4), 0), is_away=True)
+
+    async def main() -> None:
+        poller = Poller.at(make_url(store_connection), TICK)
+        late = await poller.wait(waits(driver, LagBelow(records=1), deadline=0.5, hook=FakeHook(cluster)))
+        assert late.status is Status.TIMED_OUT
+        assert "waiting for Kafka: no broker" in late.detail
+        cluster.is_away = False
+        again = await poller.wait(waits(driver, LagBelow(records=1), hook=FakeHook(cluster)))
+        assert again.status is Status.REACHED
+
+    running(main)

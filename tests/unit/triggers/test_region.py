@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from airflow_kcr.triggers.payloads import Answer, CutPublished, Status
+from airflow_kcr.triggers.region import RegionTrigger
+from tests.support.driver import Driver
+from tests.support.live_region import live_region
+from tests.unit.triggers.conftest import running, until
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def trigger(**changed: Any) -> RegionTrigger:
+    arguments = {
+        "kcr_conn_id": "kcr_default",
+        "region": "flights",
+        "waiting_for": CutPublished(nonce="n").to_json(),
+        "deadline": 60.0,
+        "asked_at": "",
+    }
+    return RegionTrigger(**{**arguments, **changed})
+
+
+async def answer(made: RegionTrigger) -> Answer:
+    events = [Answer.from_json(event.payload) async for event in made.run()]
+    assert len(events) == 1
+    return events[0]
+
+
+def test_it_is_made_anew_from_what_it_is_stored_as() -> None:
+    made = trigger(asked_at="2026-01-01T00:00:00Z", deadline=12.5)
+    path, arguments = json.loads(json.dumps(made.serialize()))
+    module, _, name = path.rpartition(".")
+    again = getattr(importlib.import_module(module), name)(**arguments)
+    assert again.serialize() == made.serialize()
+
+
+def test_no_secret_is_stored_with_it(store_connection: str) -> None:
+    assert "postgres" not in repr(trigger().serialize())
+
+
+def test_it_waits_and_says_once_that_it_is_reached(driver: Driver) -> None:
+    driver.request_cut("n")
+
+    async def main() -> None:
+        task = asyncio.create_task(answer(trigger()))
+        await asyncio.sleep(0.2)
+        assert not task.done()
+        driver.complete()
+        driver.publish()
+        assert await task == Answer(status=Status.REACHED)
+
+    running(main)
+
+
+def test_two_of_it_say_the_same_and_change_nothing(driver: Driver) -> None:
+    driver.cut("n")
+    before = driver.region.counter
+
+    async def main() -> None:
+        answers = await asyncio.gather(answer(trigger()), answer(trigger()))
+        assert answers == [Answer(status=Status.REACHED)] * 2
+
+    running(main)
+    assert driver.region.counter == before
+
+
+def test_a_request_outlives_the_trigger_that_waited_for_it(driver: Driver) -> None:
+    driver.request_cut("n")
+
+    async def main() -> None:
+        made = trigger()
+        task = asyncio.create_task(answer(made))
+        await until(lambda: len(asyncio.all_tasks()) > 2)
+        task.cancel()
+        await asyncio.wait([task])
+        await made.on_kill()
+        await made.cleanup()
+        driver.complete()
+        driver.publish()
+        assert await answer(trigger()) == Answer(status=Status.REACHED)
+
+    running(main)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kcr_conn_id": "nowhere"}, "no Airflow connection 'nowhere'"),
+        ({"region": "Flights!"}, "a-z"),
+        ({"waiting_for": {"kind": "moon"}}, "clear the task"),
+        ({"asked_at": "yesterday"}, "not a time"),
+        ({"waiting_for": {"kind": "checkpoint_exists", "bound": "yesterday"}}, "not a time"),
+        ({"waiting_for": {"kind": "checkpoint_committed", "sequence": 77}}, "no checkpoint 77"),
+        ({"waiting_for": {"kind": "reset_done", "nonce": "p"}}, "'p'"),
+        ({"waiting_for": {"kind": "cut_published", "nonce": "never"}}, "nonce 'never'"),
+        ({"waiting_for": {"kind": "region_reaches", "state": "stopped"}}, "wanted running"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_waited_for_is_refused_at_once(driver: Driver, changed: dict[str, Any], said: str) -> None:
+    async def main() -> None:
+        found = await answer(trigger(**changed))
+        assert found.status is Status.REFUSED
+        assert said in found.detail
+
+    running(main)
+
+
+def test_a_store_without_a_schema_is_refused_with_what_to_do(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.airflow_home import connection_json
+
+    monkeypatch.setenv("AIRFLOW_CONN_KCR_DEFAULT", connection_json(empty_database_url))
+
+    async def main() -> None:
+        found = await answer(trigger())
+        assert found.status is Status.REFUSED
+        assert "kcr store upgrade" in found.detail
+
+    running(main)
+
+
+def test_a_halted_region_ends_the_wait_for_its_cut(store_connection: str) -> None:
+    with live_region(store_connection) as driver:
+        driver.up()
+        driver.request_cut("n")
+        driver.store.report_outsider(driver.name, "somebody@host is in group g")
+
+        async def main() -> None:
+            found = await answer(trigger())
+            assert found.status is Status.REFUSED
+            assert "halted" in found.detail
+
+        running(main)
+
+
+def test_to_import_it_loads_neither_the_store_nor_a_client_of_kafka() -> None:
+    code = (
+        "import sys; import airflow_kcr.triggers.region; "
+        "print(sorted({'psycopg', 'confluent_kafka', 'pyspark', 'airflow_kcr.store', 'airflow_kcr.api'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
