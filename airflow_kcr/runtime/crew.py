@@ -25,6 +25,18 @@ class Crew:
     def __init__(self, store: MemberStore, region: RegionName, hosts: Members[MemberHost]) -> None:
         self.hosts = tuple(hosts)
         self._hints = Hints(store, region, self.hosts)
+        self.is_ending = False
+        """Whether the members were asked to end."""
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """Who they are."""
+        return tuple(host.who.member for host in self.hosts)
+
+    @property
+    def close_time(self) -> float:
+        """Seconds within which all members end once they were asked to."""
+        return max(host.who.timeouts.close.total_seconds() for host in self.hosts)
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -32,8 +44,14 @@ class Crew:
             host.start()
         self._hints.start()
 
+    def hold(self) -> None:
+        """Have no member plan a further batch; they end what runs, stay in their groups, and take part in cuts."""
+        for host in self.hosts:
+            host.hold()
+
     def terminate(self) -> None:
         """Ask every member to end within its close time, keeping a static member's slot."""
+        self.is_ending = True
         for host in self.hosts:
             host.terminate()
 

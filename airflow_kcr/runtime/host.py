@@ -172,6 +172,10 @@ class MemberHost:
         """Ask the member to end within the close time, keeping a static member's slot (SIGTERM, Ctrl-C)."""
         self.tell(events.Terminated())
 
+    def hold(self) -> None:
+        """Plan no further batch; for a process that is about to end, and wants nothing begun that no cut would hold."""
+        self._working.hold()
+
     def tell(self, happening: Happening) -> None:
         """Put an event for the machine, or something to do in the loop, into its queue."""
         self._happenings.put(happening)

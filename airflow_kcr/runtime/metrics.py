@@ -12,7 +12,7 @@ from typing import Final
 from airflow_kcr.protocol.member.state import Member, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, MemberId, Offset, Sequence
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, Lineage, MemberId, Offset, Sequence
 from airflow_kcr.runtime.clocks import Seconds
 
 UNKNOWN: Final = -1
@@ -44,6 +44,9 @@ class Snapshot:
 
     counters: Mapping[str, int | float]
     """The numbers of `Metrics.counters`, by name."""
+
+    incarnation: Incarnation | None = None
+    """None while it is not registered."""
 
 
 @dataclass(slots=True)
@@ -115,6 +118,7 @@ class Metrics:
             positions=positions,
             lag=lag,
             counters=self.counters(member, lag),
+            incarnation=member.incarnation,
         )
 
     def counters(self, member: Member, lag: Mapping[GroupPartition, int]) -> dict[str, int | float]:

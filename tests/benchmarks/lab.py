@@ -142,7 +142,7 @@ class Lab:
             # What `kcr member run` runs, but for the session: it is one for the whole run, and its JVM is warm.
             stack.enter_context(patch.object(application, "open_session", lambda settings: self.spark))
             stack.enter_context(patch.object(self.spark, "stop", lambda: None))
-            crew = stack.enter_context(hosting(self.store, prepared, _end_process))
+            crew = stack.enter_context(hosting(self.store, prepared, _end_process)).crew
             one = Hosted(store=self.store, name=name, topic=topic, crew=crew)
             try:
                 yield one

@@ -300,6 +300,7 @@ def live(
     group: str = "",
     subscription: str = "topics: [{topic}]",
     configs: Mapping[str, str] | None = None,
+    pipeline: str = "none:none",
 ) -> Iterator[Live]:
     """Lend a started region over a new topic; at the end every process is ended.
 
@@ -313,13 +314,14 @@ def live(
         group: further fields of the group, as `, static_membership: false`.
         subscription: what the group reads, `{topic}` being the name of the topic.
         configs: of the topic.
+        pipeline: of the group, where its members run on Spark.
     """
     topic, group_id = kafka.topic(partitions, configs), kafka.group_id()
     reads = subscription.format(topic=topic)
     parsed = parse(
         f"region: {group_id}\n"
         f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"
-        f"groups: [{{group_id: {group_id}, {reads}, pipeline: 'none:none', members: {members}{group}}}]\n"
+        f"groups: [{{group_id: {group_id}, {reads}, pipeline: '{pipeline}', members: {members}{group}}}]\n"
         f"{spec or QUICK}"
     )
     transactions = connect(store_url(url))

@@ -1,0 +1,146 @@
+"""The Spark provider's hook, for an application that hosts members.
+
+It differs from the provider's in four ways. The application gets a session of its own, so that a kill of the task's
+process group leaves it time to drain. What it needs to know stands in its environment, secrets among it, and never in
+the command, where the provider would put it for YARN and Kubernetes. Of its output, what is for people goes to the
+task's log; the rest is kept for the case that it fails. And its exit status says whether a retry can help.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
+
+from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
+from airflow_kcr.spark.installation import submit_environment
+from airflow_kcr.spark.lines import Application, Sieve
+from airflow_kcr.spark.task import look
+
+if TYPE_CHECKING:
+    import subprocess
+
+CLUSTER: Final = "cluster"
+
+_SPARK_LOG: Final = "Spark: %s"
+_KILLED: Final[Mapping[int, str]] = {
+    **{-number: f"was ended by {signal.Signals(number).name}" for number in (signal.SIGTERM, signal.SIGKILL)},
+    **{128 + number: f"was ended by {signal.Signals(number).name}" for number in (signal.SIGTERM, signal.SIGKILL)},
+}
+
+
+class KcrSparkSubmitHook(SparkSubmitHook):
+    """Starts an application that hosts members, and listens to it.
+
+    Args:
+        environment: what the driver finds in its environment, over that of this process; it may hold secrets.
+        heard: told of the application, each time that it tells of itself.
+        options: those of the Spark provider's hook.
+    """
+
+    def __init__(self, *, environment: Mapping[str, str], heard: Callable[[Application], None], **options: Any) -> None:  # noqa: ANN401
+        super().__init__(**options)
+        self._environment, self._heard = dict(environment), heard
+        self._sieve = Sieve()
+        self.application: Application | None = None
+        """What the driver has said of itself."""
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the driver runs in the cluster, and not beside this process."""
+        return bool(self._connection["deploy_mode"] == CLUSTER)
+
+    @property
+    def yarn_application(self) -> str:
+        """The id of an application that was handed to YARN; empty where there is none."""
+        return self._yarn_application_id or ""
+
+    def _resolve_connection(self) -> dict[str, Any]:
+        # The provider's takes YARN for a connection that is not there.
+        try:
+            self.get_connection(self._conn_id)
+        except AirflowNotFoundException:
+            raise ConfigurationError(
+                f"there is no Airflow connection {self._conn_id!r}; add one of type spark, whose host is the master "
+                f"(local[2], spark://HOST:PORT), or set AIRFLOW_CONN_{self._conn_id.upper()}"
+            ) from None
+        found: dict[str, Any] = super()._resolve_connection()
+        return found
+
+    def _build_spark_common_args(self) -> list[str]:
+        arguments: list[str] = super()._build_spark_common_args()
+        # Only now: what is in `env_vars` is the provider's, and stands in the command on YARN and Kubernetes.
+        self._env = {**(self._env or {}), **self._environment}
+        return arguments
+
+    def run(self, application: str) -> None:
+        """Start the application and wait for its end; in a cluster, for its being accepted.
+
+        Args:
+            application: path of the program.
+
+        Raises:
+            ToolMissing, ConfigurationError: Spark or Java is not where it is looked for, or what the application was
+                told can't work.
+            RefusedError: the region does not let its members be.
+            ServiceFailed, BatchError: it ended otherwise than by itself.
+        """
+        program = str(self._connection["spark_binary"])
+        given = {name: str(value) for name, value in (self._env_vars or {}).items()}
+        self._environment = {**submit_environment({**os.environ, **given}, program), **self._environment}
+        try:
+            self.submit(application, start_new_session=True)
+        except OSError as error:
+            raise ToolMissing(f"{program} could not be started: {error.strerror}") from error
+        except AirflowException as error:
+            raise self._failure() from error
+        finally:
+            if self._submit_sp is not None and self._submit_sp.stdout is not None:
+                self._submit_sp.stdout.close()
+
+    def _failure(self) -> KcrError:
+        """Return why the application failed; where it did not say that itself, Spark's last words are shown."""
+        process: subprocess.Popen[str] | None = self._submit_sp
+        status = None if process is None else process.returncode
+        verdict = self._sieve.verdict
+        for line in () if verdict else self._sieve.hidden:
+            self.log.warning(_SPARK_LOG, self._mask_cmd(line))
+        match status:
+            case 2:
+                return ConfigurationError(verdict or "the application found its configuration unusable; see above")
+            case 3:
+                return RefusedError(verdict or "the region refused the application; see above")
+            case int() if status in _KILLED:
+                return ServiceFailed(f"the application {_KILLED[status]} ({status})")
+            case _:
+                return BatchError(verdict or f"the application ended with status {status}; its last words are above")
+
+    def _process_spark_submit_log(self, itr: Iterable[str]) -> None:
+        if self.is_cluster:
+            super()._process_spark_submit_log(iter(itr))
+            return
+        # What the provider's does with the output of a client on Kubernetes, whose status is that of the process.
+        self._spark_exit_code = 0
+        for line in itr:
+            application = Application.read(line)
+            if application is not None:
+                self.application = application
+                self._heard(application)
+            elif (shown := self._sieve.take(line)) is not None:
+                self.log.log(max(shown.level, logging.INFO), "%s", shown.text)
+
+    def tell_to_drain(self) -> None:
+        """Tell a driver on this machine that its task is about to go, seconds before it could see that itself."""
+        application = self.application
+        state = None if application is None else look(application.pid)
+        if application is None or state is None or state.started != application.started:
+            return
+        try:
+            os.kill(application.pid, signal.SIGUSR1)
+        except (ProcessLookupError, PermissionError):
+            return

@@ -1,0 +1,311 @@
+"""Starts a Spark application that hosts members of a region, and waits for as long as it consumes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import conf
+
+import airflow_kcr
+from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
+from airflow_kcr.hooks import contexts
+from airflow_kcr.hooks.failing import translated
+from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.hooks.links import RegionLink, SparkUiLink
+from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
+from airflow_kcr.spark.lines import Application
+from airflow_kcr.spark.session import CONNECTOR
+from airflow_kcr.spark.submit import Submission, is_secret, names_secret
+from airflow_kcr.spark.task import DRAIN_WITHIN, Task
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperatorLink, Context
+
+    from airflow_kcr.protocol.region.rows import Requester
+    from airflow_kcr.spec import RegionSpec
+
+APPLICATION: Final = "kcr_application"
+"""The XCom that holds the application: Spark's id, host, process and the incarnations of its members."""
+
+INTENT_WITHIN: Final = 3.0
+"""Seconds that `on_kill` takes at most; five after it, Airflow kills the task's process."""
+
+_OURS: Final = ("application", "application_args", "name", "java_class", "durable", "reconnect_on_retry")
+_OPTIONS: Final[Mapping[str, str]] = {
+    **{
+        name: name
+        for name in (
+            *("conf", "files", "py_files", "driver_class_path", "jars", "packages", "exclude_packages", "keytab"),
+            *("principal", "proxy_user", "name", "application_args", "env_vars", "properties_file"),
+            "post_submit_commands",
+        )
+    },
+    **{
+        name: f"_{name}"
+        for name in (
+            *("conn_id", "archives", "repositories", "total_executor_cores", "executor_cores", "executor_memory"),
+            *("driver_memory", "num_executors", "status_poll_interval", "verbose", "spark_binary", "yarn_queue"),
+            *("deploy_mode", "use_krb5ccache"),
+        )
+    },
+}
+"""The options of the provider's hook, with the attributes in which its operator keeps them."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class KcrConsumeOperator(SparkSubmitOperator):
+    """Hosts members of a region in a Spark application, until the region stops.
+
+    One task is one application with one or several members; map the task to have several::
+
+        KcrConsumeOperator.partial(task_id="consume", region="flights", group_id="flights-etl").expand(
+            indexes=[[0], [1], [2]]
+        )
+
+    The task succeeds when the region has stopped. The application runs in a session of its own: where the task is
+    killed, cleared or lost, it drains within a bound and ends itself, and the next try takes its members over. A try
+    that finds nobody to take over from starts at the newest checkpoint, as every member does.
+
+    Args:
+        region: the region's name (templated).
+        group_id: the consumer group (templated).
+        indexes: which of the group's members this application hosts, from 0: a number, a list of them, or text as `0,1`
+            (templated).
+        kcr_conn_id: the Airflow connection of the store (templated).
+        conn_id: the Airflow connection of Spark: its host is the master.
+        conf: settings of Spark; they win over all others. A secret in them is refused.
+        connector: Maven coordinate of Spark's Kafka connector, used where `jars` is empty.
+        jars: the connector's jar and those that it needs, by commas, instead of the coordinate.
+        packages: further Maven coordinates, by commas.
+        read_options: options of Spark's Kafka connector, as `kafka.max.poll.records`.
+        kwargs: as for `SparkSubmitOperator`, but for what this operator says itself.
+    """
+
+    template_fields: Sequence[str] = (
+        *SparkSubmitOperator.template_fields,
+        "region",
+        "group_id",
+        "indexes",
+        "kcr_conn_id",
+        "connector",
+        "read_options",
+    )
+    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(), SparkUiLink())
+    ui_color = "#e4f0f7"
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        group_id: str,
+        indexes: int | str | Sequence[int],
+        kcr_conn_id: str = KcrHook.default_conn_name,
+        connector: str = CONNECTOR,
+        read_options: Mapping[str, str] | None = None,
+        **kwargs: Any,  # noqa: ANN401 (the provider's own)
+    ) -> None:
+        said = sorted(name for name in _OURS if name in kwargs)
+        if said:
+            raise ConfigurationError(f"KcrConsumeOperator says {', '.join(said)} itself; leave it out")
+        # The provider's way to find an application again is not ours: a region knows its members, and a new try takes
+        # them over. What it would store is of a try that is fenced by then.
+        kwargs["durable"] = False
+        super().__init__(**kwargs)
+        self.region = region
+        self.group_id = group_id
+        self.indexes = indexes
+        self.kcr_conn_id = kcr_conn_id
+        self.connector = connector
+        self.read_options = read_options
+        self._intent: _Intent | None = None
+
+    @cached_property
+    def hook(self) -> KcrHook:
+        """The store's hook; nothing is looked up or connected yet."""
+        return KcrHook(self.kcr_conn_id)
+
+    # -- the life of a try ---------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> None:
+        """Start the application, and wait until the region has stopped.
+
+        Args:
+            context: the task's.
+
+        Raises:
+            AirflowFailException: a retry can't help: something is configured wrongly, or the region refuses.
+            AirflowException: it may: the application was ended, or it failed.
+        """
+        from airflow_kcr.api.opening import STORE_VARIABLE
+
+        with translated():
+            RegionLink().persist(context, self.region)
+            with self.hook.region(self.region, contexts.requester(context)) as region:
+                spec = region.spec()
+            indexes = self._require_indexes(spec)
+            environment = self.hook.environment(spec)
+            task = Task.of_this_process(self._nonce(context), _drain_within())
+            submission = self._submission(indexes, takeover=context["ti"].try_number > 1)
+            submit = self._prepared(context, submission, {**environment, **task.environment()})
+            self._intent = _Intent(
+                hook=submit,
+                store=environment[STORE_VARIABLE],
+                region=self.region,
+                nonce=task.nonce,
+                requester=contexts.requester(context, "the task was killed"),
+            )
+            submit.run(self.application)
+            self._require_end(context, indexes)
+
+    def on_kill(self) -> None:
+        """Have the application drain and end; it has not happened yet when this returns."""
+        if self._intent is not None:
+            self._intent.tell(within=INTENT_WITHIN)
+
+    def _nonce(self, context: Context) -> str:
+        """Return the name of this try's last cut; another try that is killed needs another cut."""
+        return f"{contexts.nonce(context)}/try {context['ti'].try_number}"
+
+    # -- before ---------------------------------------------------------------------------------------------------
+
+    def _require_indexes(self, spec: RegionSpec) -> tuple[int, ...]:
+        indexes = indexes_of(self.indexes)
+        known = {str(group.group_id): group.members for group in spec.groups}
+        if self.group_id not in known:
+            there = ", ".join(sorted(known))
+            raise ConfigurationError(f"region {self.region} has no group {self.group_id!r}; it has: {there}")
+        beyond = [index for index in indexes if index >= known[self.group_id]]
+        if beyond:
+            raise ConfigurationError(
+                f"group {self.group_id} of region {self.region} has {known[self.group_id]} member(s), from 0; "
+                f"{', '.join(map(str, beyond))} is not among them: correct indexes, or raise members in the spec"
+            )
+        return indexes
+
+    def _submission(self, indexes: tuple[int, ...], *, takeover: bool) -> Submission:
+        listed = ",".join(map(str, indexes))
+        arguments = ["member", "run", self.region, "--group", self.group_id, "--index", listed]
+        if takeover:
+            arguments.append("--takeover")
+        for name, value in sorted((self.read_options or {}).items()):
+            arguments += ["--read-option", f"{name}={value}"]
+        _refuse_secrets_of_environment(self.env_vars or {})
+        return Submission(
+            application=str(Path(airflow_kcr.__file__).with_name("__main__.py")),
+            arguments=tuple(arguments),
+            name=f"kcr {self.region} {self.group_id} {listed}",
+            conf={str(name): str(value) for name, value in (self.conf or {}).items()},
+            jars=_listed(self.jars),
+            connector=self.connector,
+            packages=_listed(self.packages),
+        )
+
+    def _prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:
+        """Return the hook that starts the application; nothing has been started."""
+        self.application, self.application_args = submission.application, list(submission.arguments)
+        self.name, self.conf = submission.name, dict(submission.conf)
+        self.jars, self.packages = ",".join(submission.jars) or None, ",".join(submission.coordinates) or None
+
+        def heard(application: Application) -> None:
+            context["ti"].xcom_push(key=APPLICATION, value=asdict(application))
+            if application.ui:
+                SparkUiLink().persist(context, application.ui)
+            members = ", ".join(f"{m} (incarnation {n})" for m, n in sorted(application.members.items()))
+            self.log.info("%s%s", application.label(), f" hosts {members}" if members else "")
+
+        options = {name: getattr(self, attribute) for name, attribute in _OPTIONS.items()}
+        return KcrSparkSubmitHook(environment=environment, heard=heard, **options)
+
+    # -- after ---------------------------------------------------------------------------------------------------
+
+    def _require_end(self, context: Context, indexes: tuple[int, ...]) -> None:
+        """Refuse an end that is not the region's: somebody told the application to end, and nobody consumes now.
+
+        Raises:
+            ServiceFailed: the region goes on.
+        """
+        with self.hook.region(self.region, contexts.requester(context)) as region:
+            view = region.show()
+            members = {str(group.group_id): group.members for group in region.spec().groups}
+        if "stopped" in {view.state, view.wanted} or all(index >= members.get(self.group_id, 0) for index in indexes):
+            return
+        raise ServiceFailed(
+            f"the application was told to end while region {self.region} is {view.state} (wanted: {view.wanted}); "
+            "another try takes its members over; to end them for good, stop the region"
+        )
+
+
+class _Intent:
+    """What a killed task still has to say, told apart from the task: there are seconds, and one lock may be taken."""
+
+    def __init__(self, *, hook: KcrSparkSubmitHook, store: str, region: str, nonce: str, requester: Requester) -> None:
+        self._hook, self._store, self._region, self._nonce = hook, store, region, nonce
+        self._requester = requester
+
+    def tell(self, within: float) -> None:
+        """Tell the driver, and the region, and don't wait for what comes of it.
+
+        Args:
+            within: seconds that this takes at most.
+        """
+        self._hook.tell_to_drain()
+        asking = threading.Thread(target=self._ask, name="last drain", daemon=True)
+        asking.start()
+        asking.join(within)
+
+    def _ask(self) -> None:
+        from airflow_kcr.api import opened
+        from airflow_kcr.protocol.values import Nonce, region_name
+        from airflow_kcr.spark.lifeline import ask
+
+        try:
+            with opened(self._store) as store:
+                ask(store, region_name(self._region), Nonce(self._nonce), self._requester)
+        except KcrError as error:
+            _LOG.warning("the region was not asked for a last cut; its driver asks itself: %s", error)
+
+
+def indexes_of(given: int | str | Sequence[int]) -> tuple[int, ...]:
+    """Return the indexes that somebody means by a number, a list, or text as `0,1` or `[0, 1]`.
+
+    Raises:
+        ConfigurationError: they mean none, or name one twice.
+    """
+    parts = given.strip("[]() ").split(",") if isinstance(given, str) else given
+    try:
+        found = (parts,) if isinstance(parts, int) else tuple(int(part) for part in parts)
+    except (TypeError, ValueError):
+        found = ()
+    if not found or min(found) < 0 or len(set(found)) < len(found):
+        raise ConfigurationError(
+            f"indexes={given!r} names no members; write a number from 0, or a list of different ones: 0, [0, 1]; "
+            "for one application each, .expand(indexes=[[0], [1]])"
+        )
+    return tuple(sorted(found))
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _drain_within() -> timedelta:
+    return timedelta(seconds=conf.getfloat("kcr", "task_gone_drain", fallback=DRAIN_WITHIN.total_seconds()))
+
+
+def _refuse_secrets_of_environment(given: Mapping[str, object]) -> None:
+    """Refuse secrets among `env_vars`: for YARN and Kubernetes, the provider writes them into the command line."""
+    seen = sorted(name for name, value in given.items() if names_secret(str(name)) or is_secret(str(value)))
+    if seen:
+        raise ConfigurationError(
+            f"env_vars holds what looks like a secret: {', '.join(seen)}; YARN and Kubernetes would show it in the "
+            "command line: keep it in the worker's own environment, or in the cluster's secrets"
+        )

@@ -1,0 +1,129 @@
+"""The Airflow task that an application works for, as its driver knows it: by what stands in its environment.
+
+A process id alone may be another process's by the time somebody looks, so the time at which the process started belongs
+to it. The task's own parent, Airflow's supervisor, belongs to it too: a task that has lost it is a task no longer,
+though its process may not notice before it has something to say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Self
+
+from airflow_kcr.errors import ConfigurationError
+
+PID: Final = "KCR_TASK_PID"
+STARTED: Final = "KCR_TASK_STARTED"
+PARENT: Final = "KCR_TASK_PARENT"
+NONCE: Final = "KCR_TASK_NONCE"
+DRAIN: Final = "KCR_TASK_GONE_DRAIN"
+
+DRAIN_WITHIN: Final = timedelta(seconds=30)
+"""How long an application whose task is gone may take to drain, where nobody says."""
+
+_UNKNOWN: Final = 0
+_DEAD: Final = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessState:
+    """What the system says of a process."""
+
+    started: int
+    """Clock ticks from the system's start to its own; 0: not known here."""
+
+    parent: int
+    """Process id; 0: not known here."""
+
+
+def look(pid: int) -> ProcessState | None:
+    """Return what the system says of a process; None: there is none of that id, or it is over and not yet buried."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None if Path("/proc/self/stat").exists() else _look_without_proc(pid)
+    # The program's name stands in brackets, and may hold spaces and brackets of its own.
+    fields = text[text.rindex(")") + 1 :].split()
+    if fields[0] in _DEAD:
+        return None
+    return ProcessState(started=int(fields[19]), parent=int(fields[1]))
+
+
+def _look_without_proc(pid: int) -> ProcessState | None:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return ProcessState(started=_UNKNOWN, parent=_UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The process of one try of a task, on the host of the driver."""
+
+    pid: int
+    started: int = _UNKNOWN
+    parent: int = _UNKNOWN
+    nonce: str = ""
+    """Names the cut that is asked for when the task goes, whoever asks first."""
+
+    drain: timedelta = DRAIN_WITHIN
+    """How long the application may take to drain once the task is gone."""
+
+    @classmethod
+    def of_this_process(cls, nonce: str, drain: timedelta = DRAIN_WITHIN) -> Self:
+        """Return this process as a task.
+
+        Args:
+            nonce: names this try's cut.
+            drain: how long its application may drain when it is gone.
+        """
+        state = look(os.getpid())
+        started = _UNKNOWN if state is None else state.started
+        return cls(pid=os.getpid(), started=started, parent=os.getppid(), nonce=nonce, drain=drain)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self | None:
+        """Return the task of an application; None where none has started it.
+
+        Raises:
+            ConfigurationError: a variable is not what a task writes.
+        """
+        if not environ.get(PID):
+            return None
+        try:
+            return cls(
+                pid=int(environ[PID]),
+                started=int(environ.get(STARTED, _UNKNOWN)),
+                parent=int(environ.get(PARENT, _UNKNOWN)),
+                nonce=environ.get(NONCE, ""),
+                drain=timedelta(seconds=float(environ.get(DRAIN, DRAIN_WITHIN.total_seconds()))),
+            )
+        except (ValueError, OverflowError) as error:
+            names = f"{PID}, {STARTED}, {PARENT} and {DRAIN}"
+            raise ConfigurationError(f"{names} are numbers, set by the task; unset them elsewhere: {error}") from error
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell an application about its task."""
+        return {
+            PID: str(self.pid),
+            STARTED: str(self.started),
+            PARENT: str(self.parent),
+            NONCE: self.nonce,
+            DRAIN: f"{self.drain.total_seconds():g}",
+        }
+
+    def is_gone(self) -> bool:
+        """Whether the process is over, is another one by now, or has lost its parent."""
+        state = look(self.pid)
+        if state is None:
+            return True
+        is_other = _UNKNOWN not in (self.started, state.started) and self.started != state.started
+        is_orphan = _UNKNOWN not in (self.parent, state.parent) and self.parent != state.parent
+        return is_other or is_orphan

@@ -1,0 +1,159 @@
+"""Every way in which a task, its application or what is around them can end: real spark-submit, broker and store.
+
+What stands for Airflow is a supervisor and a task in a process group of its own, with the signals and the five seconds
+of the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import ResetCause
+from tests.support.consume import Consumers, Task, consumers
+from tests.support.members import live
+
+if TYPE_CHECKING:
+    from tests.support.kafka import Kafka
+
+SPEC = """\
+batch: {target: 500ms, min_records: 50, max_records: 200, timeout: 20s}
+timeouts: {lease: 6s, renew: 1s, session: 30s, relaunch: 20s, reset: 60s, drain: 30s, commit: 10s, close: 6s}
+"""
+PIPELINE = "tests.support.consume_pipeline:process"
+RECORDS = 750
+"""Of each partition, for some seconds of work."""
+
+
+@contextmanager
+def consuming(
+    kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...], *, members: int = 1, spec: str = SPEC
+) -> Iterator[Consumers]:
+    with (
+        live(kafka, url, folder, members=members, partitions=2, spec=spec, pipeline=PIPELINE) as region,
+        consumers(region, jars, folder) as found,
+    ):
+        yield found
+
+
+def work(found: Consumers) -> None:
+    """Return when an application is in the middle of its work."""
+    found.live.fill(RECORDS)
+    found.until_written(200)
+
+
+def resets(found: Consumers) -> list[ResetCause]:
+    return [e.body.cause for e in found.live.events() if isinstance(e.body, events.ResetBegun)]
+
+
+def command_lines(pids: set[int]) -> str:
+    return "\n".join(" ".join(psutil.Process(pid).cmdline()) for pid in pids if psutil.pid_exists(pid))
+
+
+def finish(found: Consumers, task: Task) -> None:
+    """Let everything be consumed, stop the region, and judge."""
+    found.until(found.live.consumed, "everything consumed", within=120)
+    found.live.cut()
+    found.live.store.stop(found.live.name)
+    found.until(lambda: task.ended is not None, "the task ended")
+    assert task.ended == {"state": "success"}, task.said()
+    found.until_gone(task)
+    account = found.account()
+    assert account.is_sound, account
+    found.until(lambda: not found.left(), "nothing left running")
+
+
+@pytest.mark.timeout(400)
+def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    with consuming(kafka, database_url, tmp_path, connector_jars) as found:
+        first = found.start(0)
+        found.until_hosting(first, 0)
+        work(found)
+
+        # Who it is, is in the store and in the task's XComs; the store's address is in no command line and in no log.
+        label = found.live.region().members[found.live.member(0)].label
+        assert first.application["application"] in label
+        assert f"process {first.driver}" in label
+        assert first.xcoms["kcr_spark_ui"] == first.application["ui"] != ""
+        assert first.application["members"] == {str(found.live.member(0)): 1}
+        assert database_url not in command_lines(found.belonging(first)) + first.said()
+        assert "postgresql" not in command_lines(found.belonging(first)) + first.said()
+        assert "wrote " in first.said()
+        assert "SparkContext" not in first.said()
+
+        # Another task that claims the same index is refused, and Airflow does not try it again.
+        other = found.start(0, task_id="other")
+
+        # Cleared: SIGTERM to the group, a new try at once, SIGKILL after five seconds. The driver hears of it at once.
+        found.until(lambda: other.ended is not None, "the other task refused")
+        assert other.ended is not None
+        assert (other.ended["state"], "is held by" in other.ended["message"]) == ("AirflowFailException", True)
+        work(found)
+        first.kill_from_the_page()
+        second = found.start(0, try_number=2)
+        found.until_gone(first)
+        assert "everything that was processed is in checkpoint" in first.said()
+        found.until_hosting(second, 0)
+        work(found)
+        # It drained: nothing had to be processed again.
+        assert resets(found) == [ResetCause.START]
+        assert found.account().repeated == 0
+
+        # The JVM dies: the driver ends at once, and the task says that a retry can help.
+        os.kill(second.jvm, signal.SIGKILL)
+        found.until(lambda: second.ended is not None, "the second try over")
+        assert second.ended is not None
+        assert (second.ended["state"], "SIGKILL" in second.ended["message"]) == ("AirflowException", True)
+        found.until_gone(second)
+
+        third = found.start(0, try_number=3)
+        found.until_hosting(third, 0)
+        assert third.application["members"] == {str(found.live.member(0)): 3}
+        finish(found, third)
+
+
+@pytest.mark.timeout(400)
+def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    with consuming(kafka, database_url, tmp_path, connector_jars, members=2) as found:
+        first = found.start(0, 1)
+        found.until_hosting(first, 0, 1)
+        work(found)
+
+        # The task's process is gone without a word; the next try begins while the driver drains.
+        first.kill()
+        second = found.start(0, 1, try_number=2)
+        found.until_gone(first)
+        found.until_hosting(second, 0, 1)
+        work(found)
+        assert resets(found) == [ResetCause.START]
+        assert found.account().repeated == 0
+
+        # Its supervisor is killed: the task is nobody's, though its process has not noticed.
+        second.supervisor.kill()
+        found.until_gone(second)
+        assert resets(found) == [ResetCause.START]
+
+        third = found.start(0, 1, try_number=3)
+        found.until_hosting(third, 0, 1)
+        work(found)
+        os.kill(third.driver, signal.SIGKILL)
+        found.until(lambda: third.ended is not None, "the third try over")
+        assert third.ended is not None
+        assert third.ended["state"] == "AirflowException"
+        found.until_gone(third)
+
+        fourth = found.start(0, 1, try_number=4)
+        found.until_hosting(fourth, 0, 1)
+        finish(found, fourth)

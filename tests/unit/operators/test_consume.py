@@ -1,0 +1,279 @@
+"""The Consume operator on a real store, with a stand-in for spark-submit that a test writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
+from airflow_kcr.protocol.values import Nonce
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+from tests.support.live_region import live_region
+
+TASK = FakeTask(task_id="consume", dag_id="flights_consumers", run_id="run", map_index=1)
+
+
+@pytest.fixture
+def driver(store_connection: str) -> Iterator[Driver]:
+    with live_region(store_connection) as driver:
+        yield driver
+
+
+@pytest.fixture
+def submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a stand-in for spark-submit on the path, which runs these lines and notes how it was called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("SUBMITTED", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+
+    def write(body: str) -> None:
+        program = folder / "spark-submit"
+        program.write_text(
+            "#!/bin/sh\n"
+            'for argument in "$@"; do printf "%s\\n" "$argument"; done > "$SUBMITTED/arguments"\n'
+            'env > "$SUBMITTED/environment"\n'
+            f"ps -o sid= -p $$ > $SUBMITTED/session\n{body}\n"
+        )
+        program.chmod(program.stat().st_mode | stat.S_IEXEC)
+
+    write("exit 0")
+    return write
+
+
+def arguments(folder: Path) -> list[str]:
+    return (folder / "arguments").read_text().splitlines()
+
+
+def environment(folder: Path) -> dict[str, str]:
+    pairs = (line.partition("=") for line in (folder / "environment").read_text().splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def consume(task: FakeTask = TASK, **options: Any) -> KcrConsumeOperator:  # noqa: ANN401
+    operator = KcrConsumeOperator(
+        task_id=task.task_id, **{"region": "flights", "group_id": "g", "indexes": 0, **options}
+    )
+    operator.execute.__wrapped__(operator, task_context(task))  # type: ignore[attr-defined]
+    return operator
+
+
+# -- what is started ---------------------------------------------------------------------------------------------------
+
+
+def test_the_application_is_started_with_its_members_and_the_connector(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path
+) -> None:
+    consume(indexes="1,0", read_options={"kafka.max.poll.records": "7"}, conf={"spark.executor.memory": "1g"})
+    given = arguments(tmp_path)
+    at = next(n for n, argument in enumerate(given) if argument.endswith("__main__.py"))
+    assert Path(given[at]).is_file()
+    assert given[at + 1 :] == [
+        *("member", "run", "flights", "--group", "g", "--index", "0,1"),
+        *("--read-option", "kafka.max.poll.records=7"),
+    ]
+    options = list(zip(given[:at:2], given[1:at:2], strict=True))
+    assert ("--packages", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0") in options
+    assert ("--conf", "spark.executor.memory=1g") in options
+    assert ("--name", "kcr flights g 0,1") in options
+
+
+def test_a_jar_is_used_instead_of_the_coordinate(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path
+) -> None:
+    consume(jars="a.jar,b.jar", packages="org.x:y:1")
+    given = arguments(tmp_path)
+    assert given[given.index("--jars") + 1] == "a.jar,b.jar"
+    assert given[given.index("--packages") + 1] == "org.x:y:1"
+
+
+def test_a_second_try_takes_the_members_over(driver: Driver, submits: Callable[[str], None], tmp_path: Path) -> None:
+    consume()
+    assert "--takeover" not in arguments(tmp_path)
+    consume(FakeTask(task_id="consume", try_number=2))
+    assert "--takeover" in arguments(tmp_path)
+
+
+def test_the_driver_finds_store_and_task_in_its_environment_and_a_session_of_its_own(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path, store_connection: str
+) -> None:
+    consume()
+    found = environment(tmp_path)
+    assert found["KCR_STORE_URL"].startswith("postgresql")
+    assert found["KCR_TASK_PID"] == str(os.getpid())
+    assert found["KCR_TASK_PARENT"] == str(os.getppid())
+    assert found["KCR_TASK_NONCE"] == "flights_consumers/run/consume/1/try 1"
+    assert found["KCR_TASK_GONE_DRAIN"] == "30"
+    assert found["PYSPARK_DRIVER_PYTHON"]
+    assert int((tmp_path / "session").read_text()) != os.getsid(0)
+    assert not any("postgresql" in argument or "KCR_" in argument for argument in arguments(tmp_path))
+
+
+def test_on_yarn_nothing_of_it_gets_into_the_command_line(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The provider writes `env_vars` into the command there.
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    consume(env_vars={"COLOUR": "red"})
+    assert "spark.yarn.appMasterEnv.COLOUR=red" in arguments(tmp_path)
+    assert not any("postgresql" in argument or "KCR_" in argument for argument in arguments(tmp_path))
+    assert environment(tmp_path)["KCR_STORE_URL"]
+    with pytest.raises(AirflowFailException, match="env_vars holds what looks like a secret: KCR_STORE_URL"):
+        consume(env_vars={"KCR_STORE_URL": "postgresql://me:pw@store/kcr"})
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+def test_it_succeeds_when_the_region_has_stopped(driver: Driver, submits: Callable[[str], None]) -> None:
+    assert driver.region.state == "stopped"
+    consume()
+
+
+def test_an_application_that_was_told_to_end_while_the_region_goes_on_is_tried_again(
+    driver: Driver, submits: Callable[[str], None]
+) -> None:
+    driver.up()
+    with pytest.raises(AirflowException, match="told to end while region flights is running") as raised:
+        consume()
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+@pytest.mark.parametrize(
+    ("body", "final", "message"),
+    [
+        ("echo 'kcr: the pipeline does not import'; exit 2", True, "the pipeline does not import"),
+        ("echo 'kcr: g[0] is held by somebody'; exit 3", True, "g[0] is held by somebody"),
+        ("echo 'kcr: the store does not answer'; exit 4", False, "the store does not answer"),
+        ("echo 'java.lang.Error'; exit 1", False, "ended with status 1"),
+        ("exit 137", False, "was ended by SIGKILL"),
+        ("exit 143", False, "was ended by SIGTERM"),
+        ("kill -9 $$", False, "was ended by SIGKILL"),
+    ],
+)
+def test_its_exit_status_says_whether_a_retry_can_help(
+    driver: Driver, submits: Callable[[str], None], body: str, final: bool, message: str
+) -> None:
+    submits(body)
+    with pytest.raises(AirflowException) as raised:
+        consume()
+    assert isinstance(raised.value, AirflowFailException) is final
+    assert message in str(raised.value)
+
+
+def test_spark_s_last_words_are_shown_only_where_it_fails(
+    driver: Driver, submits: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    submits("echo '26/01/01 12:00:00 INFO SparkContext: hello'; exit 0")
+    consume()
+    assert "hello" not in capsys.readouterr().out
+    submits("echo '26/01/01 12:00:00 INFO SparkContext: hello'; exit 1")
+    with pytest.raises(AirflowException):
+        consume()
+    assert "Spark: 26/01/01 12:00:00 INFO SparkContext: hello" in capsys.readouterr().out
+
+
+def test_the_application_is_told_by_xcom_as_soon_as_it_tells_of_itself(
+    driver: Driver, submits: Callable[[str], None]
+) -> None:
+    told = {"application": "local-1", "ui": "http://here:4040", "host": "here", "pid": 1, "started": 5, "members": {}}
+    submits(f"echo 'kcr-application: {json.dumps(told)}'; echo 'kcr-application: broken'")
+    task = FakeTask(task_id="consume")
+    consume(task)
+    assert task.xcoms["kcr_application"] == told
+    assert task.xcoms["kcr_spark_ui"] == "http://here:4040"
+
+
+# -- what can't work ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"region": "nowhere"}, "nowhere"),
+        ({"group_id": "other"}, "has no group 'other'; it has: g"),
+        ({"indexes": [0, 2]}, "has 2 member"),
+        ({"indexes": "x"}, "names no members"),
+        ({"conf": {"spark.hadoop.fs.s3a.secret.key": "s"}}, "a secret would stand in the command line"),
+        ({"conf": {"spark.speculation": "true"}}, "spark.speculation"),
+        ({"kcr_conn_id": "nobody"}, "there is no Airflow connection 'nobody'"),
+        ({"conn_id": "nobody"}, "there is no Airflow connection 'nobody'"),
+    ],
+)
+def test_what_can_t_work_fails_at_once_and_is_not_tried_again(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AirflowFailException) as raised:
+        consume(**options)
+    assert message in str(raised.value)
+    assert not (tmp_path / "arguments").exists()
+
+
+def test_a_spark_home_that_leads_nowhere_fails_at_once(
+    driver: Driver, submits: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/nowhere")
+    with pytest.raises(AirflowFailException, match="SPARK_HOME is /nowhere"):
+        consume()
+
+
+@pytest.mark.parametrize("said", ["application", "application_args", "name", "java_class", "durable"])
+def test_what_the_operator_says_itself_can_t_be_said(said: str) -> None:
+    options: dict[str, Any] = {said: "x"}
+    with pytest.raises(ConfigurationError, match=f"says {said} itself"):
+        KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0, **options)
+
+
+@pytest.mark.parametrize(("given", "found"), [(2, (2,)), ([1, 0], (0, 1)), ("0,1", (0, 1)), ("[2, 1]", (1, 2))])
+def test_indexes_are_read_however_they_are_written(given: object, found: tuple[int, ...]) -> None:
+    assert indexes_of(given) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["", [], [0, 0], -1, "a", None, [None]])
+def test_indexes_that_name_nobody_are_refused(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="names no members"):
+        indexes_of(given)  # type: ignore[arg-type]
+
+
+# -- a kill ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_asks_the_region_for_a_cut_and_does_not_end_the_application(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path
+) -> None:
+    driver.up()
+    driver.process(driver.member(0), width=10)
+    submits('touch "$SUBMITTED/at-work"; while [ ! -e "$SUBMITTED/go-on" ]; do sleep 0.1; done')
+    operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0)
+
+    # As the task runner does: in the handler of the signal, while `execute` waits for a line.
+    def on_term(number: int, frame: object) -> None:
+        operator.on_kill()
+        (tmp_path / "go-on").touch()
+
+    before = signal.signal(signal.SIGALRM, on_term)
+    signal.setitimer(signal.ITIMER_REAL, 1.5)
+    try:
+        with pytest.raises(AirflowException, match="told to end while"):
+            operator.execute.__wrapped__(operator, task_context(TASK))  # type: ignore[attr-defined]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    request = driver.region.requests[Nonce("flights_consumers/run/consume/1/try 1")]
+    assert (request.purpose, request.requester.dag_id) == ("drain", "flights_consumers")
+
+
+def test_a_kill_before_anything_was_started_has_nothing_to_tell() -> None:
+    KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0).on_kill()
