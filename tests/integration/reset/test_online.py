@@ -1,0 +1,113 @@
+"""Resets of a region whose members stay in their group: real broker, real store, every kind of target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
+from airflow_kcr.protocol.region.events import ResetBegun
+from airflow_kcr.protocol.region.rows import RegionState, Requester
+from airflow_kcr.protocol.scopes import Scope, parse_scope
+from airflow_kcr.protocol.targets import (
+    ByDuration,
+    ShiftBy,
+    Target,
+    ToCheckpoint,
+    ToCurrent,
+    ToDatetime,
+    ToEarliest,
+    ToInitial,
+    ToLatest,
+    ToOffset,
+    ToRun,
+)
+from airflow_kcr.protocol.values import Nonce, Offset
+from tests.support.kafka import Kafka
+from tests.support.members import BRISK, Live, live
+
+WITHIN = timedelta(seconds=60)
+
+
+@contextmanager
+def region_of(one: Live) -> Iterator[Region]:
+    with Region(one.name, one.store, requester=Requester(who="pat")) as region:
+        yield region
+
+
+def applied(region: Region, plan: PlanView, *, forced: bool = False) -> ResetView:
+    region.apply_reset(plan, "to see", forced=forced)
+    return region.wait_for_reset(plan.plan, WITHIN)
+
+
+def resumed_at(one: Live, view: ResetView) -> dict[int, int | None]:
+    """Where each partition resumed, as the event of the reset's begin has it, and what owners answered later."""
+    epoch = view.attempts[-1].epoch
+    assert any(isinstance(e.body, ResetBegun) and e.body.epoch == epoch for e in one.events())
+    return {p.partition: entry.offset for p, entry in one.region().seek_maps[epoch].items()}
+
+
+def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
+    with live(kafka, database_url, tmp_path, members=2, partitions=4, spec=BRISK) as one, region_of(one) as region:
+        one.fill(200)
+        one.start(0, 1)
+        one.until(one.consumed, "the first records")
+        first = one.store.request_cut(one.name, Nonce("cut"), requester=Requester(dag_id="daily", run_id="monday"))
+        one.until(lambda: one.is_committed(first.nonce), "the first cut")
+        sequence = one.region().requests[first.nonce].sequence
+        assert sequence is not None
+        between = datetime.now(UTC)
+        one.fill(100)
+        one.until(one.consumed, "all records")
+        members = one.region().members
+
+        def reset(target: Target, *, scope: Scope | None = None) -> dict[int, int | None]:
+            plan = region.plan_reset(ResetRequest(target=target, scope=scope or Scope()))
+            view = applied(region, plan)
+            assert view.state == "done"
+            found = resumed_at(one, view)
+            assert found == {line.partition.partition: line.target for line in plan.lines}
+            one.until(one.consumed, f"all records again after {plan.target}")
+            return found
+
+        assert set(reset(ToRun(dag_id="daily", run_id="monday")).values()) == {200}
+        assert set(reset(ToCheckpoint(sequence=sequence)).values()) == {200}
+        assert set(reset(ToDatetime(instant=between)).values()) == {200}
+        assert set(reset(ShiftBy(by=-30)).values()) == {270}
+        assert set(reset(ToOffset(offset=Offset(150))).values()) == {150}
+        assert set(reset(ToLatest()).values()) == {300}
+        assert set(reset(ToCurrent()).values()) == {300}
+        assert set(reset(ByDuration(back=timedelta(hours=1))).values()) == {0}
+        assert reset(region.offsets_file(f"{one.topic},1,250\n{one.topic},3,20\n")) == {0: 300, 1: 250, 2: 300, 3: 20}
+        assert reset(ToEarliest(), scope=parse_scope([one.group], [f"{one.topic}:0"])) == {0: 0, 1: 300, 2: 300, 3: 300}
+        assert set(reset(ToInitial()).values()) == {0}
+
+        assert {m: r.incarnation for m, r in one.region().members.items()} == {
+            m: r.incarnation for m, r in members.items()
+        }, "nobody left its group"
+        one.cut()
+        account = one.account()
+        assert account.is_sound, account
+        last = region.resets()[-1]
+        assert (last.requester.who, last.counted and last.counted.replayed) == ("pat", 1_200)
+
+
+def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
+    spec = BRISK + "max_failures: 1\n"
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=spec) as one, region_of(one) as region:
+        one.fill(300)
+        one.start(0, 1, poison=((0, 120),))
+        one.until(lambda: one.region().state is RegionState.HALTED, "halted")
+        scope = parse_scope([], [one.topic])
+        skip = region.records_to_skip([f"{one.topic}:0:120"])
+        plan = region.plan_reset(ResetRequest(target=ToCurrent(), scope=scope, skip=skip))
+        view = applied(region, plan, forced=True)
+        assert (view.state, view.asked is not None and view.asked.forced) == ("done", True)
+        one.until(one.consumed, "everything but the record")
+        one.cut()
+        wanted = {(one.topic, n, o) for n in (0, 1) for o in range(300)} - {(one.topic, 0, 120)}
+        account = one.account(wanted)
+        assert account.is_sound, account
+        assert (one.topic, 0, 120) not in {(w.topic, w.partition, w.offset) for w in one.written()}

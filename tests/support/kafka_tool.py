@@ -1,0 +1,36 @@
+"""Kafka's own `kafka-consumer-groups`, as a user would run it."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+
+from airflow_kcr.embedded.jars import KAFKA_TOOLS, resolve
+from airflow_kcr.embedded.kafka import java_command
+
+TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+WITHIN = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the tool has said."""
+
+    out: str
+    err: str
+
+
+def consumer_groups(bootstrap_servers: str, *arguments: str) -> Said:
+    """Run `kafka-consumer-groups` with these arguments; one that fails is an AssertionError."""
+    ran = subprocess.run(
+        java_command(resolve(KAFKA_TOOLS), "-Xmx128m", TOOL, "--bootstrap-server", bootstrap_servers, *arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN,
+    )
+    # It tells of many errors with status 0.
+    assert ran.returncode == 0, ran.stderr
+    assert "Error:" not in ran.stdout + ran.stderr, ran.stdout + ran.stderr
+    return Said(ran.stdout, ran.stderr)
