@@ -93,7 +93,6 @@ def _configuration() -> dict[str, Any]:
             "poll_interval": _number(
                 "1.0", "Seconds between two looks at the store, for all tasks that wait in a triggerer."
             ),
-            "store_away": _number("30", "Seconds for which the store may be away while a task waits for a region."),
             "task_gone_drain": _number(
                 "30",
                 "Seconds that a Spark application may take to drain after its task has gone, before it just stops.",

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator
+from airflow.sdk.execution_time import xcom
+from airflow.sdk.types import TaskInstanceKey
+
+from airflow_kcr.hooks.links import RegionLink, SparkUiLink, region_path
+from tests.support.airflow_tasks import FakeTask, task_context
+
+KEY = TaskInstanceKey(dag_id="d", task_id="t", run_id="r", try_number=1, map_index=2)
+
+
+class OfRegion(BaseOperator):
+    def __init__(self, *, region: object, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(**kwargs)
+        self.region = region
+
+
+@pytest.mark.parametrize(
+    ("base_url", "path"),
+    [
+        ("http://localhost:8080", "/kcr/regions/flights"),
+        ("https://example.com/", "/kcr/regions/flights"),
+        ("https://example.com/team/airflow/", "/team/airflow/kcr/regions/flights"),
+    ],
+)
+def test_the_link_to_a_region_is_below_airflow_s_own_path(
+    monkeypatch: pytest.MonkeyPatch, base_url: str, path: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
+    assert region_path("flights") == path
+    assert RegionLink().get_link(OfRegion(task_id="t", region="flights"), ti_key=KEY) == path
+
+
+def test_a_link_can_not_lead_anywhere_else() -> None:
+    assert region_path("../../api?x#y").endswith("/kcr/regions/..%2F..%2Fapi%3Fx%23y")
+
+
+def test_an_operator_without_a_region_has_no_link() -> None:
+    assert RegionLink().get_link(OfRegion(task_id="t", region=None), ti_key=KEY) == ""
+    assert RegionLink().get_link(BaseOperator(task_id="t"), ti_key=KEY) == ""
+
+
+def test_the_link_to_a_region_is_there_as_soon_as_it_is_persisted() -> None:
+    task = FakeTask()
+    RegionLink().persist(task_context(task), "flights")
+    assert task.xcoms == {"_link_RegionLink": region_path("flights")}
+
+
+def test_the_link_to_spark_is_kept_where_airflow_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = FakeTask()
+    SparkUiLink().persist(task_context(task), "http://driver:4040")
+    assert task.xcoms == {"kcr_spark_ui": "http://driver:4040"}
+    asked: list[dict[str, object]] = []
+
+    def get_one(**keys: object) -> object:
+        asked.append(keys)
+        return task.xcoms.get(str(keys["key"]))
+
+    monkeypatch.setattr(xcom.XCom, "get_one", get_one)
+    assert SparkUiLink().get_link(BaseOperator(task_id="t"), ti_key=KEY) == "http://driver:4040"
+    assert asked == [{"key": "kcr_spark_ui", "task_id": "t", "dag_id": "d", "run_id": "r", "map_index": 2}]
+    task.xcoms.clear()
+    assert SparkUiLink().get_link(BaseOperator(task_id="t"), ti_key=KEY) == ""

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_kcr.operators.retire import KcrRetireOperator
+from tests.support.airflow_tasks import task_context
+from tests.support.driver import Driver
+from tests.support.live_region import SPEC, live_region
+
+
+@pytest.fixture
+def driver(store_connection: str) -> Iterator[Driver]:
+    with live_region(store_connection, SPEC + "retention: {keep: 1}\n") as driver:
+        yield driver
+
+
+def test_checkpoints_that_retention_gives_up_are_forgotten_once(driver: Driver) -> None:
+    driver.up()
+    for nonce in ("a", "b", "c"):
+        driver.cut(nonce)
+    made = KcrRetireOperator(task_id="retire", region="flights")
+    said = made.execute(task_context())
+    assert said["region"] == "flights"
+    assert isinstance(said["retired"], list)
+    assert len(said["retired"]) >= 1
+    assert made.execute(task_context()) == {"region": "flights", "retired": []}
+
+
+def test_an_unknown_region_is_not_retried(store_connection: str) -> None:
+    with pytest.raises(AirflowFailException):
+        KcrRetireOperator(task_id="retire", region="nowhere").execute(task_context())
