@@ -50,15 +50,30 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         self.application: Application | None = None
         """What the driver has said of itself."""
 
+        if self.is_cluster:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Have spark-submit end as soon as the cluster has the application; the region says what becomes of it."""
+        master = self._connection["master"]
+        if self._is_yarn:
+            self._conf = {**self._conf, "spark.yarn.submit.waitAppCompletion": "false"}
+        elif self._is_kubernetes:
+            self._track_driver_via_k8s_api = True
+        else:
+            raise ConfigurationError(
+                f"{master} runs no Python driver in the cluster; use YARN or Kubernetes, or deploy mode client"
+            )
+
     @property
     def is_cluster(self) -> bool:
         """Whether the driver runs in the cluster, and not beside this process."""
         return bool(self._connection["deploy_mode"] == CLUSTER)
 
     @property
-    def yarn_application(self) -> str:
-        """The id of an application that was handed to YARN; empty where there is none."""
-        return self._yarn_application_id or ""
+    def accepted(self) -> str:
+        """How the cluster calls an application that it has taken; empty where it did not say."""
+        return self._yarn_application_id or self._kubernetes_driver_pod or ""
 
     def _resolve_connection(self) -> dict[str, Any]:
         # The provider's takes YARN for a connection that is not there.

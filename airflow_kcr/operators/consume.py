@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,6 +26,8 @@ from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.session import CONNECTOR
 from airflow_kcr.spark.submit import Submission, is_secret, names_secret
 from airflow_kcr.spark.task import DRAIN_WITHIN, Task
+from airflow_kcr.triggers.payloads import Answer, MembersEnded
+from airflow_kcr.triggers.region import RegionTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -59,6 +62,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
 }
 """The options of the provider's hook, with the attributes in which its operator keeps them."""
 
+_OWN_VARIABLES: Final = re.compile(r"KCR_STORE_URL|KCR_KAFKA_")
+_FOR_EVER: Final = timedelta(days=3650)
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -74,6 +79,9 @@ class KcrConsumeOperator(SparkSubmitOperator):
     The task succeeds when the region has stopped. The application runs in a session of its own: where the task is
     killed, cleared or lost, it drains within a bound and ends itself, and the next try takes its members over. A try
     that finds nobody to take over from starts at the newest checkpoint, as every member does.
+
+    In a cluster's deploy mode the task only hands the application over, and gives its slot up until the members have
+    ended. What the driver needs to know, `KCR_STORE_URL` above all, is in the cluster's own secrets then.
 
     Args:
         region: the region's name (templated).
@@ -151,7 +159,9 @@ class KcrConsumeOperator(SparkSubmitOperator):
             RegionLink().persist(context, self.region)
             with self.hook.region(self.region, contexts.requester(context)) as region:
                 spec = region.spec()
+                known = {str(one.member): one.incarnation for _, rows in region.show().groups for one in rows}
             indexes = self._require_indexes(spec)
+            before = tuple(known.get(f"{self.group_id}[{index}]", 0) for index in indexes)
             environment = self.hook.environment(spec)
             task = Task.of_this_process(self._nonce(context), _drain_within())
             submission = self._submission(indexes, takeover=context["ti"].try_number > 1)
@@ -164,7 +174,33 @@ class KcrConsumeOperator(SparkSubmitOperator):
                 requester=contexts.requester(context, "the task was killed"),
             )
             submit.run(self.application)
-            self._require_end(context, indexes)
+            if not submit.is_cluster:
+                self._require_end(context, indexes)
+                return
+        context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
+        self.log.info("the cluster has taken the application %s", submit.accepted)
+        self.defer(
+            trigger=RegionTrigger.waiting(
+                kcr_conn_id=self.kcr_conn_id,
+                region=self.region,
+                waiting_for=MembersEnded(group=self.group_id, indexes=indexes, before=before),
+                deadline=self.execution_timeout or _FOR_EVER,
+            ),
+            method_name="resume",
+        )
+
+    def resume(self, context: Context, event: Mapping[str, object]) -> None:
+        """Go on after the trigger: the application in the cluster has ended.
+
+        Args:
+            context: the task's.
+            event: `payloads.Answer` as JSON.
+
+        Raises:
+            AirflowException: it has ended while the region goes on.
+        """
+        with translated():
+            Answer.from_json(event).require_reached()
 
     def on_kill(self) -> None:
         """Have the application drain and end; it has not happened yet when this returns."""
@@ -199,6 +235,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         for name, value in sorted((self.read_options or {}).items()):
             arguments += ["--read-option", f"{name}={value}"]
         _refuse_secrets_of_environment(self.env_vars or {})
+        _refuse_addresses(self.conf or {})
         return Submission(
             application=str(Path(airflow_kcr.__file__).with_name("__main__.py")),
             arguments=tuple(arguments),
@@ -299,6 +336,16 @@ def _listed(text: str | None) -> tuple[str, ...]:
 
 def _drain_within() -> timedelta:
     return timedelta(seconds=conf.getfloat("kcr", "task_gone_drain", fallback=DRAIN_WITHIN.total_seconds()))
+
+
+def _refuse_addresses(given: Mapping[str, object]) -> None:
+    """Refuse settings of Spark that hand the store's address, or Kafka's settings, to a driver in the cluster."""
+    seen = sorted(str(name) for name in given if _OWN_VARIABLES.search(str(name)))
+    if seen:
+        raise ConfigurationError(
+            f"conf holds {', '.join(seen)}: whoever sees Spark's page or the command line would see it too; give it to "
+            "the driver by the cluster's own secrets"
+        )
 
 
 def _refuse_secrets_of_environment(given: Mapping[str, object]) -> None:

@@ -12,14 +12,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.api import checkpoint_goals, goals, partitions
+from airflow_kcr.api import checkpoint_goals, goals, member_goals, partitions
 from airflow_kcr.api.opening import connect
 from airflow_kcr.api.validation import validate
 from airflow_kcr.api.waiting import AWAY, Progress, missing, settled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.instants import parse_instant
-from airflow_kcr.protocol.values import GroupId, Nonce, RegionName, Sequence
+from airflow_kcr.protocol.values import GroupId, MemberId, Nonce, RegionName, Sequence
 from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.triggers.payloads import (
     Answer,
@@ -27,6 +27,7 @@ from airflow_kcr.triggers.payloads import (
     CheckpointExists,
     CutPublished,
     LagBelow,
+    MembersEnded,
     MembershipHealthy,
     Reaching,
     RegionReaches,
@@ -69,6 +70,9 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
             return _STATES[state]
         case ResetDone(nonce=nonce):
             return goals.reset_done(Nonce(nonce))
+        case MembersEnded(group=group, indexes=indexes, before=before):
+            members = (MemberId(GroupId(group), index) for index in indexes)
+            return member_goals.ended(dict(zip(members, before, strict=True)))
         case MembershipHealthy() | LagBelow():
             return None
 

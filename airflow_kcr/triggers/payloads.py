@@ -13,7 +13,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from airflow_kcr.errors import ConfigurationError, RefusedError, StoreUnavailable, TimedOut
 
-Json: TypeAlias = str | int | list[str] | None
+Json: TypeAlias = str | int | list[str] | list[int] | None
 """What the fields of a payload become."""
 
 
@@ -98,6 +98,22 @@ class ResetDone(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MembersEnded(_Payload):
+    """The application that hosts these members has ended with its region."""
+
+    kind: ClassVar[str] = "members_ended"
+
+    group: str
+    indexes: tuple[int, ...]
+    before: tuple[int, ...]
+    """The incarnation that each of them had before the application was started."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "indexes", tuple(self.indexes))
+        object.__setattr__(self, "before", tuple(self.before))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipHealthy(_Payload):
     """Every check of the region's groups is all right, as `kcr group validate` makes them."""
 
@@ -127,7 +143,14 @@ class LagBelow(_Payload):
 
 
 WaitingFor: TypeAlias = (
-    CutPublished | CheckpointCommitted | CheckpointExists | RegionReaches | ResetDone | MembershipHealthy | LagBelow
+    CutPublished
+    | CheckpointCommitted
+    | CheckpointExists
+    | RegionReaches
+    | ResetDone
+    | MembersEnded
+    | MembershipHealthy
+    | LagBelow
 )
 
 _KINDS: Final[Mapping[str, Callable[..., WaitingFor]]] = {
@@ -138,6 +161,7 @@ _KINDS: Final[Mapping[str, Callable[..., WaitingFor]]] = {
         CheckpointExists,
         RegionReaches,
         ResetDone,
+        MembersEnded,
         MembershipHealthy,
         LagBelow,
     )

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tests.support.kafka import Kafka
 
 SPEC = """\
-batch: {target: 500ms, min_records: 50, max_records: 200, timeout: 20s}
-timeouts: {lease: 6s, renew: 1s, session: 30s, relaunch: 20s, reset: 60s, drain: 30s, commit: 10s, close: 6s}
+batch: {target: 500ms, min_records: 50, max_records: 200, timeout: 60s}
+timeouts: {lease: 6s, renew: 1s, session: 60s, relaunch: 45s, reset: 100s, drain: 90s, commit: 10s, close: 6s}
 """
 PIPELINE = "tests.support.consume_pipeline:process"
 RECORDS = 750

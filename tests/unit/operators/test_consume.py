@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
 from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
@@ -245,6 +246,72 @@ def test_indexes_are_read_however_they_are_written(given: object, found: tuple[i
 def test_indexes_that_name_nobody_are_refused(given: object) -> None:
     with pytest.raises(ConfigurationError, match="names no members"):
         indexes_of(given)  # type: ignore[arg-type]
+
+
+# -- in a cluster ------------------------------------------------------------------------------------------------------
+
+
+def deferred(**options: Any) -> tuple[TaskDeferred, FakeTask]:  # noqa: ANN401
+    task = FakeTask(task_id="consume")
+    with pytest.raises(TaskDeferred) as raised:
+        consume(task, deploy_mode="cluster", **options)
+    return raised.value, task
+
+
+@pytest.fixture
+def yarn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+
+
+def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_slot(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path, yarn: None
+) -> None:
+    submits("echo 'INFO Client: Submitted application application_17_0042'")
+    driver.up()
+    raised, task = deferred(indexes=[0, 1])
+    given = arguments(tmp_path)
+    assert given[given.index("--deploy-mode") + 1] == "cluster"
+    assert "spark.yarn.submit.waitAppCompletion=false" in given
+    assert not any("KCR_" in argument or "postgresql" in argument for argument in given)
+    assert task.xcoms["kcr_application"] == {"application": "application_17_0042"}
+    assert isinstance(raised.trigger, RegionTrigger)
+    assert raised.trigger.waiting_for == {
+        "kind": "members_ended",
+        "group": "g",
+        "indexes": [0, 1],
+        "before": [1, 1],
+    }
+    assert raised.method_name == "resume"
+
+
+@pytest.mark.parametrize(("status", "error"), [("timed_out", AirflowException), ("refused", AirflowFailException)])
+def test_what_the_trigger_says_is_how_the_task_ends(status: str, error: type[AirflowException]) -> None:
+    operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0)
+    operator.resume(task_context(TASK), {"status": "reached"})
+    with pytest.raises(error, match="gone"):
+        operator.resume(task_context(TASK), {"status": status, "detail": "gone"})
+
+
+def test_a_cluster_that_refuses_the_application_fails_the_task(
+    driver: Driver, submits: Callable[[str], None], yarn: None
+) -> None:
+    submits("echo 'Exception in thread main: queue is full'; exit 1")
+    with pytest.raises(AirflowException, match="ended with status 1"):
+        consume(deploy_mode="cluster")
+
+
+def test_a_standalone_cluster_runs_no_python_driver(
+    driver: Driver, submits: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "spark", "host": "spark://master:7077"}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    with pytest.raises(AirflowFailException, match="spark://master:7077 runs no Python driver in the cluster"):
+        consume(deploy_mode="cluster")
+
+
+def test_the_store_s_address_is_no_setting_of_spark(driver: Driver, submits: Callable[[str], None], yarn: None) -> None:
+    with pytest.raises(AirflowFailException, match="by the cluster's own secrets"):
+        consume(deploy_mode="cluster", conf={"spark.yarn.appMasterEnv.KCR_STORE_URL": "postgresql://store/kcr"})
 
 
 # -- a kill ------------------------------------------------------------------------------------------------------------

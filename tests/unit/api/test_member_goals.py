@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.api import member_goals
+from airflow_kcr.api.goals import Goal
+from airflow_kcr.errors import TimedOut
+from tests.support.driver import Driver
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver(partitions=2, members=2)
+
+
+@pytest.fixture
+def goal(driver: Driver) -> Goal:
+    """The application of both members, started before any of them ever lived."""
+    return member_goals.ended(dict.fromkeys(driver.all_members(), 0))
+
+
+def reached(driver: Driver, goal: Goal) -> bool:
+    return goal.is_reached(*driver.store.read(driver.name))
+
+
+def missing(driver: Driver, goal: Goal) -> list[str]:
+    return list(goal.missing(*driver.store.read(driver.name)))
+
+
+def test_members_that_have_not_come_yet_are_waited_for_even_in_a_stopped_region(driver: Driver, goal: Goal) -> None:
+    assert not reached(driver, goal)
+    assert missing(driver, goal) == ["g[0] has not come yet", "g[1] has not come yet"]
+
+
+def test_members_that_live_are_waited_for(driver: Driver, goal: Goal) -> None:
+    driver.up()
+    assert not reached(driver, goal)
+    assert missing(driver, goal) == ["g[0] consumes", "g[1] consumes"]
+
+
+def test_a_region_that_has_stopped_ends_its_applications(driver: Driver, goal: Goal) -> None:
+    driver.up()
+    driver.store.kill(driver.name)
+    assert reached(driver, goal)
+
+
+def test_members_that_lost_their_lease_a_moment_ago_may_come_back(driver: Driver, goal: Goal) -> None:
+    driver.up()
+    driver.clock.advance(driver.region.rules.timeouts.lease.total_seconds() + 1)
+    assert not reached(driver, goal)
+
+
+def test_members_that_stay_away_while_the_region_goes_on_need_another_application(driver: Driver, goal: Goal) -> None:
+    driver.up()
+    driver.clock.advance(driver.region.rules.timeouts.lease.total_seconds() + 61)
+    with pytest.raises(TimedOut, match=r"g\[0\], g\[1\] .*had no lease for 60 s: the application has ended"):
+        reached(driver, goal)
+
+
+def test_an_earlier_application_s_members_don_t_count(driver: Driver) -> None:
+    driver.up()
+    driver.clock.advance(3600)
+    assert not reached(driver, member_goals.ended(dict.fromkeys(driver.all_members(), 1)))
