@@ -1,0 +1,261 @@
+"""The three standard DAGs of a region, made from its spec: its consumers, its cuts, its resets.
+
+::
+
+    consumers   apply ─► consume, one mapped task for each application; they run until the region stops
+    cut         validate ─► drain ─► commit, once for each data interval, then whatever builds on the checkpoint
+    reset       choose ─► plan ─► approve ─► apply, started by a person
+
+The cut DAG has a run for every bound of the region: its data intervals end where the region's schedule says, also after
+an outage, and one at a time. What would let the two disagree is refused when the file is parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.operators.apply import KcrApplyRegionOperator
+from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
+from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
+from airflow_kcr.operators.choose_checkpoint import KcrChooseCheckpointOperator
+from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
+from airflow_kcr.operators.consume import KcrConsumeOperator
+from airflow_kcr.operators.drain import KcrDrainOperator
+from airflow_kcr.operators.plan_reset import KcrPlanResetOperator
+from airflow_kcr.operators.validate import KcrValidateGroupOperator
+from airflow_kcr.protocol.rules import Schedule
+from airflow_kcr.schedules import CronSchedule, Every
+from airflow_kcr.spec import RegionSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+COMPARED: Final = 50
+"""So many instants of two schedules that are written differently are compared."""
+
+Timetable: TypeAlias = CronDataIntervalTimetable | DeltaDataIntervalTimetable
+
+
+class Application(NamedTuple):
+    """A Spark application, and the members of one group that it hosts."""
+
+    group_id: str
+    indexes: tuple[int, ...]
+
+
+class RegionDags(NamedTuple):
+    """The DAGs of a region; assign them to names of the DAG file, one by one."""
+
+    consumers: DAG
+    cut: DAG
+    reset: DAG
+
+    @property
+    def committed(self) -> KcrCommitCheckpointOperator:
+        """The last task of the cut: what builds on a checkpoint comes after it, and takes the checkpoint from it."""
+        task = self.cut.get_task("commit")
+        if not isinstance(task, KcrCommitCheckpointOperator):
+            raise TypeError(f"the task `commit` of {self.cut.dag_id} was replaced by a {type(task).__name__}")
+        return task
+
+
+def region_dags(
+    spec: RegionSpec,
+    *,
+    start_date: datetime,
+    schedule: str | timedelta | Timetable | None = None,
+    applications: Sequence[Application] | None = None,
+    kcr_conn_id: str = "kcr_default",
+    consume: Mapping[str, object] | None = None,
+    default_args: Mapping[str, object] | None = None,
+) -> RegionDags:
+    """Return the three standard DAGs of a region: `REGION_consumers`, `REGION_cut` and `REGION_reset`.
+
+    Args:
+        spec: of the region; the consumers' first task applies it.
+        start_date: from when on there are cuts, with zone. The first data interval begins at the first scheduled
+            instant at or after it.
+        schedule: of the cut DAG, where somebody wants to see it in the DAG file: a cron expression (on the clock of
+            `cut.timezone`), a time between two cuts, or one of the timetables that make data intervals. Absent: that of
+            the spec. A region without a schedule of its own is cut by the DAG alone.
+        applications: which members share a Spark application; absent: each has its own.
+        kcr_conn_id: the connection to the region store.
+        consume: further arguments of `KcrConsumeOperator`, such as `conn_id`, `conf` and `jars`.
+        default_args: of all three DAGs.
+
+    Raises:
+        ConfigurationError: the DAG's schedule contradicts the region's, `start_date` has no zone, or a member is in no
+            application or in two; the message names the field.
+    """
+    if start_date.utcoffset() is None:
+        raise ConfigurationError(f"start_date is {start_date.isoformat()}, which has no time zone; give it one")
+    instants = _instants(spec, schedule, start_date)
+    hosted = _checked(spec, applications)
+    args = dict(default_args or {})
+    tags = ["kcr", spec.region]
+    name = spec.region
+    with DAG(
+        f"{name}_consumers",
+        description=f"The consumers of the region {name}: they run until it stops",
+        schedule="@once",
+        start_date=start_date,
+        max_active_runs=1,
+        # Each application holds its task as long as it runs.
+        max_active_tasks=max(16, len(hosted) + 1),
+        default_args=args,
+        tags=tags,
+    ) as consumers:
+        apply = KcrApplyRegionOperator(task_id="apply", spec=spec, kcr_conn_id=kcr_conn_id)
+        apply >> _consume(name, hosted, {"kcr_conn_id": kcr_conn_id, **(consume or {})})
+    with DAG(
+        f"{name}_cut",
+        description=f"One checkpoint of the region {name} for each data interval",
+        schedule=_timetable(instants),
+        start_date=_aligned(instants, start_date),
+        # One run for every bound, also after an outage; never two at once, and never depends_on_past: clearing a
+        # failed run would then wait for itself.
+        catchup=True,
+        max_active_runs=1,
+        default_args=args,
+        tags=tags,
+    ) as cut:
+        (
+            KcrValidateGroupOperator(task_id="validate", region=name, kcr_conn_id=kcr_conn_id)
+            >> KcrDrainOperator(task_id="drain", region=name, kcr_conn_id=kcr_conn_id)
+            >> KcrCommitCheckpointOperator(task_id="commit", region=name, kcr_conn_id=kcr_conn_id)
+        )
+    with DAG(
+        f"{name}_reset",
+        description=f"Resets the region {name} to an earlier checkpoint, after a person has seen the plan",
+        schedule=None,
+        start_date=start_date,
+        max_active_runs=1,
+        default_args=args,
+        tags=tags,
+    ) as reset:
+        (
+            KcrChooseCheckpointOperator(task_id="choose", region=name, kcr_conn_id=kcr_conn_id)
+            >> KcrPlanResetOperator(task_id="plan", region=name, kcr_conn_id=kcr_conn_id)
+            >> KcrApproveResetOperator(task_id="approve", region=name, kcr_conn_id=kcr_conn_id)
+            >> KcrApplyResetOperator(task_id="apply", region=name, kcr_conn_id=kcr_conn_id)
+        )
+    return RegionDags(consumers, cut, reset)
+
+
+def one_each(spec: RegionSpec) -> tuple[Application, ...]:
+    """Return an application for each member of a region."""
+    return tuple(Application(group.group_id, (index,)) for group in spec.groups for index in range(group.members))
+
+
+def all_together(spec: RegionSpec) -> tuple[Application, ...]:
+    """Return an application for each group of a region, with all of its members: fewer processes, less memory."""
+    return tuple(Application(group.group_id, tuple(range(group.members))) for group in spec.groups)
+
+
+def _consume(region: str, hosted: Sequence[Application], arguments: Mapping[str, object]) -> MappedOperator:
+    """One task for each application."""
+    return KcrConsumeOperator.partial(
+        task_id="consume",
+        region=region,
+        map_index_template="{{ task.group_id }} {{ task.indexes | join(',') }}",
+        **{"retries": 3, "retry_delay": timedelta(seconds=10), **arguments},
+    ).expand_kwargs([{"group_id": one.group_id, "indexes": list(one.indexes)} for one in hosted])
+
+
+def _checked(spec: RegionSpec, applications: Sequence[Application] | None) -> tuple[Application, ...]:
+    if applications is None:
+        return one_each(spec)
+    wanted = {(group.group_id, index) for group in spec.groups for index in range(group.members)}
+    given = [(one.group_id, index) for one in applications for index in one.indexes]
+    for member in given:
+        if member not in wanted:
+            raise ConfigurationError(f"applications: region {spec.region} has no member {_name(*member)}")
+        if given.count(member) > 1:
+            raise ConfigurationError(f"applications: {_name(*member)} is in two applications; a member runs once")
+    missing = sorted(wanted - set(given))
+    if missing:
+        names = ", ".join(_name(*member) for member in missing)
+        raise ConfigurationError(f"applications: no application has {names}; without all members no cut completes")
+    return tuple(applications)
+
+
+def _name(group: str, index: int) -> str:
+    return f"{group}[{index}]"
+
+
+def _instants(
+    spec: RegionSpec, schedule: str | timedelta | Timetable | None, start_date: datetime
+) -> Every | CronSchedule | None:
+    """The bounds of the cut DAG: those of the region, which the DAG's own schedule may repeat but not contradict."""
+    cut = spec.cut
+    own = Every(cut.every) if cut.every is not None else None
+    own_or_cron = CronSchedule(cut.cron, cut.timezone) if cut.cron is not None else own
+    if schedule is None:
+        return own_or_cron
+    given = _read(schedule, cut.timezone, start_date)
+    if own_or_cron is None or given == own_or_cron:
+        return given
+    field = "cut.every" if cut.every is not None else "cut.cron"
+    for dags, regions in zip(_first(given, start_date), _first(own_or_cron, start_date), strict=True):
+        if dags != regions:
+            raise ConfigurationError(
+                f"schedule: {_told(given)} contradicts {field} of region {spec.region}, {_told(own_or_cron)}: from "
+                f"{start_date.isoformat()} on the DAG's data intervals end at {dags.isoformat()} where the region is "
+                f"cut at {regions.isoformat()}; leave the schedule out, or make them the same (a time between two cuts "
+                "counts from start_date)"
+            )
+    return given
+
+
+def _read(schedule: str | timedelta | Timetable, timezone: str, start_date: datetime) -> Every | CronSchedule:
+    match schedule:
+        case str():
+            return CronSchedule(schedule, timezone)
+        case timedelta():
+            return Every(schedule, start_date)
+        case CronDataIntervalTimetable():
+            return CronSchedule(schedule.expression, str(getattr(schedule.timezone, "name", schedule.timezone)))
+        case DeltaDataIntervalTimetable() if isinstance(schedule.delta, timedelta):
+            return Every(schedule.delta, start_date)
+        case _:
+            raise ConfigurationError(
+                f"schedule: a {type(schedule).__name__} makes no data intervals that can be compared with the bounds "
+                "of a region; use CronDataIntervalTimetable or DeltaDataIntervalTimetable (with a timedelta)"
+            )
+
+
+def _first(schedule: Schedule, start: datetime) -> list[datetime]:
+    found = [schedule.after(start)]
+    while len(found) < COMPARED:
+        found.append(schedule.after(found[-1]))
+    return found
+
+
+def _told(schedule: Every | CronSchedule) -> str:
+    match schedule:
+        case Every(interval):
+            return f"every {interval}"
+        case CronSchedule(expression, timezone):
+            return f"{expression!r} in {timezone}"
+
+
+def _timetable(instants: Every | CronSchedule | None) -> Timetable | None:
+    match instants:
+        case None:
+            return None
+        case Every(interval):
+            return DeltaDataIntervalTimetable(interval)
+        case CronSchedule(expression, timezone):
+            return CronDataIntervalTimetable(expression, timezone=timezone)
+
+
+def _aligned(instants: Every | CronSchedule | None, start_date: datetime) -> datetime:
+    """The first scheduled instant at or after the start date; with catch-up, Airflow counts a delta from there."""
+    if instants is None or instants.at_or_before(start_date) == start_date:
+        return start_date
+    return instants.after(start_date)

@@ -1,0 +1,62 @@
+"""One checkpoint of the flights for each data interval, a report of each, and what runs once a checkpoint is there.
+
+The region cuts itself at every bound, and a run finds the cut of its interval: nothing stands still while a scheduler
+is late. `catchup=True` gives every interval its run, and `max_active_runs=1` gives them their order.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, DeltaDataIntervalTimetable, PartitionedAssetTimetable, get_current_context, task
+
+from airflow_kcr.embedded.flights.spec import airflow_spec, live_since
+from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.checkpoints import checkpoint_of
+from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
+from airflow_kcr.operators.drain import KcrDrainOperator
+from airflow_kcr.operators.validate import KcrValidateGroupOperator
+
+REGION = "flights"
+EVERY = airflow_spec().cut.every
+
+
+@task
+def report(checkpoint: dict[str, object]) -> dict[str, object]:
+    """Say how many flights are in the checkpoint of this run, and how many came since the one before it."""
+    with KcrHook().region(REGION) as region:
+        offsets = region.checkpoint(int(str(checkpoint["sequence"]))).offsets
+    flights = sum(offsets.values())
+    return {"sequence": checkpoint["sequence"], "bound": checkpoint["bound"], "flights": flights}
+
+
+@task
+def build() -> dict[str, object]:
+    """Build something on one checkpoint: the one that the event, which started this run, tells of."""
+    checkpoint = checkpoint_of(get_current_context())
+    return {"lineage": checkpoint.lineage, "sequence": checkpoint.sequence, "bound": checkpoint.bound}
+
+
+with DAG(
+    "flights_cut",
+    description="One checkpoint of the flights for each data interval",
+    schedule=DeltaDataIntervalTimetable(EVERY),
+    start_date=live_since(),
+    catchup=True,
+    max_active_runs=1,
+    tags=["kcr", "flights"],
+):
+    validate = KcrValidateGroupOperator(task_id="validate", region=REGION)
+    drain = KcrDrainOperator(task_id="drain", region=REGION)
+    commit = KcrCommitCheckpointOperator(task_id="commit", region=REGION)
+    validate >> drain >> commit
+    report(commit.output)
+
+with DAG(
+    "flights_build",
+    description="Runs once for each checkpoint of the flights, in their order",
+    schedule=PartitionedAssetTimetable(assets=region_asset(REGION)),
+    start_date=live_since(),
+    max_active_runs=1,
+    tags=["kcr", "flights"],
+):
+    build()

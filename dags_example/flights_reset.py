@@ -1,0 +1,31 @@
+"""Goes back to an earlier checkpoint of the flights, while the consumers stay: somebody chooses, looks, and approves.
+
+Trigger it, then answer it under "Required Actions": which checkpoint, then the plan with what would be processed again.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG
+
+from airflow_kcr.embedded.flights.spec import live_since
+from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
+from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
+from airflow_kcr.operators.choose_checkpoint import KcrChooseCheckpointOperator
+from airflow_kcr.operators.plan_reset import KcrPlanResetOperator
+
+REGION = "flights"
+
+with DAG(
+    "flights_reset",
+    description="Resets the flights to an earlier checkpoint, after a person has seen the plan",
+    schedule=None,
+    start_date=live_since(),
+    max_active_runs=1,
+    tags=["kcr", "flights"],
+):
+    (
+        KcrChooseCheckpointOperator(task_id="choose", region=REGION)
+        >> KcrPlanResetOperator(task_id="plan", region=REGION)
+        >> KcrApproveResetOperator(task_id="approve", region=REGION)
+        >> KcrApplyResetOperator(task_id="apply", region=REGION)
+    )

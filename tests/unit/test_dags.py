@@ -1,0 +1,139 @@
+"""The standard DAGs of a region, as they are built; nothing runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+
+from airflow_kcr.dags import Application, all_together, one_each, region_dags
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.spec import RegionSpec, parse
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def spec(cut: str = "{every: 5m}", members: int = 2) -> RegionSpec:
+    return parse(f"""
+region: tills
+kafka: {{bootstrap.servers: 'broker.example:9092'}}
+groups:
+  - {{group_id: tills-etl, topics: [sales], members: {members}, pipeline: 'jobs.tills:process'}}
+cut: {cut}
+""")
+
+
+def test_a_region_has_three_dags() -> None:
+    dags = region_dags(spec(), start_date=START)
+    assert [dag.dag_id for dag in dags] == ["tills_consumers", "tills_cut", "tills_reset"]
+    assert list(dags.consumers.task_dict) == ["apply", "consume"]
+    assert list(dags.cut.task_dict) == ["validate", "drain", "commit"]
+    assert list(dags.reset.task_dict) == ["choose", "plan", "approve", "apply"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_the_tasks_of_each_come_one_after_the_other(number: int) -> None:
+    dag = region_dags(spec(), start_date=START)[number]
+    for one, following in pairwise(dag.task_dict):
+        assert dag.task_dict[one].downstream_task_ids == {following}
+
+
+def test_every_interval_is_cut_and_one_run_at_a_time() -> None:
+    cut = region_dags(spec(), start_date=START).cut
+    assert (cut.catchup, cut.max_active_runs) == (True, 1)
+    assert not any(task.depends_on_past or task.wait_for_downstream for task in cut.tasks)
+
+
+def test_a_region_that_is_cut_every_so_often_has_intervals_of_that_length_which_begin_at_a_bound() -> None:
+    cut = region_dags(spec(), start_date=START + timedelta(seconds=30)).cut
+    assert isinstance(cut.timetable, DeltaDataIntervalTimetable)
+    assert cut.timetable.delta == timedelta(minutes=5)
+    assert cut.start_date == START + timedelta(minutes=5)
+
+
+def test_a_region_that_is_cut_by_cron_has_its_intervals_on_the_same_clock() -> None:
+    cut = region_dags(spec("{cron: '30 6 * * *', timezone: Europe/Berlin}"), start_date=START).cut
+    assert isinstance(cut.timetable, CronDataIntervalTimetable)
+    assert cut.timetable.expression == "30 6 * * *"
+    assert str(getattr(cut.timetable.timezone, "name", cut.timetable.timezone)) == "Europe/Berlin"
+
+
+def test_a_region_without_a_schedule_is_cut_by_hand() -> None:
+    assert region_dags(spec("{}"), start_date=START).cut.timetable.can_be_scheduled is False
+
+
+def test_or_by_the_dag_alone() -> None:
+    cut = region_dags(spec("{}"), start_date=START, schedule="0 * * * *").cut
+    assert isinstance(cut.timetable, CronDataIntervalTimetable)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        timedelta(minutes=5),
+        "*/5 * * * *",
+        DeltaDataIntervalTimetable(timedelta(minutes=5)),
+        CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
+    ],
+)
+def test_a_schedule_that_says_the_same_is_taken(
+    schedule: str | timedelta | DeltaDataIntervalTimetable | CronDataIntervalTimetable,
+) -> None:
+    assert region_dags(spec(), start_date=START, schedule=schedule).cut.start_date == START
+
+
+@pytest.mark.parametrize(
+    ("cut", "schedule", "field"),
+    [
+        pytest.param("{every: 5m}", timedelta(minutes=10), "cut.every", id="another length"),
+        pytest.param("{every: 5m}", "0 * * * *", "cut.every", id="another kind"),
+        pytest.param("{cron: '0 6 * * *'}", "30 6 * * *", "cut.cron", id="another phase"),
+        pytest.param(
+            "{cron: '0 6 * * *', timezone: Europe/Berlin}",
+            CronDataIntervalTimetable("0 6 * * *", timezone="UTC"),
+            "cut.cron",
+            id="another zone",
+        ),
+    ],
+)
+def test_a_schedule_that_says_something_else_names_the_field(
+    cut: str, schedule: str | timedelta | CronDataIntervalTimetable, field: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"schedule: .* contradicts {field} of region tills"):
+        region_dags(spec(cut), start_date=START, schedule=schedule)
+
+
+def test_a_time_between_two_cuts_counts_from_the_start_date() -> None:
+    with pytest.raises(ConfigurationError, match="counts from start_date"):
+        region_dags(spec(), start_date=START + timedelta(seconds=7), schedule=timedelta(minutes=5))
+
+
+def test_a_start_date_has_a_zone() -> None:
+    with pytest.raises(ConfigurationError, match="start_date is 2026-03-01T12:00:00, which has no time zone"):
+        region_dags(spec(), start_date=START.replace(tzinfo=None))
+
+
+def test_each_member_has_an_application_unless_somebody_says_otherwise() -> None:
+    assert one_each(spec()) == (Application("tills-etl", (0,)), Application("tills-etl", (1,)))
+    assert all_together(spec(members=3)) == (Application("tills-etl", (0, 1, 2)),)
+
+
+@pytest.mark.parametrize(
+    ("applications", "message"),
+    [
+        ([Application("tills-etl", (0,))], r"no application has tills-etl\[1\]"),
+        ([Application("tills-etl", (0, 1)), Application("tills-etl", (1,))], r"tills-etl\[1\] is in two applications"),
+        ([Application("tills-etl", (0, 1, 2))], r"has no member tills-etl\[2\]"),
+        ([Application("others", (0, 1))], r"has no member others\[0\]"),
+    ],
+)
+def test_every_member_is_in_one_application(applications: list[Application], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        region_dags(spec(), start_date=START, applications=applications)
+
+
+def test_the_cut_can_be_built_upon() -> None:
+    dags = region_dags(spec(), start_date=START)
+    assert dags.committed is dags.cut.get_task("commit")
