@@ -255,12 +255,12 @@ class MemberStore(Protocol):
         """Store where a bound falls in some partitions."""
         ...
 
-    def contribute(self, name: RegionName, part: Part) -> Region:
+    def contribute(self, name: RegionName, part: Part) -> MemberView:
         """Store a member's part of the draining cut."""
         ...
 
-    def publish(self, name: RegionName, sequence: Sequence, member: MemberId | None = None) -> Region:
-        """Say that the sinks show what belongs to a complete cut."""
+    def published_by(self, name: RegionName, sequence: Sequence, member: MemberId) -> MemberView:
+        """Say that the member's sinks show what belongs to a complete cut."""
         ...
 
     def echo(

@@ -33,7 +33,7 @@ from airflow_kcr.protocol.values import GroupId, GroupPartition
 IDLE: Final = 0.05
 """Seconds between two polls when nothing is awaited: 0.5 % of a core, and how late a rebalance is heard of at most."""
 
-AWAITING: Final = 0.005
+AWAITING: Final = 0.001
 """Seconds that one poll waits for what is awaited: how late a command is seen meanwhile."""
 
 EAGER_FOR: Final = 2.0

@@ -244,8 +244,7 @@ class Asking:
         part = effect.part
 
         def ask() -> events.Event:
-            self._store.contribute(self._who.region, part)
-            return events.Contributed(sequence=part.sequence)
+            return events.Contributed(sequence=part.sequence, view=self._store.contribute(self._who.region, part))
 
         self._requests.call(ask, lambda error: events.ContributionRefused(sequence=part.sequence, why=error.message))
 
@@ -253,8 +252,8 @@ class Asking:
         """Say that the sinks show a cut."""
 
         def ask() -> events.Event:
-            self._store.publish(self._who.region, sequence, self._who.member)
-            return events.Published(sequence=sequence)
+            view = self._store.published_by(self._who.region, sequence, self._who.member)
+            return events.Published(sequence=sequence, view=view)
 
         self._requests.call(ask, lambda _: events.Published(sequence=sequence))
 

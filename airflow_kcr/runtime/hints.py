@@ -62,4 +62,4 @@ class Hints:
             if newest > known:
                 known = newest
                 for host in self._hosts:
-                    host.tell(events.Changed())
+                    host.tell(events.Changed(counter=newest))

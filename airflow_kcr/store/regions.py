@@ -186,8 +186,7 @@ class RegionStore:
         Raises:
             StaleIncarnation, LeaseExpired, RegionInState, ConfigurationError, OffsetOutsideLog: see `claims.claim`.
         """
-        region = self._decide(name, lambda region, now: claims.claim(region, now, proposal))
-        return self._seen(region, proposal.member)
+        return self._decide_for(proposal.member, name, lambda region, now: claims.claim(region, now, proposal))
 
     def answer(self, name: RegionName, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
         """Write open seek entries of the member's own partitions; the first writer wins."""
@@ -312,13 +311,17 @@ class RegionStore:
         )
         return self._decide(name, rule).requests[nonce]
 
-    def contribute(self, name: RegionName, part: completion.Part) -> Region:
-        """Store a member's part of the draining cut; the last one completes it."""
-        return self._decide(name, lambda region, now: completion.contribute(region, now, part))
+    def contribute(self, name: RegionName, part: completion.Part) -> MemberView:
+        """Store a member's part of the draining cut; the last one completes it. The answer is what it now sees."""
+        return self._decide_for(part.member, name, lambda region, now: completion.contribute(region, now, part))
 
-    def publish(self, name: RegionName, sequence: Sequence, member: MemberId | None = None) -> Region:
-        """Say that the sinks show what belongs to a complete cut."""
-        return self._decide(name, lambda region, now: completion.publish(region, now, sequence, member))
+    def publish(self, name: RegionName, sequence: Sequence) -> Region:
+        """Say that the sinks show what belongs to a complete cut, where no member can."""
+        return self._decide(name, lambda region, now: completion.publish(region, now, sequence, None))
+
+    def published_by(self, name: RegionName, sequence: Sequence, member: MemberId) -> MemberView:
+        """Say that the member's sinks show what belongs to a complete cut; the answer is what it now sees."""
+        return self._decide_for(member, name, lambda region, now: completion.publish(region, now, sequence, member))
 
     def echo(
         self, name: RegionName, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
@@ -383,13 +386,21 @@ class RegionStore:
 
         return self._certain(lambda: self._transactions.decide(name, with_consequences))
 
+    def _decide_for(self, member: MemberId, name: RegionName, rule: Rule) -> MemberView:
+        """Decide, and return what a member sees in the same transaction: it need not look again."""
+        seen: list[MemberView] = []
+
+        def looked(region: Region, now: datetime) -> Region:
+            after = due.settle(rule(region, now), now)
+            seen.append(view.of_member(after, member, now))
+            return after
+
+        self._certain(lambda: self._transactions.decide(name, looked))
+        return seen[-1]
+
     def _certain(self, attempt: Callable[[], Region]) -> Region:
         """Run one transaction; where its COMMIT's answer was lost, ask again: the rule recognises what was done."""
         try:
             return attempt()
         except OutcomeUnknown:
             return attempt()
-
-    def _seen(self, region: Region, member: MemberId) -> MemberView:
-        _, now = self._transactions.read_for(region.name, member)
-        return view.of_member(region, member, now)

@@ -159,7 +159,7 @@ def every_event(now: float) -> list[Event]:
         events.ContributionRefused(sequence=Sequence(2), why="not now"),
         events.StoreLost(),
         events.StoreBack(),
-        events.Changed(),
+        events.Changed(counter=EventNumber(9)),
         events.Assigned(assignment=AssignmentId(5), partitions=frozenset(MINE[:1])),
         events.Revoked(),
         events.LeftGroup(),
@@ -408,7 +408,7 @@ def an_event(draw: st.DataObject, seen: Seen, member: Member, now: float) -> Eve
         events.Tick,
         events.LeftGroup,
         events.StoreBack,
-        events.Changed,
+        lambda: events.Changed(counter=EventNumber(draw.draw(st.integers(0, 40)))),
     ]
     return draw.draw(st.sampled_from(makers))()
 

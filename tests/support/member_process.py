@@ -30,6 +30,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.crew import Crew
@@ -74,7 +75,7 @@ class GatedStore(RegionStore):
         self.gates.wait("claimed")
         return super().acknowledge(name, caller)
 
-    def contribute(self, name: RegionName, part: Part) -> Region:
+    def contribute(self, name: RegionName, part: Part) -> MemberView:
         """Contribute, behind the gate `contributing`."""
         self.gates.wait("contributing")
         return super().contribute(name, part)

@@ -160,6 +160,8 @@ class Contributed:
     """The store has this member's part of a cut."""
 
     sequence: Sequence
+    view: MemberView | None = None
+    """The region in the same transaction, so that nobody has to look again; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,9 @@ class StoreBack:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
     """Somebody says that the region changed; a hint, which may be late, repeated or lost."""
+
+    counter: EventNumber
+    """Of the newest event, as far as whoever says so knows."""
 
 
 # -- Kafka ---------------------------------------------------------------------------------------------------------
@@ -292,6 +297,8 @@ class Published:
     """The sinks show what belongs to a cut and the store knows; or it failed, and it is tried again in its turn."""
 
     sequence: Sequence
+    view: MemberView | None = None
+    """The region in the same transaction; None: not known, or it failed."""
 
 
 # -- time and signals ----------------------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ def _acknowledgement_refused(member: Member, event: events.AcknowledgementRefuse
 
 
 def _contributed(member: Member, event: events.Contributed, now: float) -> Member:
-    return _stale(replace(answered(member, "contribute"), contributed=event.sequence))
+    return _with_answer(replace(answered(member, "contribute"), contributed=event.sequence), event.view)
 
 
 def _contribution_refused(member: Member, event: events.ContributionRefused, now: float) -> Member:
@@ -248,7 +248,13 @@ def _store_back(member: Member, event: events.StoreBack, now: float) -> Member:
 
 
 def _changed(member: Member, event: events.Changed, now: float) -> Member:
-    return _stale(member)
+    # A lower counter than the view's is worth a look too: it may be a store that was restored.
+    return member if member.view is not None and member.view.counter == event.counter else _stale(member)
+
+
+def _with_answer(member: Member, view: MemberView | None) -> Member:
+    """Return the member after a verb of its own, which showed the region as it then was, or did not."""
+    return _stale(member) if view is None else _seen(member, view)
 
 
 def _store_seen(member: Member) -> Member:
@@ -379,7 +385,7 @@ def _sinks_prepared(member: Member, event: events.SinksPrepared, now: float) -> 
 
 
 def _published(member: Member, event: events.Published, now: float) -> Member:
-    return _stale(answered(member, "publish"))
+    return _with_answer(answered(member, "publish"), event.view)
 
 
 # -- time and signals ----------------------------------------------------------------------------------------------

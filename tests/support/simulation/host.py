@@ -244,12 +244,14 @@ class Host:
                 self.soon(lambda: self._prepared(effect), 0.2)
             case effects.Contribute(part=part):
                 self._call(
-                    lambda: (store.contribute(name, part), events.Contributed(sequence=part.sequence))[1],
+                    lambda: events.Contributed(sequence=part.sequence, view=store.contribute(name, part)),
                     lambda why: events.ContributionRefused(sequence=part.sequence, why=why),
                 )
             case effects.Publish(sequence=sequence):
-                self._tell(lambda: store.publish(name, sequence, self.member))
-                self._call(lambda: events.Published(sequence=sequence))
+                self._call(
+                    lambda: events.Published(sequence=sequence, view=store.published_by(name, sequence, self.member)),
+                    lambda why: events.Published(sequence=sequence),
+                )
             case effects.Commit():
                 self.soon(lambda: self._commit(effect, self.world.now + 5), 0.2)
             case effects.Echo(sequence=sequence, incarnation=incarnation, offsets=offsets):

@@ -16,10 +16,12 @@ from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import is_live
+from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
     Epoch,
+    EventNumber,
     GroupId,
     Incarnation,
     Lineage,
@@ -66,9 +68,13 @@ class Desk:
             sinks_fenced=False,
         )
 
+    def view(self) -> MemberView:
+        """Return what the member sees if it looks now."""
+        return self.driver.store.view(self.driver.name, self.member)
+
     def hear(self, kind: type[E]) -> E:
         """Wait until all that was asked is answered; return the last answer, which is of this kind."""
-        answered = events.Changed()
+        answered = events.Changed(counter=EventNumber(0))
         self.calls.call(lambda: answered)
         eventually(lambda: bool(self.failed) or (bool(self.heard) and self.heard[-1] is answered), "the answers")
         assert self.failed == []
@@ -370,9 +376,12 @@ def test_a_contribution_is_stored_and_the_cut_published_and_echoed(desk: Desk) -
     desk.driver.request_cut("n1")
     mine = part(desk, 0)
     desk.asking.contribute(effects.Contribute(part=mine))
-    assert desk.hear(events.Contributed).sequence == mine.sequence
+    contributed = desk.hear(events.Contributed)
+    assert contributed.sequence == mine.sequence
+    assert contributed.view == desk.view()
     desk.asking.published(mine.sequence)
-    assert desk.hear(events.Published).sequence == mine.sequence
+    published = desk.hear(events.Published)
+    assert (published.sequence, published.view) == (mine.sequence, desk.view())
     desk.asking.echo(effects.Echo(sequence=mine.sequence, incarnation=desk.incarnation, offsets=mine.offsets))
     desk.hear(events.Tick)
     cut = desk.driver.region.checkpoints[mine.sequence]

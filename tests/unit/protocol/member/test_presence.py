@@ -193,8 +193,19 @@ def test_a_store_that_is_away_too_long_makes_the_member_leave_and_come_back_with
 
 def test_a_hint_that_the_region_changed_is_followed_by_a_look_at_it() -> None:
     lone = LoneMember().processing()
-    before = len(lone.wanted(effects.Read))
-    lone.feed(events.Changed())
+    before, seen = len(lone.wanted(effects.Read)), lone.member.view
+    assert seen is not None
+    lone.feed(events.Changed(counter=seen.counter))
+    assert len(lone.wanted(effects.Read)) == before  # what it says is seen already
+    lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
+    assert len(lone.wanted(effects.Read)) == before + 1
+
+
+def test_a_hint_of_less_than_was_seen_is_followed_by_a_look_too_as_the_store_may_have_been_restored() -> None:
+    lone = LoneMember().processing()
+    before, seen = len(lone.wanted(effects.Read)), lone.member.view
+    assert seen is not None
+    lone.feed(events.Changed(counter=EventNumber(seen.counter - 1)))
     assert len(lone.wanted(effects.Read)) == before + 1
 
 

@@ -43,7 +43,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.ContributionRefused(sequence=Sequence(2), why="gone"),
     events.StoreLost(),
     events.StoreBack(),
-    events.Changed(),
+    events.Changed(counter=EventNumber(9)),
     events.Planned(batch=B1, ranges={}),
     events.Begun(batch=B1),
     events.BeginRefused(batch=B1, why="draining"),
