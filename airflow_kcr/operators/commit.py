@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, KcrError
 from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
@@ -107,7 +107,14 @@ class KcrCommitCheckpointOperator(WaitingOperator):
             self.log.info("Kafka was never told of checkpoint %d; it is not the base any more", row.sequence)
             return view
         self.log.warning("Kafka does not hold checkpoint %d, the base; telling it from here", row.sequence)
-        return region.repair_commit(row.sequence)
+        try:
+            return region.repair_commit(row.sequence)
+        except GroupNotEmpty as error:
+            # No refusal for good: members are there, and it is they who commit.
+            raise KcrError(
+                f"Kafka does not hold checkpoint {row.sequence} of region {self.region}, and can't be told from "
+                f"outside: {error.message}. Its members commit by themselves, at the latest with the next cut"
+            ) from error
 
     def _emit(self, context: Context, view: CheckpointView) -> None:
         if not _is_known(self.region):

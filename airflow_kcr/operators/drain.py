@@ -113,14 +113,15 @@ class KcrDrainOperator(WaitingOperator):
                 f"no cut was made at {format_instant(end)}, the end of the run's interval: the first one beyond it, of "
                 f"{format_instant(row.bound)}, answers, and holds the records of all intervals up to there"
             )
-        previous = next((c.checkpoint for c in region.checkpoints() if c.checkpoint.sequence == row.previous), None)
-        if previous is None and row.previous is None:
+        before = [c.checkpoint for c in region.checkpoints() if c.checkpoint.sequence < row.sequence]
+        previous = next((c for c in reversed(before) if c.is_on_path), None)
+        if previous is None:
             found.append(f"it is the region's first cut: it holds all records before {format_instant(end)}")
-        elif previous is not None and previous.bound is None:
+        elif previous.bound is None:
             found.append(
                 f"cut {previous.sequence} before it has no bound: the interval's records up to there are in that one"
             )
-        elif previous is not None and previous.bound is not None and previous.bound < start:
+        elif previous.bound < start:
             found.append(
                 f"no cut was made at {format_instant(start)}, the begin of the run's interval: this one holds the "
                 f"records since {format_instant(previous.bound)}"

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from airflow_kcr.errors import InvalidIdentifier
+from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
+from airflow_kcr.protocol.region.rows import Checkpoint, Committed, Requester
+from airflow_kcr.protocol.values import GroupId, Offset
+from airflow_kcr.runtime.identity import read_note
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.triggers.payloads import Answer, Status
+from airflow_kcr.triggers.region import RegionTrigger
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster, live_region
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+Json: TypeAlias = dict[str, Any]
+
+REACHED = Answer(status=Status.REACHED).to_json()
+RUN = Requester(who="airflow", dag_id="flights_cut", run_id="run-1")
+
+
+@pytest.fixture
+def driver(store_connection: str) -> Iterator[Driver]:
+    with live_region(store_connection) as driver:
+        driver.up()
+        driver.process()
+        yield driver
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks look once before they give their slot up."""
+    from airflow_kcr.operators import waiting
+
+    monkeypatch.setattr(waiting, "PATIENCE", timedelta(0))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """What the hook sees of Kafka."""
+    cluster = FakeCluster()
+
+    def opened(self: KcrHook, spec: RegionSpec, group: GroupId) -> AbstractContextManager[object]:
+        return cluster.clusters(spec, group)
+
+    monkeypatch.setattr(KcrHook, "cluster", opened)
+    return cluster
+
+
+def operator(**changed: Any) -> KcrCommitCheckpointOperator:  # noqa: ANN401
+    return KcrCommitCheckpointOperator(**{"task_id": "commit", "region": "flights", **changed})
+
+
+def context() -> Context:
+    made = task_context(FakeTask(task_id="commit", run_id="run-1"))
+    made["outlet_events"] = OutletEventAccessors()
+    return made
+
+
+def told(driver: Driver, nonce: str = "n") -> int:
+    """Make a cut for the run, published, of which Kafka has not answered yet."""
+    driver.request_cut(nonce, requester=RUN)
+    sequence = driver.complete()
+    driver.publish()
+    return sequence
+
+
+def echo(driver: Driver) -> None:
+    for member in sorted(driver.processes):
+        driver.echo(member)
+
+
+def base(driver: Driver) -> Checkpoint:
+    """The region's base."""
+    region = driver.region
+    assert region.base is not None
+    return region.checkpoints[region.base]
+
+
+def emitted(found: Context) -> tuple[Json, set[str]]:
+    """The extra and the partition keys of the region's event."""
+    event = found["outlet_events"][region_asset("flights")]
+    return dict(event.extra), event.partition_keys
+
+
+def test_a_committed_checkpoint_of_this_run_is_told_at_once(driver: Driver) -> None:
+    sequence = told(driver)
+    echo(driver)
+    found = context()
+    answer = operator().execute(found)
+    row = base(driver)
+    lineage = driver.region.lineage
+    assert answer == {"region": "flights", "lineage": lineage, "sequence": sequence, "bound": None, "inexact": False}
+    extra = {"region": "flights", "lineage": lineage, "sequence": sequence, "bound": None, "digest": row.digest}
+    assert emitted(found) == (extra, {f"{lineage:06d}.{sequence:010d}"})
+
+
+@pytest.mark.parametrize("form", ["number", "text", "xcom"])
+def test_the_checkpoint_may_be_handed_over(driver: Driver, form: str) -> None:
+    sequence = driver.cut("somebody else's")
+    given: object = {"number": sequence, "text": str(sequence), "xcom": {"region": "flights", "sequence": sequence}}[
+        form
+    ]
+    assert operator(checkpoint=given).execute(context())["sequence"] == sequence
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("newest", "give a sequence"),
+        (True, "give a sequence"),
+        ({"region": "other", "sequence": 1}, "one of region 'other'"),
+        ({"region": "flights"}, "give a sequence"),
+        (77, "no checkpoint 77"),
+        (None, "run-1 of DAG flights_cut"),
+    ],
+    ids=str,
+)
+def test_what_names_no_checkpoint_is_not_retried(driver: Driver, given: object, said: str) -> None:
+    with pytest.raises(AirflowFailException, match=said):
+        operator(checkpoint=given).execute(context())
+
+
+def test_publication_and_echo_are_waited_for_without_a_slot_and_those_who_are_late_are_named(driver: Driver) -> None:
+    sequence = told(driver)
+    driver.echo(driver.member(0))
+    with pytest.raises(TaskDeferred) as waiting:
+        operator().execute(context())
+    trigger = waiting.value.trigger
+    assert isinstance(trigger, RegionTrigger)
+    assert trigger.waiting_for == {"kind": "checkpoint_committed", "sequence": sequence}
+    with pytest.raises(AirflowException, match=r"outstanding for 2 partition\(s\), g:t-2 first, held by g\[1\]"):
+        operator(deferrable=False, timeout=timedelta(milliseconds=100)).execute(context())
+    driver.echo(driver.member(1))
+    found = context()
+    made = operator()
+    answer = getattr(made, waiting.value.method_name)(found, event=REACHED, **(waiting.value.kwargs or {}))
+    assert answer["sequence"] == sequence
+    assert emitted(found)[1]
+
+
+def test_a_checkpoint_that_a_later_one_has_replaced_is_fine(driver: Driver) -> None:
+    first = told(driver)
+    driver.process()
+    driver.cut("later")
+    found = context()
+    assert operator(checkpoint=first).execute(found)["sequence"] == first
+    assert emitted(found)[0]["sequence"] == first
+
+
+def not_committed(driver: Driver) -> int:
+    """Make a cut for the run of which Kafka holds something else."""
+    sequence = told(driver)
+    driver.echo(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
+    assert base(driver).committed is Committed.NO
+    return sequence
+
+
+def test_kafka_is_told_from_here_while_nobody_is_in_the_groups(driver: Driver, cluster: FakeCluster) -> None:
+    sequence = not_committed(driver)
+    found = context()
+    assert operator().execute(found)["sequence"] == sequence
+    region = driver.region
+    assert region.base is not None
+    assert cluster.held == dict(region.offsets[region.base])
+    notes = {read_note(text) for text in cluster.notes.values()}
+    assert {(n.region, n.lineage, n.sequence) for n in notes if n} == {("flights", region.lineage, sequence)}
+    assert region.checkpoints[region.base].committed is Committed.YES
+    assert region.echoes[region.base] == region.offsets[region.base]
+    assert emitted(found)[0]["sequence"] == sequence
+
+
+def test_with_members_in_the_groups_the_task_fails_and_may_be_retried(driver: Driver, cluster: FakeCluster) -> None:
+    not_committed(driver)
+    cluster.inside = "kcr-flights-g-0 on host"
+    found = context()
+    with pytest.raises(AirflowException, match=r"kcr-flights-g-0 on host.*the next cut") as failed:
+        operator().execute(found)
+    assert not isinstance(failed.value, AirflowFailException)
+    assert cluster.held == {}
+    assert emitted(found) == ({}, set())
+
+
+def test_an_older_checkpoint_that_kafka_never_had_is_fine_and_kafka_is_not_moved_back(
+    driver: Driver, cluster: FakeCluster
+) -> None:
+    first = not_committed(driver)
+    driver.process()
+    driver.cut("later")
+    assert operator(checkpoint=first).execute(context())["sequence"] == first
+    assert cluster.held == {}
+
+
+def test_a_checkpoint_that_a_reset_has_undone_is_not_retried(driver: Driver) -> None:
+    from airflow_kcr.protocol.targets import ToCheckpoint
+    from tests.support.scripts import rewind
+
+    first = driver.cut("first")
+    driver.process()
+    undone = told(driver)
+    rewind(driver, ToCheckpoint(sequence=first))
+    with pytest.raises(AirflowFailException, match="was undone by a reset"):
+        operator(checkpoint=undone).execute(context())
+    with pytest.raises(AirflowFailException, match="no checkpoint on the current path"):
+        operator().execute(context())
+
+
+def test_the_region_is_an_outlet_of_the_task_beside_those_of_the_author() -> None:
+    other = Asset(name="report", uri="file:///report")
+    assert operator().outlets == [region_asset("flights")]
+    assert operator(outlets=[other]).outlets == [other, region_asset("flights")]
+    assert operator(outlets=other).outlets == [other, region_asset("flights")]
+
+
+def test_a_name_that_is_none_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(InvalidIdentifier, match="Flights!"):
+        operator(region="Flights!")
+
+
+def test_a_region_that_is_known_only_at_run_time_has_no_event(driver: Driver) -> None:
+    sequence = told(driver)
+    echo(driver)
+    made = operator(region="{{ params.region }}")
+    assert made.outlets == []
+    made.region = "flights"
+    found = context()
+    assert made.execute(found)["sequence"] == sequence
+    assert len(found["outlet_events"]) == 0

@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_kcr.api import Region
+from airflow_kcr.errors import TimedOut
+from airflow_kcr.operators.drain import KcrDrainOperator
+from airflow_kcr.protocol.region.rows import BoundOffset, CutPurpose, RequestState
+from airflow_kcr.protocol.values import Nonce, Offset
+from airflow_kcr.triggers.payloads import Answer, Status
+from airflow_kcr.triggers.region import RegionTrigger
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+from tests.support.live_region import SPEC, live_region
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+Json: TypeAlias = dict[str, Any]
+MINUTE = timedelta(minutes=1)
+FIVE = 5 * MINUTE
+
+REACHED = Answer(status=Status.REACHED).to_json()
+
+
+def now_of(driver: Driver) -> datetime:
+    """The store's clock."""
+    return driver.store.read(driver.name)[1]
+
+
+def last_bound(driver: Driver) -> datetime:
+    """The last bound of a region that cuts every five minutes."""
+    now = now_of(driver)
+    return now - (now - datetime(1970, 1, 1, tzinfo=UTC)) % FIVE
+
+
+def text(instant: datetime) -> str:
+    """An instant as results have it."""
+    return instant.isoformat().replace("+00:00", "Z")
+
+
+class Run(NamedTuple):
+    """One run of a DAG, by the end of its data interval."""
+
+    end: datetime | None
+    name: str = ""
+    length: timedelta = FIVE
+    task_id: str = "drain"
+
+    @property
+    def context(self) -> Context:
+        name = self.name or f"scheduled__{self.end and self.end.isoformat()}"
+        task = FakeTask(task_id=self.task_id, run_id=name)
+        return task_context(task, interval=None if self.end is None else (self.end - self.length, self.end))
+
+    @property
+    def nonce(self) -> Nonce:
+        task = self.context["ti"]
+        return Nonce(f"{task.dag_id}/{task.run_id}/{task.task_id}/-1")
+
+
+def operator(**changed: Any) -> KcrDrainOperator:  # noqa: ANN401
+    return KcrDrainOperator(**{"task_id": "drain", "region": "flights", **changed})
+
+
+def deferred(run: Run, **changed: Any) -> TaskDeferred:  # noqa: ANN401
+    """Let a run ask and wait, and return how it does."""
+    with pytest.raises(TaskDeferred) as raised:
+        operator(**changed).execute(run.context)
+    return raised.value
+
+
+def resumed(waiting: TaskDeferred, run: Run, event: Json = REACHED, **changed: Any) -> Json:  # noqa: ANN401
+    """Resume a task as Airflow does: another instance, in another process."""
+    made = operator(**changed)
+    answer: Json = getattr(made, waiting.method_name)(run.context, event=event, **(waiting.kwargs or {}))
+    return answer
+
+
+def remarks(driver: Driver, run: Run) -> list[str]:
+    """What the task's log says of a run's cut."""
+    region = Region(driver.name, driver.store)
+    row = region.cut(run.nonce).checkpoint
+    assert row is not None
+    return operator()._remarks(run.context, region, row)
+
+
+def at_bound(driver: Driver, bound: datetime, offset: int) -> None:
+    """Let the members find that a bound falls at an offset of each partition, process up to it and cut there."""
+    for member in sorted(driver.processes):
+        found = {p: BoundOffset(offset=Offset(offset)) for p in driver.claims(member)}
+        driver.store.store_bounds(driver.name, driver.caller(member), bound, found)
+    for member in sorted(driver.processes):
+        width = max(offset - (claim.position or 0) for claim in driver.claims(member).values())
+        if width > 0:
+            driver.process(member, width=width)
+    driver.store.settle(driver.name)
+    if driver.region.open_cut is not None:
+        driver.complete()
+        driver.publish()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks look once before they give their slot up."""
+    from airflow_kcr.operators import waiting
+
+    monkeypatch.setattr(waiting, "PATIENCE", timedelta(0))
+
+
+Start: TypeAlias = Callable[[str], Driver]
+
+
+@pytest.fixture
+def start(store_connection: str) -> Iterator[Start]:
+    """Starts the region with cuts as a spec says."""
+    lent = []
+
+    def started(cut: str) -> Driver:
+        context = live_region(store_connection, SPEC + (f"cut: {cut}\n" if cut else ""))
+        driver = context.__enter__()
+        lent.append(context)
+        driver.up()
+        return driver
+
+    yield started
+    for context in lent:
+        context.__exit__(None, None, None)
+
+
+BY_RUN = "{every: 5m, request: dag_run}"
+
+
+# -- asking and waiting ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_asks_for_the_end_of_its_interval_in_its_own_name_and_waits_without_a_slot(start: Start) -> None:
+    driver = start(BY_RUN)
+    run = Run(last_bound(driver))
+    waiting = deferred(run, timeout=10 * MINUTE)
+    request = driver.region.requests[run.nonce]
+    assert (request.bound, request.purpose) == (run.end, CutPurpose.REQUEST)
+    assert request.requester.run_id == run.context["dag_run"].run_id
+    trigger = waiting.trigger
+    assert isinstance(trigger, RegionTrigger)
+    assert trigger.waiting_for == {"kind": "cut_published", "nonce": run.nonce}
+    assert trigger.deadline == 600
+    assert waiting.timeout == timedelta(seconds=660)
+
+
+def test_the_task_returns_which_checkpoint_its_cut_is(start: Start) -> None:
+    driver = start(BY_RUN)
+    bound = last_bound(driver)
+    run = Run(bound)
+    waiting = deferred(run)
+    at_bound(driver, bound, 10)
+    assert resumed(waiting, run) == {
+        "region": "flights",
+        "lineage": driver.region.lineage,
+        "sequence": driver.region.base,
+        "bound": text(bound),
+        "inexact": False,
+    }
+
+
+def test_a_cut_that_is_there_already_costs_no_deferral(start: Start) -> None:
+    driver = start(BY_RUN)
+    bound = last_bound(driver)
+    run = Run(bound)
+    deferred(run)
+    at_bound(driver, bound, 10)
+    assert operator().execute(run.context)["sequence"] == driver.region.base
+
+
+def test_a_shorter_execution_timeout_counts(start: Start) -> None:
+    driver = start(BY_RUN)
+    waiting = deferred(Run(last_bound(driver)), execution_timeout=MINUTE)
+    assert isinstance(waiting.trigger, RegionTrigger)
+    assert waiting.trigger.deadline == 60
+
+
+def test_without_deferring_the_task_waits_itself_and_names_who_is_missing(start: Start) -> None:
+    start("")
+    with pytest.raises(AirflowException, match=r"gave up after 0.2 s.*waits for g\[0\]") as late:
+        operator(deferrable=False, timeout=timedelta(seconds=0.2)).execute(Run(None, "manual__1").context)
+    assert not isinstance(late.value, AirflowFailException)
+
+
+# -- which records a run's cut has -------------------------------------------------------------------------------------
+
+
+def test_a_late_scheduler_finds_the_cut_that_the_region_made_itself(start: Start) -> None:
+    driver = start("{every: 1d, request: auto}")
+    # What the region has done at its bound, long before a scheduler came.
+    bound = now_of(driver).replace(hour=0, minute=0, second=0, microsecond=0)
+    driver.request_cut(f"bound:{bound.isoformat()}", bound=bound, purpose=CutPurpose.SCHEDULE)
+    at_bound(driver, bound, 10)
+    made = driver.region.base
+    driver.process(width=5)
+    before = driver.region.next_sequence
+    run = Run(bound, length=timedelta(days=1))
+    assert operator().execute(run.context)["sequence"] == made
+    assert driver.region.next_sequence == before
+
+
+def test_each_run_has_the_records_of_its_interval_when_airflow_was_down_for_five(start: Start) -> None:
+    driver = start(BY_RUN)
+    last = last_bound(driver)
+    bounds = [last - n * FIVE for n in (4, 3, 2, 1, 0)]
+    found = []
+    for number, bound in enumerate(bounds, start=1):
+        run = Run(bound)
+        waiting = deferred(run)
+        at_bound(driver, bound, 10 * number)
+        found.append(resumed(waiting, run)["sequence"])
+    assert found == sorted(set(found))
+    offsets = [set(driver.region.offsets[s].values()) for s in found]
+    assert offsets == [{10}, {20}, {30}, {40}, {50}]
+
+
+def test_runs_that_wait_at_once_are_served_in_the_order_of_their_bounds(start: Start) -> None:
+    driver = start(BY_RUN)
+    last = last_bound(driver)
+    bounds = [last - n * FIVE for n in (4, 0, 3, 1, 2)]
+    waiting = {bound: deferred(Run(bound)) for bound in bounds}
+    for number, bound in enumerate(sorted(bounds), start=1):
+        at_bound(driver, bound, 10 * number)
+    found = [resumed(waiting[bound], Run(bound))["sequence"] for bound in sorted(bounds)]
+    assert [set(driver.region.offsets[s].values()) for s in found] == [{10}, {20}, {30}, {40}, {50}]
+
+
+def test_an_earlier_run_that_asks_when_a_later_one_is_served_shares_its_cut_and_says_so(start: Start) -> None:
+    driver = start(BY_RUN)
+    last = last_bound(driver)
+    later, earlier = Run(last), Run(last - FIVE)
+    waiting = {run: deferred(run) for run in (later, earlier)}
+    at_bound(driver, last, 20)
+    assert resumed(waiting[earlier], earlier) == resumed(waiting[later], later)
+    said = remarks(driver, earlier)
+    assert f"no cut was made at {text(last - FIVE)}" in said[0]
+    assert f"of {text(last)}" in said[0]
+    assert remarks(driver, later) == [f"it is the region's first cut: it holds all records before {text(last)}"]
+
+
+def test_a_skipped_run_leaves_its_records_to_the_next_one_which_says_so(start: Start) -> None:
+    driver = start(BY_RUN)
+    last = last_bound(driver)
+    first, third = Run(last - 2 * FIVE), Run(last)
+    waiting = deferred(first)
+    at_bound(driver, last - 2 * FIVE, 10)
+    resumed(waiting, first)
+    waiting = deferred(third)
+    at_bound(driver, last, 30)
+    sequence = resumed(waiting, third)["sequence"]
+    assert set(driver.region.offsets[sequence].values()) == {30}
+    assert remarks(driver, third) == [
+        f"no cut was made at {text(last - FIVE)}, the begin of the run's interval: this one holds the records since "
+        f"{text(last - 2 * FIVE)}"
+    ]
+
+
+def test_a_cut_that_somebody_made_in_between_holds_the_first_records_of_the_interval(start: Start) -> None:
+    driver = start(BY_RUN)
+    last = last_bound(driver)
+    driver.process(width=5)
+    between = driver.cut("somebody")
+    run = Run(last)
+    waiting = deferred(run)
+    at_bound(driver, last, 10)
+    resumed(waiting, run)
+    assert remarks(driver, run) == [
+        f"cut {between} before it has no bound: the interval's records up to there are in that one"
+    ]
+
+
+def test_a_cut_that_holds_just_the_interval_needs_no_remark(start: Start) -> None:
+    driver = start(BY_RUN)
+    last = last_bound(driver)
+    for number, bound in enumerate((last - FIVE, last), start=1):
+        waiting = deferred(Run(bound))
+        at_bound(driver, bound, 10 * number)
+        resumed(waiting, Run(bound))
+    assert remarks(driver, Run(last)) == []
+
+
+def test_a_run_for_a_bound_that_a_later_cut_has_passed_is_answered_by_that_one(start: Start) -> None:
+    driver = start(BY_RUN)
+    last = last_bound(driver)
+    waiting = deferred(Run(last))
+    at_bound(driver, last, 20)
+    made = resumed(waiting, Run(last))
+    missed = operator().execute(Run(last - FIVE).context)
+    assert missed == made
+
+
+def test_two_runs_at_once_of_one_bound_share_a_cut(start: Start) -> None:
+    driver = start(BY_RUN)
+    bound = last_bound(driver)
+    one, other = Run(bound), Run(bound, "manual__again")
+    waiting = [deferred(run) for run in (one, other)]
+    at_bound(driver, bound, 10)
+    assert resumed(waiting[0], one) == resumed(waiting[1], other)
+    assert len(driver.region.checkpoints) == 1
+
+
+def test_a_run_without_an_interval_cuts_where_the_members_are(start: Start) -> None:
+    driver = start("")
+    driver.process(width=7)
+    run = Run(None, "manual__2026-01-01")
+    waiting = deferred(run)
+    driver.complete()
+    driver.publish()
+    answer = resumed(waiting, run)
+    assert answer["bound"] is None
+    assert set(driver.region.offsets[answer["sequence"]].values()) == {7}
+
+
+def test_a_given_bound_counts_instead_of_the_interval_whatever_the_schedule_says(start: Start) -> None:
+    driver = start(BY_RUN)
+    odd = last_bound(driver) - MINUTE
+    deferred(Run(None, "manual__1"), until=odd.isoformat())
+    deferred(Run(None, "manual__2"), until=odd)
+    assert {r.bound for r in driver.region.requests.values()} == {odd}
+
+
+def test_a_given_bound_that_is_none_is_not_retried(start: Start) -> None:
+    start(BY_RUN)
+    with pytest.raises(AirflowFailException, match="'' is not a time"):
+        operator(until="").execute(Run(None, "manual__1").context)
+
+
+# -- what does not fit -------------------------------------------------------------------------------------------------
+
+
+def test_an_interval_of_another_phase_is_refused_without_a_retry_and_nothing_is_asked(start: Start) -> None:
+    driver = start(BY_RUN)
+    with pytest.raises(AirflowFailException, match="does not end at a bound of region flights"):
+        operator().execute(Run(last_bound(driver) - MINUTE).context)
+    assert driver.region.requests == {}
+
+
+def test_an_interval_of_another_zone_is_refused(start: Start) -> None:
+    driver = start("{cron: '0 0 * * *', timezone: Asia/Kolkata, request: dag_run}")
+    midnight = now_of(driver).replace(hour=0, minute=0, second=0, microsecond=0)
+    with pytest.raises(AirflowFailException, match="Asia/Kolkata"):
+        operator().execute(Run(midnight, length=timedelta(days=1)).context)
+
+
+def test_an_interval_of_no_length_is_refused_with_the_timetables_that_have_one(start: Start) -> None:
+    driver = start(BY_RUN)
+    with pytest.raises(AirflowFailException, match="CronDataIntervalTimetable"):
+        operator().execute(Run(last_bound(driver), length=timedelta(0)).context)
+
+
+# -- again -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cleared_run_finds_its_cut_again(start: Start) -> None:
+    driver = start(BY_RUN)
+    bound = last_bound(driver)
+    run = Run(bound - FIVE)
+    waiting = deferred(run)
+    at_bound(driver, bound - FIVE, 10)
+    first = resumed(waiting, run)
+    later = Run(bound)
+    waiting = deferred(later)
+    at_bound(driver, bound, 20)
+    assert resumed(waiting, later)["sequence"] > first["sequence"]
+    assert operator().execute(run.context) == first
+
+
+def test_a_retry_while_the_first_try_still_waits_asks_for_nothing_new(start: Start) -> None:
+    driver = start(BY_RUN)
+    run = Run(last_bound(driver))
+    deferred(run)
+    counter = driver.region.counter
+    deferred(run)
+    assert driver.region.counter == counter
+
+
+def test_an_aborted_cut_fails_with_who_was_late_and_a_retry_gets_another_one(store_connection: str) -> None:
+    quick = SPEC.replace("lease: 60s", "lease: 60s, drain: 2s") + "batch: {target: 500ms, timeout: 1s}\n"
+    run = Run(None, "manual__1")
+    with live_region(store_connection, quick) as driver:
+        driver.up()
+        waiting = deferred(run)
+        driver.contribute(driver.member(0))
+        region = Region(driver.name, driver.store)
+        with pytest.raises(TimedOut) as late:
+            region.wait_for_cut(run.nonce)
+        event = Answer(status=Status.TIMED_OUT, detail=late.value.message).to_json()
+        with pytest.raises(AirflowException, match=r"aborted.*late: g\[1\]") as failed:
+            resumed(waiting, run, event)
+        assert not isinstance(failed.value, AirflowFailException)
+        aborted = driver.region.requests[run.nonce].sequence
+        waiting = deferred(run)
+        driver.complete()
+        driver.publish()
+        sequence = resumed(waiting, run)["sequence"]
+        assert aborted is not None
+        assert sequence > aborted
+
+
+def test_a_cut_that_a_reset_has_undone_is_asked_for_anew(start: Start) -> None:
+    from airflow_kcr.protocol.targets import ToCheckpoint
+    from tests.support.scripts import rewind
+
+    driver = start("")
+    driver.process()
+    first = driver.cut("before")
+    driver.process()
+    run = Run(None, "manual__1")
+    waiting = deferred(run)
+    driver.complete()
+    driver.publish()
+    undone = driver.region.requests[run.nonce].sequence
+    rewind(driver, ToCheckpoint(sequence=first))
+    with pytest.raises(TaskDeferred) as again:
+        resumed(waiting, run)
+    driver.complete()
+    driver.publish()
+    answer = resumed(again.value, run)
+    assert undone is not None
+    assert answer["sequence"] > undone
+    assert answer["lineage"] == driver.region.lineage == 2
+
+
+# -- a region that can't -----------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_region_is_refused_at_once(start: Start) -> None:
+    driver = start("")
+    driver.store.kill(driver.name)
+    with pytest.raises(AirflowFailException, match="is stopped"):
+        operator().execute(Run(None, "manual__1").context)
+
+
+def test_a_region_that_halts_while_the_task_waits_fails_it_without_a_retry(start: Start) -> None:
+    driver = start("")
+    run = Run(None, "manual__1")
+    waiting = deferred(run)
+    with pytest.raises(AirflowFailException, match="halted"):
+        resumed(waiting, run, {"status": "refused", "detail": "region flights is halted: somebody"})
+    driver.store.report_outsider(driver.name, "somebody@host is in group g")
+    with pytest.raises(AirflowFailException, match="somebody@host"):
+        operator().execute(run.context)
+
+
+def test_a_store_that_was_away_is_retried(start: Start) -> None:
+    start("")
+    run = Run(None, "manual__1")
+    waiting = deferred(run)
+    with pytest.raises(AirflowException, match="can't be reached") as failed:
+        resumed(waiting, run, {"status": "store_away", "detail": "the store at host/kcr can't be reached"})
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+def test_an_unknown_region_is_named_with_those_that_there_are(start: Start) -> None:
+    start("")
+    with pytest.raises(AirflowFailException, match="it has: flights"):
+        operator(region="flight").execute(Run(None, "manual__1").context)
+
+
+def test_a_position_past_the_bound_is_refused_unless_an_inexact_cut_is_allowed(start: Start) -> None:
+    driver = start("")
+    bound = last_bound(driver)
+    for member in sorted(driver.processes):
+        found = {p: BoundOffset(offset=Offset(5)) for p in driver.claims(member)}
+        driver.store.store_bounds(driver.name, driver.caller(member), bound, found)
+    driver.process(width=7)
+    run = Run(bound)
+    with pytest.raises(AirflowFailException, match="past the bound's offset 5"):
+        operator().execute(run.context)
+    assert driver.region.requests[run.nonce].state is RequestState.REFUSED
+    waiting = deferred(run, allow_inexact=True)
+    driver.complete()
+    driver.publish()
+    assert resumed(waiting, run, allow_inexact=True)["inexact"] is True
