@@ -11,11 +11,24 @@ A pipeline is a function of two arguments, and only the second is of this packag
 
     def process(batch: DataFrame, context: BatchContext) -> None: ...
 
-Importing this package costs nothing: `pyspark` is imported by the modules that need it.
+Importing this package costs nothing: `pyspark` is imported by the modules that need it, and the context's own imports
+wait until somebody names it. DAG files import the package with the operator that starts applications.
 """
 
 from __future__ import annotations
 
-from airflow_kcr.spark.context import BatchContext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_kcr.spark.context import BatchContext
 
 __all__ = ["BatchContext"]
+
+
+def __getattr__(name: str) -> object:
+    """Import what is named."""
+    if name == "BatchContext":
+        from airflow_kcr.spark.context import BatchContext
+
+        return BatchContext
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
