@@ -35,6 +35,7 @@ from airflow_kcr.spec.changes import TakesEffect, differences
 from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import tables
+from tests.support import airflow_pages
 from tests.support.simulation.faults import FAULTS
 
 TOP = Path(__file__).parents[2]
@@ -748,6 +749,13 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "schema-revision": revision,
     "scenarios": scenarios,
     "faults": faults,
+    "airflow-connection": airflow_pages.connection_fields,
+    "airflow-options": airflow_pages.options,
+    "airflow-operators-common": lambda: airflow_pages.common("operators", "base"),
+    "airflow-operators-waiting": lambda: airflow_pages.common("operators", "waiting"),
+    "airflow-operators": lambda: airflow_pages.described("operators"),
+    "airflow-sensors-common": lambda: airflow_pages.common("sensors", "base"),
+    "airflow-sensors": lambda: airflow_pages.described("sensors"),
 }
 
 

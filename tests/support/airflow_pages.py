@@ -1,0 +1,122 @@
+"""The parts of the provider's reference page that are made from the code; read from its sources, without Airflow."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import airflow_kcr
+from airflow_kcr.provider_info import get_provider_info
+
+PACKAGE = Path(airflow_kcr.__file__).parent
+ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """An operator or a sensor, as its source says."""
+
+    module: str
+    name: str
+    text: str
+    """What it does."""
+
+    arguments: tuple[tuple[str, str], ...]
+    """Its own ones, in order; `kwargs` among them."""
+
+    defaults: dict[str, str | None]
+    """Of those in its signature; None: it is required. The others are its parent's."""
+
+
+def classes(package: str, *modules: str) -> Iterator[Class]:
+    """Yield the classes of modules of a package."""
+    for module in modules:
+        for node in ast.parse((PACKAGE / package / f"{module}.py").read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield _read(f"airflow_kcr.{package}.{module}", node)
+
+
+def table_of(found: Class) -> str:
+    """Return the arguments of a class as a table; empty where it has none of its own."""
+    own = [(name, text) for name, text in found.arguments if name != "kwargs"]
+    if not own:
+        return ""
+    lines = ["| Argument | Default | Meaning |", "|---|---|---|"]
+    for name, text in own:
+        default = found.defaults.get(name, "")
+        shown = "required" if default is None else default and f"`{default}`"
+        lines.append(f"| `{name}` | {shown} | {text} |")
+    return "\n".join(lines)
+
+
+def described(kind: str) -> str:
+    """Return every operator or sensor with what it does and its own arguments."""
+    modules = [path.rpartition(".")[2] for part in get_provider_info()[kind] for path in part["python-modules"]]
+    parts = []
+    for found in classes(kind, *modules):
+        heading = f"### {found.name}\n\n`from {found.module} import {found.name}`\n\n{found.text}"
+        rest = dict(found.arguments).get("kwargs", "")
+        also = re.search(r"; (.+) among them", rest)
+        parts += [heading, table_of(found), f"Also: {also[1]}." if also else ""]
+    return "\n\n".join(part for part in parts if part)
+
+
+def common(package: str, module: str) -> str:
+    """Return the arguments that the operators or sensors built on one class have in common."""
+    (found,) = classes(package, module)
+    return table_of(found)
+
+
+def connection_fields() -> str:
+    """Return the fields of a connection's extra."""
+    fields: dict[str, dict[str, Any]] = get_provider_info()["connection-types"][0]["conn-fields"]
+    lines = ["| Field | Values | Meaning |", "|---|---|---|"]
+    for name, field in fields.items():
+        schema = field["schema"]
+        values = ", ".join(f"`{value}`" for value in schema.get("enum", ())) or schema["type"][0]
+        lines.append(f"| `{name}` | {values} | {field['description']} |")
+    return "\n".join(lines)
+
+
+def options() -> str:
+    """Return the options of the section `[kcr]`."""
+    found: dict[str, dict[str, Any]] = get_provider_info()["config"]["kcr"]["options"]
+    lines = ["| Option | Default | Meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | `{option['default']}` | {option['description']} |" for name, option in found.items()]
+    return "\n".join(lines)
+
+
+def _read(module: str, node: ast.ClassDef) -> Class:
+    text = ast.get_docstring(node) or ""
+    body, _, sections = text.partition("\nArgs:\n")
+    listed = re.split(r"\n\n\w+:\n", sections)[0]
+    return Class(
+        module=module,
+        name=node.name,
+        text=re.split(r"\n\n(?:Raises|Args):\n", body)[0].strip(),
+        arguments=tuple((name, _joined(meaning)) for name, meaning in ARGUMENT.findall(f"{listed}\n")),
+        defaults=_defaults(node),
+    )
+
+
+def _defaults(node: ast.ClassDef) -> dict[str, str | None]:
+    for function in node.body:
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__":
+            pairs = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+            return {one.arg: None if default is None else _shown(default) for one, default in pairs}
+    return {}
+
+
+def _shown(default: ast.expr) -> str:
+    text = ast.unparse(default)
+    known: dict[str, str] = {"KcrHook.default_conn_name": "'kcr_default'", "ONE_HOUR": "timedelta(hours=1)"}
+    return known.get(text, text)
+
+
+def _joined(meaning: str) -> str:
+    words = " ".join(meaning.split()).rstrip()
+    return (words[:1].upper() + words[1:]).replace("|", "\\|")
