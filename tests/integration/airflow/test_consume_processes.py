@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from airflow_kcr.embedded.spark import start_standalone
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import ResetCause
-from tests.support.consume import Consumers, Task, consumers
+from tests.support.consume import CONF, Consumers, Task, consumers
 from tests.support.members import live
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ def resets(found: Consumers) -> list[ResetCause]:
 
 
 def command_lines(pids: set[int]) -> str:
-    return "\n".join(" ".join(psutil.Process(pid).cmdline()) for pid in pids if psutil.pid_exists(pid))
+    found = []
+    for pid in pids:
+        with suppress(psutil.Error):  # gone, or not yet buried
+            found += psutil.Process(pid).cmdline()
+    return "\n".join(found)
 
 
 def finish(found: Consumers, task: Task) -> None:
@@ -157,3 +162,26 @@ def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
         fourth = found.start(0, 1, try_number=4)
         found.until_hosting(fourth, 0, 1)
         finish(found, fourth)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    cluster = start_standalone(tmp_path / "cluster", workers=1, memory="600m")
+    try:
+        settings = {name: value for name, value in cluster.settings.items() if name != "spark.master"}
+        options = {"master": cluster.address, "conf": {**CONF, **settings}, "deploy_mode": "client"}
+        with consuming(kafka, database_url, tmp_path, connector_jars) as found:
+            first = found.start(0, **options)
+            found.until_hosting(first, 0)
+            work(found)
+            first.kill()
+            second = found.start(0, try_number=2, **options)
+            found.until_gone(first)
+            found.until_hosting(second, 0)
+            assert resets(found) == [ResetCause.START]
+            finish(found, second)
+    finally:
+        cluster.stop()

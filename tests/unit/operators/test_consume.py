@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
@@ -133,6 +136,22 @@ def test_on_yarn_nothing_of_it_gets_into_the_command_line(
     assert environment(tmp_path)["KCR_STORE_URL"]
     with pytest.raises(AirflowFailException, match="env_vars holds what looks like a secret: KCR_STORE_URL"):
         consume(env_vars={"KCR_STORE_URL": "postgresql://me:pw@store/kcr"})
+
+
+def test_it_can_be_mapped_over_its_indexes_and_a_dag_of_it_is_stored_without_a_secret() -> None:
+    with DAG("flights_consumers", schedule=None) as dag:
+        KcrConsumeOperator.partial(task_id="consume", region="flights", group_id="g", conn_id="spark").expand(
+            indexes=[[0], [1]]
+        )
+    mapped = dag.get_task("consume")
+    assert isinstance(mapped, MappedOperator)
+    text = json.dumps(DagSerialization.to_dict(dag))
+    assert "indexes" in text
+    assert {link.name for link in mapped.operator_extra_links} == {"Region", "Spark UI"}
+
+
+def test_every_field_that_names_something_is_templated() -> None:
+    assert {"region", "group_id", "indexes", "kcr_conn_id", "conf"} <= set(KcrConsumeOperator.template_fields)
 
 
 # -- how it ends -------------------------------------------------------------------------------------------------------
