@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -172,7 +172,7 @@ def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
     cluster = start_standalone(tmp_path / "cluster", workers=1, memory="600m")
     try:
         settings = {name: value for name, value in cluster.settings.items() if name != "spark.master"}
-        options = {"master": cluster.address, "conf": {**CONF, **settings}, "deploy_mode": "client"}
+        options: dict[str, Any] = {"master": cluster.address, "conf": {**CONF, **settings}, "deploy_mode": "client"}
         with consuming(kafka, database_url, tmp_path, connector_jars) as found:
             first = found.start(0, **options)
             found.until_hosting(first, 0)
