@@ -332,13 +332,16 @@ class Region:
         """
         return resets.plan(self._store, self.name, request, self._clusters, nonce=nonce)
 
-    def apply_reset(self, plan: PlanView, reason: str, *, forced: bool = False) -> ResetView:
+    def apply_reset(
+        self, plan: PlanView, reason: str, *, forced: bool = False, requester: Requester | None = None
+    ) -> ResetView:
         """Apply a plan, once; with members its reset is then on its way, `wait_for_reset` waits for it.
 
         Args:
             plan: as it was made, or read from its JSON.
             reason: why, for the history; not empty.
             forced: without a drain, from the last done positions: the only way from a halted or starting region.
+            requester: who asks, where that is somebody else than whom the region was opened for.
 
         Raises:
             StalePlan: it was made under another epoch.
@@ -347,8 +350,13 @@ class Region:
         """
         if not reason.strip():
             raise ConfigurationError("a reset needs a reason: it is what others will find in the history")
-        requester = replace(self._requester, reason=reason.strip())
-        return resets.apply(self._store, self.name, plan, requester, self._clusters, forced=forced)
+        asked_by = replace(requester or self._requester, reason=reason.strip())
+        return resets.apply(self._store, self.name, plan, asked_by, self._clusters, forced=forced)
+
+    def applied_reset(self, plan: str) -> ResetView | None:
+        """Return where the reset of a plan stands; None: nobody has applied it."""
+        region = self._read()
+        return reset_views.of_plan(region, Nonce(plan)) if Nonce(plan) in region.person_resets else None
 
     def wait_for_reset(
         self, plan: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent

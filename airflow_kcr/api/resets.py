@@ -76,7 +76,7 @@ def apply(
         forced: without a drain, from the last done positions; the only way from a halted or starting region.
 
     Raises:
-        StalePlan: the plan was made under another epoch.
+        StalePlan: the plan was made under another epoch, or the region has other partitions now.
         ConfigurationError: it is of another region, or its name was used for another request.
         CheckpointNotUsable: the log no longer has an offset that the target remembers; nothing was changed.
         RegionInState: the region can't drain; the message says what can be done.
@@ -113,6 +113,11 @@ def _accept(
         raise StalePlan(
             f"the plan was made in epoch {approved.epoch}, region {region.name} is in epoch {region.epoch}: "
             "something was reset or started since; plan again and look at what has changed"
+        )
+    if len(universe(region)) != approved.totals.partitions:
+        raise StalePlan(
+            f"the plan is of {approved.totals.partitions} partition(s), region {region.name} has "
+            f"{len(universe(region))} now; plan again and look at what has changed"
         )
     asked = replace(_asked(approved.request, now, approved.plan), requester=requester, forced=forced)
     found, _ = _planned(region, now, asked, clusters)

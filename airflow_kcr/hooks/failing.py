@@ -12,13 +12,14 @@ from airflow_kcr.errors import (
     ConfigurationError,
     KcrError,
     RefusedError,
+    ResetFailed,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
     StoreRestored,
 )
 
-FINAL: Final = (ConfigurationError, RefusedError, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreRestored)
+FINAL: Final = (ConfigurationError, RefusedError, ResetFailed, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreRestored)
 """Asking again gets the same answer until a person has done something."""
 
 

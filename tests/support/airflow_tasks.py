@@ -27,6 +27,12 @@ class FakeTask:
     run_id: str = "scheduled__2026-01-01T12:05:00+00:00"
     id: UUID = field(default_factory=uuid4)
     xcoms: dict[str, object] = field(default_factory=dict)
+    results: dict[str, object] = field(default_factory=dict)
+    """What other tasks have returned, by their ids."""
+
+    def xcom_pull(self, task_ids: str | None = None, key: str = "return_value") -> object:
+        """Return what another task has returned, or what this one has pushed."""
+        return self.xcoms.get(key) if task_ids in {None, self.task_id} else self.results.get(str(task_ids))
 
     def xcom_push(self, key: str, value: object) -> None:
         """Keep what a task says; like Airflow, only what JSON can hold."""

@@ -1,0 +1,114 @@
+"""What the tasks of a reset hand to one another: choice, plan, approval; small JSON, as XComs are.
+
+A plan travels as its summary: the request, the epoch, the sums and the twenty worst partitions. The store keeps no
+plan, and an XCom is no place for a thousand lines; whoever applies it resolves the request anew anyway, and the whole
+plan is a `kcr reset plan` away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_kcr.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+
+    from airflow_kcr.api import PlanView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, and what people have said on the way to it."""
+
+    plan: PlanView
+    document: Mapping[str, object]
+    """The plan as JSON."""
+
+    by: str = ""
+    """Who approved it, or chose its target."""
+
+    reason: str = ""
+
+
+def given(operator: BaseOperator, context: Context, value: object, argument: str) -> Mapping[str, object]:
+    """Return an argument that is the result of another task; by default of the only one right before this task.
+
+    Args:
+        operator: whose argument it is.
+        context: of its task.
+        value: the argument as it was rendered; None: it was left out.
+        argument: its name, for messages.
+
+    Raises:
+        ConfigurationError: there is no such result, or it is no JSON object.
+    """
+    if value is None:
+        before = sorted(operator.upstream_task_ids)
+        if len(before) != 1:
+            raise ConfigurationError(
+                f"task {operator.task_id}: say where its {argument} comes from, as {argument}=OTHER_TASK.output; only "
+                f"behind exactly one other task it may be left out (there are {len(before)})"
+            )
+        pull: Any = context["ti"].xcom_pull
+        value = pull(task_ids=before[0])
+        if value is None:
+            raise ConfigurationError(f"task {before[0]} has returned nothing that task {operator.task_id} could take")
+    if isinstance(value, str):
+        value = _parsed(value, operator.task_id, argument)
+    if isinstance(value, Mapping):
+        return value
+    raise ConfigurationError(f"task {operator.task_id}: {argument} is a JSON object, not {type(value).__name__}")
+
+
+def _parsed(text: str, task_id: str, argument: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"task {task_id}: {argument} is no JSON; hand it over as {argument}=OTHER_TASK.output, which a template in "
+            "quotes would turn into text"
+        ) from None
+
+
+def planned(document: Mapping[str, object]) -> Planned:
+    """Return the plan that the task of a plan, or of its approval, has returned.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    from airflow_kcr.api import PlanView
+
+    inner = document.get("plan")
+    whole = inner if isinstance(inner, Mapping) else document
+    said = document if isinstance(inner, Mapping) else _mapping(document.get("choice"))
+    return Planned(
+        plan=PlanView.from_json(dict(whole)),
+        document=whole,
+        by=str(said.get("by") or ""),
+        reason=str(said.get("reason") or ""),
+    )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def responder(event: Mapping[str, Any]) -> str:
+    """Return who has answered a task that waited for a person; empty: Airflow does not say."""
+    user = event.get("responded_by_user")
+    found = _mapping(user) if isinstance(user, Mapping) else {}
+    return str(found.get("name") or found.get("id") or "")
+
+
+def require_no_default(operator: str, arguments: Mapping[str, object]) -> None:
+    """Refuse an answer that is taken when nobody answers: a reset is a person's decision.
+
+    Raises:
+        ConfigurationError: there is one.
+    """
+    if arguments.get("defaults") is not None:
+        raise ConfigurationError(f"{operator} takes no defaults: when nobody answers in time, nothing may be reset")

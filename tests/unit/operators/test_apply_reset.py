@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.operators import waiting
+from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
+from airflow_kcr.protocol.evidence import Check, Question, Verdict
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import GroupId, Sequence
+from airflow_kcr.triggers.payloads import Answer, Status
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster, live_region
+from tests.support.reset_tasks import DAG as DAG_ID
+from tests.support.reset_tasks import RUN, World, prepared, with_two_cuts
+
+
+@pytest.fixture
+def driver(store_connection: str) -> Iterator[Driver]:
+    with live_region(store_connection) as driver:
+        with_two_cuts(driver)
+        yield driver
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(waiting, "PATIENCE", timedelta(0))
+    return prepared(monkeypatch)
+
+
+@pytest.fixture
+def plan(driver: Driver) -> dict[str, Any]:
+    region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
+    return region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))).summary()
+
+
+@pytest.fixture
+def approval(plan: dict[str, Any]) -> dict[str, Any]:
+    """What the task of the approval has returned."""
+    return {"plan": plan, "approved": True, "by": "ada", "at": "2026-01-01T12:05:00+00:00", "reason": "wrong rates"}
+
+
+def apply(plan: object = None, **changed: Any) -> KcrApplyResetOperator:  # noqa: ANN401
+    return KcrApplyResetOperator(**{"task_id": "apply", "region": "flights", "plan": plan, **changed})
+
+
+def context(**changed: Any) -> Any:  # noqa: ANN401
+    return task_context(FakeTask(**{"task_id": "apply", "dag_id": DAG_ID, "run_id": RUN, **changed}))
+
+
+def deferred(operator: KcrApplyResetOperator) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as raised:
+        operator.execute(context())
+    return raised.value
+
+
+def resumed(waits: TaskDeferred, plan: object, status: Status = Status.REACHED, detail: str = "") -> dict[str, Any]:
+    event = Answer(status=status, detail=detail).to_json()
+    found: dict[str, Any] = getattr(apply(plan), waits.method_name)(context(), event=event, **(waits.kwargs or {}))
+    return found
+
+
+def test_an_approved_plan_is_applied_and_waited_for_without_a_slot(
+    driver: Driver, world: World, approval: dict[str, Any]
+) -> None:
+    waits = deferred(apply(approval))
+    driver.complete()
+    driver.settle_reset()
+    found = resumed(waits, approval)
+    assert found == {
+        "region": "flights",
+        "id": "flights/5",
+        "plan": approval["plan"]["plan"],
+        "state": "done",
+        "target": "to-checkpoint 2",
+        "epoch": 2,
+        "lineage": 2,
+        "undone": [3, 4],
+        "who": "ada",
+        "reason": "wrong rates",
+    }
+    [reset] = [r for r in Region(driver.name, driver.store).resets() if r.plan]
+    assert (reset.requester.dag_id, reset.requester.run_id) == (DAG_ID, RUN)
+
+
+def test_a_retry_finds_the_reset(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    waits = deferred(apply(approval))
+    deferred(apply(approval))
+    driver.complete()
+    driver.settle_reset()
+    resumed(waits, approval)
+    assert apply(approval).execute(context(try_number=2))["state"] == "done"
+    assert driver.region.epoch == 2
+
+
+def test_a_plan_alone_is_applied_in_the_name_of_the_run(driver: Driver, world: World, plan: dict[str, Any]) -> None:
+    deferred(apply(plan, reason="nightly replay"))
+    [reset] = [r for r in Region(driver.name, driver.store).resets() if r.plan]
+    assert (reset.requester.who, reset.requester.reason) == ("airflow", "nightly replay")
+
+
+def test_without_any_reason_the_run_is_one(driver: Driver, world: World, plan: dict[str, Any]) -> None:
+    deferred(apply(plan))
+    [reset] = [r for r in Region(driver.name, driver.store).resets() if r.plan]
+    assert reset.requester.reason == f"run {RUN} of DAG {DAG_ID}"
+
+
+def test_the_plan_is_that_of_the_task_before(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    with DAG("d", schedule=None):
+        operator = apply()
+        BaseOperator(task_id="approve") >> operator
+    with pytest.raises(TaskDeferred):
+        operator.execute(context(results={"approve": approval}))
+
+
+def test_a_plan_of_another_epoch_goes_back_to_plan(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    with pytest.raises(AirflowFailException, match=r"made in epoch 1.*clear the task that made the plan"):
+        apply(approval).execute(context())
+
+
+def test_a_partition_that_was_added_goes_back_to_plan(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    new = driver.partition(4)
+    driver.grow(new, end=10)
+    driver.claim(driver.member(0), [driver.partition(0), driver.partition(1), new])
+    with pytest.raises(AirflowFailException, match=r"of 4 partition\(s\), region flights has 5.*clear the task"):
+        apply(approval).execute(context())
+    assert driver.region.person_resets == {}
+
+
+def test_an_outsider_goes_before_the_reset(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    detail = "zombie on 10.0.0.9"
+    world.checks = (
+        Check(group=GroupId("g"), question=Question.OUTSIDERS, verdict=Verdict.FAILED, detail=detail),
+        Check(group=GroupId("g"), question=Question.ROSTER, verdict=Verdict.WARNING, detail="one is away"),
+    )
+    with pytest.raises(AirflowFailException, match=r"1 check\(s\).*zombie on 10\.0\.0\.9.*Nothing was reset"):
+        apply(approval).execute(context())
+    assert driver.region.person_resets == {}
+
+
+def test_what_the_log_has_lost_since_the_approval_is_refused(
+    driver: Driver, world: World, approval: dict[str, Any]
+) -> None:
+    world.cluster.starts = {1: 101}
+    with pytest.raises(AirflowFailException, match="can't go there"):
+        apply(approval).execute(context())
+
+
+def test_a_rejected_plan_is_not_applied(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    with pytest.raises(AirflowFailException, match="rejected by ada"):
+        apply({**approval, "approved": False}).execute(context())
+
+
+def test_a_reset_that_fails_is_no_matter_of_retries(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+    waits = deferred(apply(approval))
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    driver.settle_reset()
+    with pytest.raises(AirflowFailException, match="a reset began"):
+        resumed(waits, approval, Status.REFUSED, "the reset failed: a reset began")
+    with pytest.raises(AirflowFailException, match="failed"):
+        apply(approval).execute(context(try_number=2))
+
+
+def test_a_halted_region_is_forced(driver: Driver, world: World, plan: dict[str, Any]) -> None:
+    while driver.region.state is not RegionState.HALTED:
+        caller = driver.caller(driver.member(0))
+        driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "a record can't be processed")
+        driver.settle_reset()
+    region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
+    again = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))).summary()
+    with pytest.raises(AirflowFailException, match="forced"):
+        apply(again).execute(context())
+    waits = deferred(apply(again, forced=True))
+    driver.settle_reset()
+    assert resumed(waits, again)["state"] == "done"

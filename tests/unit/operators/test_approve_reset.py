@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
+from airflow_kcr.operators.plan_markdown import markdown
+from airflow_kcr.protocol.targets import ToCheckpoint, ToOffset
+from airflow_kcr.protocol.values import Offset, Sequence, TopicName
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster, live_region
+from tests.support.reset_tasks import World, answer, asked, prepared, with_two_cuts
+
+
+@pytest.fixture
+def driver(store_connection: str) -> Iterator[Driver]:
+    with live_region(store_connection) as driver:
+        with_two_cuts(driver)
+        yield driver
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return prepared(monkeypatch)
+
+
+@pytest.fixture
+def plan(driver: Driver) -> dict[str, Any]:
+    """What the task of a plan has returned."""
+    region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
+    found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    return {**found.summary(), "choice": {"by": "bob", "reason": "wrong rates"}}
+
+
+def approve(plan: object = None) -> KcrApproveResetOperator:
+    return KcrApproveResetOperator(task_id="approve", region="flights", plan=plan)  # type: ignore[arg-type]
+
+
+def test_sums_come_first_then_the_partitions(plan: dict[str, Any], world: World) -> None:
+    asked(approve(plan), task_context(FakeTask(task_id="approve")))
+    assert world.shown["subject"] == "Reset region flights: to-checkpoint 2?"
+    assert (world.shown["options"], world.shown["defaults"]) == (["Approve", "Reject"], None)
+    lines = world.shown["body"].splitlines()
+    assert lines[0] == "| Reset of region | flights |"
+    for line in (
+        "| Partitions that move | 4 of 4 |",
+        "| Records processed again | 800 |",
+        "| Checkpoints undone | 3 |",
+        "| Chosen by | bob |",
+        "| Reason | wrong rates |",
+    ):
+        assert line in lines
+    assert lines.index("| Records processed again | 800 |") < lines.index("| g | t | 0 | 300 | 100 | 200 | 0 |  |")
+    assert world.shown["params"]["reason"]["value"] == "wrong rates"
+
+
+def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) -> None:
+    with live_region(store_connection, partitions=60) as driver:
+        driver.up()
+        driver.process(width=10)
+        cluster = FakeCluster(counts={TopicName("t"): 60}, starts={59: 3})
+        region = Region(driver.name, driver.store, clusters=cluster.clusters)
+        found = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(0))))
+        text = markdown(PlanView.from_json(found.summary()))
+    rows = [line for line in text.splitlines() if line.startswith("| g |")]
+    assert len(rows) == 20
+    assert rows[0] == "| g | t | 59 | 10 | 3 | 7 | 0 | clamped, asked for 0 |"
+    assert text.endswith("Shown: the worst 20 of 60 partitions that move.")
+
+
+def test_what_people_wrote_stays_in_its_cell(plan: dict[str, Any]) -> None:
+    text = markdown(PlanView.from_json(plan), reason="a | b\n| c <img src=x>", by="x")
+    assert "| Reason | a \\| b \\| c &lt;img src=x> |" in text.splitlines()
+
+
+def test_approved_it_returns_the_plan_with_who_and_why(plan: dict[str, Any], world: World) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    found = approve(plan).execute_complete(task_context(task), answer("Approve", reason="wrong rates, seen with bob"))
+    assert found == {
+        "plan": plan,
+        "approved": True,
+        "by": "ada",
+        "at": "2026-01-01T12:05:00+00:00",
+        "reason": "wrong rates, seen with bob",
+    }
+
+
+def test_rejected_it_says_so(plan: dict[str, Any], world: World) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    assert approve(plan).execute_complete(task_context(task), answer("Reject", reason=None))["approved"] is False
+
+
+def test_another_plan_than_was_shown_is_not_approved(plan: dict[str, Any], world: World) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    with pytest.raises(AirflowFailException, match="made anew meanwhile"):
+        approve({**plan, "plan": "another"}).execute_complete(task_context(task), answer("Approve"))
+
+
+def test_the_plan_is_that_of_the_task_before(plan: dict[str, Any], world: World) -> None:
+    with DAG("d", schedule=None):
+        operator = approve()
+        BaseOperator(task_id="plan") >> operator
+    asked(operator, task_context(FakeTask(task_id="approve", results={"plan": plan})))
+    assert "to-checkpoint 2" in world.shown["subject"]
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"no": "plan"}, "not a plan"),
+        ("{'plan': 1}", r"plan=OTHER_TASK\.output"),
+        (None, "say where its plan comes from"),
+    ],
+)
+def test_what_is_no_plan_is_not_shown(world: World, given: object, what: str) -> None:
+    with pytest.raises(AirflowFailException, match=what):
+        approve(given).execute(task_context(FakeTask(task_id="approve")))
+    assert world.shown == {}
+
+
+def test_a_default_answer_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="takes no defaults"):
+        KcrApproveResetOperator(task_id="approve", region="flights", defaults="Approve")

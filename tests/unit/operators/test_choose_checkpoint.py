@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from airflow.providers.standard.exceptions import HITLTimeoutError
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.operators.choose_checkpoint import KcrChooseCheckpointOperator
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Offset, Sequence
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+from tests.support.live_region import live_region
+from tests.support.reset_tasks import World, answer, asked, prepared, with_two_cuts
+
+
+@pytest.fixture
+def driver(store_connection: str) -> Iterator[Driver]:
+    with live_region(store_connection) as driver:
+        with_two_cuts(driver)
+        yield driver
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return prepared(monkeypatch)
+
+
+def choose(newest: int = 20) -> KcrChooseCheckpointOperator:
+    return KcrChooseCheckpointOperator(task_id="choose", region="flights", newest=newest)
+
+
+CONTEXT = task_context(FakeTask(task_id="choose"))
+
+
+def test_the_list_is_made_when_the_task_runs(driver: Driver, world: World) -> None:
+    driver.store.pin(driver.name, Sequence(2), "before-upgrade", "")
+    asked(choose(), CONTEXT)
+    assert world.shown["subject"] == "Reset region flights: to which checkpoint?"
+    assert world.shown["options"] == ["Choose", "Cancel"]
+    assert world.shown["defaults"] is None
+    form = world.shown["params"]["checkpoint"]
+    assert (form["value"], form["schema"]["enum"]) == (3, [3, 2])
+    assert form["schema"]["values_display"]["2"].endswith("· monday · pinned as before-upgrade")
+    assert world.shown["params"]["reason"]["schema"]["type"] == ["null", "string"]
+    rows = world.shown["body"].splitlines()
+    assert rows[0] == "| Checkpoint | Bound | Made at | Asked for by | Pinned as |"
+    assert [row.split(" | ")[0] for row in rows[2:]] == ["| 3", "| 2"]
+
+
+def test_only_so_many_are_shown(driver: Driver, world: World) -> None:
+    asked(choose(newest=1), CONTEXT)
+    assert world.shown["params"]["checkpoint"]["schema"]["enum"] == [3]
+
+
+def test_the_choice_is_returned_with_who_and_why(driver: Driver, world: World) -> None:
+    found = choose().execute_complete(CONTEXT, answer("Choose", checkpoint=2, reason="wrong rates"))
+    assert found == {
+        "region": "flights",
+        "checkpoint": 2,
+        "lineage": 1,
+        "bound": None,
+        "by": "ada",
+        "reason": "wrong rates",
+    }
+
+
+def test_a_choice_without_a_reason_has_none(driver: Driver, world: World) -> None:
+    found = choose().execute_complete(CONTEXT, answer("Choose", by=None, checkpoint=2, reason=None))
+    assert (found["by"], found["reason"]) == ("", "")
+
+
+@pytest.mark.parametrize("checkpoint", [77, "2", None, True, -2])
+def test_an_answer_that_was_not_in_the_list_is_refused(driver: Driver, world: World, checkpoint: object) -> None:
+    with pytest.raises(AirflowFailException):
+        choose().execute_complete(CONTEXT, answer("Choose", checkpoint=checkpoint))
+
+
+def test_what_was_undone_meanwhile_is_refused(driver: Driver, world: World) -> None:
+    driver.reset(ToOffset(offset=Offset(150)))
+    driver.complete()
+    driver.settle_reset()
+    with pytest.raises(AirflowFailException, match="checkpoint 3 is not on the current path any more"):
+        choose().execute_complete(CONTEXT, answer("Choose", checkpoint=3))
+
+
+def test_cancelled_it_is_skipped(driver: Driver, world: World) -> None:
+    with pytest.raises(AirflowSkipException, match="ada cancelled"):
+        choose().execute_complete(CONTEXT, answer("Cancel", checkpoint=2))
+
+
+def test_a_region_without_a_checkpoint_has_nothing_to_choose(store_connection: str, world: World) -> None:
+    with live_region(store_connection) as driver:
+        driver.up()
+        with pytest.raises(AirflowFailException, match="no complete checkpoint"):
+            choose().execute(CONTEXT)
+
+
+def test_nobody_answering_is_a_failure(driver: Driver, world: World) -> None:
+    with pytest.raises(HITLTimeoutError):
+        choose().execute_complete(CONTEXT, {"error": "The timeout has passed", "error_type": "timeout"})
+
+
+def test_a_default_answer_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="takes no defaults"):
+        KcrChooseCheckpointOperator(task_id="choose", region="flights", defaults="Choose")

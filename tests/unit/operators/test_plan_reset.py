@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_kcr.operators.plan_reset import KcrPlanResetOperator
+from tests.support.airflow_tasks import FakeTask, task_context
+from tests.support.driver import Driver
+from tests.support.live_region import live_region
+from tests.support.reset_tasks import DAG as DAG_ID
+from tests.support.reset_tasks import RUN, World, prepared, with_two_cuts
+
+
+@pytest.fixture
+def driver(store_connection: str) -> Iterator[Driver]:
+    with live_region(store_connection) as driver:
+        with_two_cuts(driver)
+        yield driver
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return prepared(monkeypatch)
+
+
+def task(**changed: Any) -> FakeTask:  # noqa: ANN401
+    return FakeTask(**{"task_id": "plan", "dag_id": DAG_ID, "run_id": RUN, **changed})
+
+
+def planned(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+    operator = KcrPlanResetOperator(task_id="plan", region="flights", **arguments)
+    found: dict[str, Any] = json.loads(json.dumps(operator.execute(task_context(task()))))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "goes_to"),
+    [
+        ("to-earliest", 0),
+        ("to_earliest", 0),
+        ({"to-checkpoint": 2}, 100),
+        ({"to_checkpoint": "2"}, 100),
+        ({"to-run": "flights_cut/monday"}, 100),
+        ({"shift-by": -50}, 250),
+        ({"by-duration": "PT1H"}, 150),
+        ({"from-file": "t,0,7\nt,1,7\nt,2,7\nt,3,7\n"}, 7),
+    ],
+    ids=str,
+)
+def test_a_target_is_an_option_of_the_command(driver: Driver, world: World, target: object, goes_to: int) -> None:
+    world.cluster.times = dict.fromkeys(range(4), 150)
+    plan = planned(target=target)
+    assert {entry["target"] for entry in plan["entries"]} == {goes_to}
+    assert (plan["region"], plan["epoch"]) == ("flights", 1)
+
+
+def test_a_plan_is_named_after_run_task_and_try(driver: Driver, world: World) -> None:
+    assert planned(target="to-earliest")["plan"] == f"{DAG_ID}/{RUN}/plan/-1/try 1"
+    again = KcrPlanResetOperator(task_id="plan", region="flights", target="to-earliest")
+    assert again.execute(task_context(task(try_number=2)))["plan"] == f"{DAG_ID}/{RUN}/plan/-1/try 2"
+
+
+def test_scope_and_records_to_skip_are_those_of_the_command(driver: Driver, world: World) -> None:
+    plan = planned(target="to-current", groups=["g"], topics=["t:0,1"], skip=["t:1:300"])
+    assert plan["scope"] == "--group g --topic t:0,1"
+    assert plan["request"]["skip"] == [["g", "t", 1, 300]]
+
+
+def test_without_a_target_it_is_the_checkpoint_that_was_chosen(driver: Driver, world: World) -> None:
+    with DAG("d", schedule=None):
+        plan = KcrPlanResetOperator(task_id="plan", region="flights")
+        BaseOperator(task_id="choose") >> plan
+    chosen = {"checkpoint": 3, "by": "ada", "reason": "wrong rates"}
+    found = plan.execute(task_context(task(results={"choose": chosen})))
+    assert (found["target"], found["choice"]) == ("to-checkpoint 3", {"by": "ada", "reason": "wrong rates"})
+
+
+def test_alone_and_without_a_target_it_says_what_is_missing(driver: Driver, world: World) -> None:
+    with pytest.raises(AirflowFailException, match="say where its target comes from"):
+        planned()
+
+
+def test_the_summary_stays_small(store_connection: str, world: World) -> None:
+    from airflow_kcr.protocol.values import TopicName
+
+    with live_region(store_connection, partitions=300) as driver:
+        driver.up()
+        driver.process(width=30)
+        world.cluster.counts = {TopicName("t"): 300}
+        plan = planned(target="to-earliest")
+    assert len(plan["entries"]) == 20
+    assert plan["totals"]["replay"] == 9_000
+    assert len(json.dumps(plan)) < 10_000
+
+
+def test_what_retention_has_overtaken_is_no_plan(driver: Driver, world: World) -> None:
+    world.cluster.starts = {2: 150}
+    with pytest.raises(AirflowFailException, match="such as g:t-2 to 100, whose log has 150 to 1000"):
+        planned(target={"to-checkpoint": 2})
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        ("to-nowhere", "is not a target"),
+        ({"to-checkpoint": 77}, "no checkpoint 77"),
+        ({"to-checkpoint": 2, "to-earliest": None}, "one option with its value"),
+        ({"to-datetime": "2999-01-01T00:00:00Z"}, "in the future"),
+        (7, "text or a mapping"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_fails_for_good(driver: Driver, world: World, target: object, what: str) -> None:
+    with pytest.raises(AirflowFailException, match=what):
+        planned(target=target)
+
+
+def test_brokers_that_are_away_are_worth_a_retry(driver: Driver, world: World) -> None:
+    world.cluster.is_away = True
+    with pytest.raises(AirflowException, match="no broker") as raised:
+        planned(target="to-earliest")
+    assert not isinstance(raised.value, AirflowFailException)
