@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.api import Region, goals
+from airflow_kcr.api.checkpoint_goals import committed, exists, first
+from airflow_kcr.errors import CheckpointNotUsable, CutRefused, UnknownCheckpoint
+from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import Nonce, Sequence
+from tests.support.scripts import rewind, running
+
+
+def test_a_checkpoint_is_committed_when_it_is_settled_and_those_who_are_late_are_named() -> None:
+    driver = running()
+    driver.process()
+    driver.request_cut("n")
+    sequence = driver.region.open_cut
+    assert sequence is not None
+    region, goal = Region(driver.name, driver.store), committed(sequence)
+    said = []
+
+    def missing() -> list[str]:
+        seen, _ = region.look(goal)
+        return [] if seen is None else list(seen.missing)
+
+    said.append(missing())
+    driver.complete()
+    said.append(missing())
+    driver.publish()
+    driver.echo(driver.member(0))
+    said.append(missing())
+    driver.echo(driver.member(1))
+    said.append(missing())
+    assert said == [
+        [f"cut {sequence} is not complete yet"],
+        [f"cut {sequence} is complete and not published yet"],
+        [f"Kafka's echo of cut {sequence} is outstanding for 2 partition(s), g:t-2 first, held by g[1]"],
+        [],
+    ]
+
+
+def test_a_checkpoint_that_is_none_any_more_is_not_waited_for() -> None:
+    driver = running()
+    region = Region(driver.name, driver.store)
+    kept = driver.cut("one")
+    driver.process()
+    undone = driver.cut("two")
+    driver.request_cut("three")
+    aborted = driver.region.open_cut
+    assert aborted is not None
+    driver.contribute(driver.member(0))
+    driver.wait(200)
+    rewind(driver, ToCheckpoint(sequence=kept))
+    with pytest.raises(CheckpointNotUsable, match="undone by a reset"):
+        region.look(committed(undone))
+    with pytest.raises(CheckpointNotUsable, match="was aborted"):
+        region.look(committed(aborted))
+    with pytest.raises(UnknownCheckpoint):
+        region.look(committed(Sequence(77)))
+
+
+def test_of_the_checkpoints_at_or_beyond_something_the_oldest_published_one_is_found() -> None:
+    driver = running()
+    region = Region(driver.name, driver.store)
+    one = driver.cut("one")
+    driver.process()
+    driver.request_cut("two")
+    two = driver.complete()
+    assert (first(driver.region, sequence=one) or driver.region.checkpoints[two]).sequence == one
+    assert first(driver.region, sequence=two) is None
+    seen, _ = region.look(exists(sequence=two))
+    assert seen is not None
+    assert seen.missing[0] == f"its newest checkpoint is {two} (bound none, not published yet)"
+
+
+def test_the_cut_of_a_run_is_found_by_its_run() -> None:
+    driver = running()
+    driver.process()
+    run = Requester(who="airflow", dag_id="d", run_id="r")
+    driver.request_cut("n", requester=run)
+    sequence = driver.complete()
+    region = Region(driver.name, driver.store)
+    assert region.checkpoint_of_run("d", "r").checkpoint.sequence == sequence
+    with pytest.raises(UnknownCheckpoint, match="run other of DAG d"):
+        region.checkpoint_of_run("d", "other")
+
+
+def test_a_nonce_that_is_gone_with_its_region_is_refused() -> None:
+    driver = running()
+    with pytest.raises(CutRefused, match="nobody has asked"):
+        Region(driver.name, driver.store).look(goals.published(Nonce("never")))

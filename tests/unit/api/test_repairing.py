@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.errors import CutRefused, GroupNotEmpty
+from airflow_kcr.protocol.region.rows import Committed
+from airflow_kcr.protocol.values import Offset, Sequence
+from airflow_kcr.runtime.identity import read_note
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster, live_region
+
+
+@pytest.fixture
+def driver(database_url: str) -> Iterator[Driver]:
+    with live_region(database_url) as driver:
+        driver.up()
+        driver.process()
+        yield driver
+
+
+def unheld(driver: Driver) -> Sequence:
+    """Make a cut of which Kafka holds something else."""
+    driver.request_cut("n")
+    sequence = driver.complete()
+    driver.publish()
+    driver.echo(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
+    return sequence
+
+
+def test_the_base_is_told_kafka_with_the_note_of_a_member(driver: Driver) -> None:
+    sequence, cluster = unheld(driver), FakeCluster()
+    view = Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(sequence)
+    assert view.checkpoint.committed is Committed.YES
+    assert cluster.held == dict(driver.region.offsets[sequence])
+    note = read_note(next(iter(cluster.notes.values())))
+    assert note is not None
+    assert (note.region, note.sequence, note.epoch) == ("flights", sequence, driver.region.epoch)
+
+
+def test_with_members_in_the_group_nothing_is_changed(driver: Driver) -> None:
+    sequence, cluster = unheld(driver), FakeCluster(inside="somebody")
+    with pytest.raises(GroupNotEmpty, match="somebody"):
+        Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(sequence)
+    assert driver.region.checkpoints[sequence].committed is Committed.NO
+
+
+def test_no_older_checkpoint_is_ever_told(driver: Driver) -> None:
+    sequence, cluster = unheld(driver), FakeCluster()
+    driver.process()
+    driver.cut("later")
+    with pytest.raises(CutRefused, match="not the base"):
+        Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(sequence)
+    assert cluster.held == {}

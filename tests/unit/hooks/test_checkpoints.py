@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
+from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.checkpoints import PublishedCheckpoint, checkpoint_of, partition_key
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import Sequence
+from tests.support.airflow_tasks import NOON, task_context
+from tests.support.driver import Driver
+from tests.support.live_region import live_region
+from tests.support.scripts import rewind
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+@pytest.fixture
+def driver(store_connection: str) -> Iterator[Driver]:
+    with live_region(store_connection) as driver:
+        driver.up()
+        driver.process()
+        yield driver
+
+
+def triggered(*extras: dict[str, object], asset: Asset | None = None) -> Context:
+    """Return the context of a run that events of a region's asset, with these extras, have triggered."""
+    asset = asset or region_asset("flights")
+    context = task_context()
+    context["triggering_asset_events"] = TriggeringAssetEventsAccessor.build(
+        AssetEventDagRunReferenceResult.model_validate(
+            {
+                "asset": {"name": asset.name, "uri": asset.uri, "extra": {}},
+                "extra": extra,
+                "source_task_id": "commit",
+                "source_dag_id": "flights_cut",
+                "source_run_id": "run-1",
+                "source_map_index": -1,
+                "source_aliases": [],
+                "timestamp": NOON,
+                "partition_key": None,
+            }
+        )
+        for extra in extras
+    )
+    return context
+
+
+def published(driver: Driver, sequence: Sequence) -> PublishedCheckpoint:
+    row = driver.region.checkpoints[sequence]
+    return PublishedCheckpoint(region="flights", lineage=row.lineage, sequence=sequence, bound=None, digest=row.digest)
+
+
+def extra(event: PublishedCheckpoint) -> dict[str, object]:
+    return dict(event.to_json())
+
+
+def test_partition_keys_sort_as_checkpoints_do() -> None:
+    keys = [partition_key(*pair) for pair in ((1, 9), (1, 10), (2, 2), (10, 1))]
+    assert keys == sorted(keys)
+    assert keys[0] == "000001.0000000009"
+
+
+def test_an_event_survives_its_extra() -> None:
+    made = PublishedCheckpoint(region="r", lineage=1, sequence=2, bound="2026-01-01T00:00:00Z", digest="d")
+    assert PublishedCheckpoint.from_json(extra(made)) == made
+    assert made.partition_key == partition_key(1, 2)
+    with pytest.raises(ConfigurationError, match="names no checkpoint"):
+        PublishedCheckpoint.from_json({"region": "r"})
+
+
+def test_a_run_finds_the_checkpoint_that_triggered_it(driver: Driver) -> None:
+    event = published(driver, driver.cut("n"))
+    assert checkpoint_of(triggered(extra(event))) == event
+
+
+def test_of_several_events_the_newest_checkpoint_counts(driver: Driver) -> None:
+    first = published(driver, driver.cut("one"))
+    driver.process()
+    second = published(driver, driver.cut("two"))
+    assert checkpoint_of(triggered(extra(second), extra(first))) == second
+
+
+def test_an_event_of_a_checkpoint_that_a_reset_has_undone_is_skipped_with_the_reason(driver: Driver) -> None:
+    first = driver.cut("one")
+    driver.process()
+    second = driver.cut("two")
+    events = {sequence: published(driver, sequence) for sequence in (first, second)}
+    rewind(driver, ToCheckpoint(sequence=first))
+    with pytest.raises(AirflowSkipException, match=f"a reset has undone checkpoint {second}"):
+        checkpoint_of(triggered(extra(events[second])))
+    # Of an older lineage too, but the new one goes on from there: what it holds is still true.
+    assert checkpoint_of(triggered(extra(events[first]))) == events[first]
+
+
+def test_an_event_of_a_region_that_was_made_anew_is_skipped(driver: Driver) -> None:
+    event = published(driver, driver.cut("n"))
+    other = PublishedCheckpoint(region="flights", lineage=1, sequence=event.sequence, bound=None, digest="other")
+    with pytest.raises(AirflowSkipException, match="another one now"):
+        checkpoint_of(triggered(extra(other)))
+    with pytest.raises(AirflowSkipException, match="has no checkpoint 77"):
+        checkpoint_of(triggered({**extra(event), "sequence": 77}))
+    with pytest.raises(AirflowSkipException, match="does not exist any more"):
+        checkpoint_of(triggered({**extra(event), "region": "gone"}))
+
+
+def test_a_run_that_no_region_has_triggered_is_not_retried(driver: Driver) -> None:
+    with pytest.raises(AirflowFailException, match="PartitionedAssetTimetable"):
+        checkpoint_of(triggered())
+    with pytest.raises(AirflowFailException, match="PartitionedAssetTimetable"):
+        checkpoint_of(triggered({"rows": 3}, asset=Asset(name="report", uri="file:///report")))
+    with pytest.raises(AirflowFailException, match="names no checkpoint"):
+        checkpoint_of(triggered({"rows": 3}))

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.values import Offset
+from airflow_kcr.sensors.checkpoint import KcrCheckpointSensor
+from airflow_kcr.triggers.payloads import CheckpointExists
+from tests.support.airflow_tasks import task_context
+from tests.support.driver import Driver
+from tests.unit.sensors.conftest import deferral, waited_for
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+BOUND = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def sensor(**changed: Any) -> KcrCheckpointSensor:  # noqa: ANN401
+    return KcrCheckpointSensor(**{"task_id": "wait", "region": "flights", **changed})
+
+
+def of_interval(end: datetime) -> Context:
+    return task_context(interval=(end - HOUR, end))
+
+
+def cut_at(driver: Driver, bound: datetime) -> int:
+    """Make a published cut of a bound."""
+    for member in sorted(driver.processes):
+        found = {p: BoundOffset(offset=Offset(0)) for p in driver.claims(member)}
+        driver.store.store_bounds(driver.name, driver.caller(member), bound, found)
+    driver.request_cut(f"n-{bound}", bound=bound)
+    sequence = driver.complete()
+    driver.publish()
+    return sequence
+
+
+def test_the_checkpoint_of_the_runs_interval_is_waited_for(driver: Driver) -> None:
+    with pytest.raises(TaskDeferred) as waiting:
+        sensor().execute(of_interval(BOUND))
+    assert waited_for(waiting.value) == CheckpointExists(bound="2026-01-01T12:00:00Z")
+    cut_at(driver, BOUND)
+    sensor().execute(of_interval(BOUND))
+
+
+def test_a_cut_beyond_the_bound_holds_its_records_too(driver: Driver) -> None:
+    cut_at(driver, BOUND + HOUR)
+    sensor().execute(of_interval(BOUND))
+    sensor(bound=BOUND).execute(task_context())
+    sensor(bound="2026-01-01T13:00:00+01:00").execute(task_context())
+    with pytest.raises(TaskDeferred):
+        sensor().execute(of_interval(BOUND + 2 * HOUR))
+
+
+def test_a_cut_without_a_bound_is_at_none(driver: Driver) -> None:
+    driver.cut("n")
+    with pytest.raises(TaskDeferred):
+        sensor().execute(of_interval(BOUND))
+
+
+def test_a_checkpoint_that_is_not_published_yet_is_waited_for(driver: Driver) -> None:
+    driver.request_cut("n")
+    sequence = driver.complete()
+    assert waited_for(deferral(sensor(sequence=sequence))) == CheckpointExists(sequence=sequence)
+    driver.publish()
+    sensor(sequence=str(sequence)).execute(task_context())
+    deferral(sensor(sequence=sequence + 1))
+
+
+def test_a_checkpoint_that_a_reset_has_undone_is_none(driver: Driver) -> None:
+    from airflow_kcr.protocol.targets import ToCheckpoint
+    from tests.support.scripts import rewind
+
+    first = driver.cut("first")
+    driver.process()
+    second = driver.cut("second")
+    sensor(sequence=second).execute(task_context())
+    rewind(driver, ToCheckpoint(sequence=first))
+    sensor(sequence=first).execute(task_context())
+    deferral(sensor(sequence=second))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"sequence": "newest"}, "number of a checkpoint"), ({"bound": "noon"}, "not a time"), ({}, "no data interval")],
+    ids=str,
+)
+def test_what_says_no_checkpoint_is_not_retried(driver: Driver, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(AirflowFailException, match=said):
+        sensor(**changed).execute(task_context())
+
+
+def test_both_ways_to_say_it_are_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ConfigurationError, match="give one of the two"):
+        sensor(bound=BOUND, sequence=1)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_kcr.sensors.region_state import KcrRegionStateSensor
+from airflow_kcr.triggers.payloads import Reaching, RegionReaches
+from tests.support.airflow_tasks import task_context
+from tests.support.driver import Driver
+from tests.unit.sensors.conftest import deferral, waited_for
+
+
+def test_a_region_that_runs_is_one_that_runs(driver: Driver) -> None:
+    KcrRegionStateSensor(task_id="wait", region="flights").execute(task_context())
+
+
+def test_a_region_that_starts_is_waited_for(driver: Driver) -> None:
+    driver.store.kill(driver.name)
+    driver.store.start(driver.name)
+    made = KcrRegionStateSensor(task_id="wait", region="flights", state="running")
+    assert waited_for(deferral(made)) == RegionReaches(state=Reaching.RUNNING)
+
+
+def test_a_stop_is_over_when_the_members_have_left(driver: Driver) -> None:
+    driver.store.kill(driver.name)
+    made = KcrRegionStateSensor(task_id="wait", region="flights", state="stopped")
+    assert waited_for(deferral(made)) == RegionReaches(state=Reaching.STOPPED)
+    for member in sorted(driver.processes):
+        driver.leave(member)
+    made.execute(task_context())
+
+
+def test_a_state_that_there_is_not_is_refused_with_those_that_there_are(driver: Driver) -> None:
+    with pytest.raises(AirflowFailException, match="running, paused, stopped"):
+        KcrRegionStateSensor(task_id="wait", region="flights", state="asleep").execute(task_context())
