@@ -86,7 +86,7 @@ def region_dags(
         applications: which members share a Spark application; absent: each has its own.
         kcr_conn_id: the connection to the region store.
         consume: further arguments of `KcrConsumeOperator`, such as `conn_id`, `conf` and `jars`.
-        default_args: of all three DAGs.
+        default_args: of all three DAGs; without `retries`, a task is tried again five times, half a minute later.
 
     Raises:
         ConfigurationError: the DAG's schedule contradicts the region's, `start_date` has no zone, or a member is in no
@@ -96,7 +96,8 @@ def region_dags(
         raise ConfigurationError(f"start_date is {start_date.isoformat()}, which has no time zone; give it one")
     instants = _instants(spec, schedule, start_date)
     hosted = _checked(spec, applications)
-    args = dict(default_args or {})
+    # A member that is being started again is missing for a while, and a store or broker may be away.
+    args = {"retries": 5, "retry_delay": timedelta(seconds=30), **(default_args or {})}
     tags = ["kcr", spec.region]
     name = spec.region
     with DAG(
@@ -163,7 +164,7 @@ def _consume(region: str, hosted: Sequence[Application], arguments: Mapping[str,
         task_id="consume",
         region=region,
         map_index_template="{{ task.group_id }} {{ task.indexes | join(',') }}",
-        **{"retries": 3, "retry_delay": timedelta(seconds=10), **arguments},
+        **arguments,
     ).expand_kwargs([{"group_id": one.group_id, "indexes": list(one.indexes)} for one in hosted])
 
 

@@ -6,6 +6,8 @@ is late. `catchup=True` gives every interval its run, and `max_active_runs=1` gi
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from airflow.sdk import DAG, DeltaDataIntervalTimetable, PartitionedAssetTimetable, get_current_context, task
 
 from airflow_kcr.embedded.flights.spec import airflow_spec, live_since
@@ -43,6 +45,8 @@ with DAG(
     start_date=live_since(),
     catchup=True,
     max_active_runs=1,
+    # A consumer that is being started again is missing for a while.
+    default_args={"retries": 20, "retry_delay": timedelta(seconds=5)},
     tags=["kcr", "flights"],
 ):
     validate = KcrValidateGroupOperator(task_id="validate", region=REGION)
