@@ -1,0 +1,131 @@
+"""`kcr demo`: the main job on real data, with everything real, and everything checked at the end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from airflow_kcr.cli.options import Output
+from airflow_kcr.cli.output import Answer, note, show
+from airflow_kcr.cli.reporting import reported
+
+if TYPE_CHECKING:
+    from airflow_kcr.embedded.demo.performance import Summary
+
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Leave everything running at the end, and say where it is and how to log in.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Where everything is kept; a folder that is empty, or not there.", show_default="a new one"),
+]
+
+
+@reported
+def demo(keep: Keep = False, folder: Folder = None, output: Output = None) -> None:
+    """Show a region at work, and check every record of it: some five minutes, 6 GiB of memory, nothing left behind.
+
+    Starts a Kafka, a Postgres and an Airflow of its own, writes flights to a topic, has Airflow start the consumers and
+    cut each data interval, kills a consumer, resets to an earlier checkpoint as a person would in Airflow, and compares
+    everything with what Kafka itself says. Ends with status 1 on any difference.
+
+    Example: kcr demo --keep
+    """
+    from airflow_kcr.cli.demo_screen import screen
+    from airflow_kcr.embedded.demo.performance import own_folder, performed
+    from airflow_kcr.embedded.demo.stage import Curtain, tied
+    from airflow_kcr.embedded.services import Register
+
+    with ExitStack() as stack:
+        stack.enter_context(_ended_by_signals())
+        home = _usable(folder) if folder is not None else stack.enter_context(own_folder(keep=keep))
+        audience = stack.enter_context(screen())
+        register, curtain = Register(home), Curtain()
+        launches = register.launch if keep else tied
+        summary = stack.enter_context(performed(audience, home, curtain=curtain, launches=launches))
+        if keep:
+            register.is_ready("kafka", summary.addresses.kafka)
+            register.is_ready("postgres", summary.addresses.store_url)
+            register.is_ready("airflow", summary.addresses.airflow)
+            curtain.stays_open = True
+    show(_answer(summary), output)
+    if keep:
+        _tell_where(summary)
+    if not summary.verdict.sound:
+        note("the demo found differences: see above what did not pass")
+        raise typer.Exit(1)
+
+
+def _usable(folder: Path) -> Path:
+    from airflow_kcr.errors import ConfigurationError
+
+    found = folder.expanduser().absolute()
+    if found.exists() and (not found.is_dir() or any(found.iterdir())):
+        raise ConfigurationError(f"{found} is not an empty folder; the demo begins with nothing: name another one")
+    return found
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM end the demo as Ctrl-C does: everything that it has started is stopped."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell_where(summary: Summary) -> None:
+    found = summary.addresses
+    note(f"Airflow is at {found.airflow}")
+    for user in found.users:
+        note(f"  log in as {user.name} ({user.role}) with the password {user.password}")
+    note(f"export KCR_STORE_URL={found.store_url} KCR_KAFKA_BOOTSTRAP={found.kafka}")
+    note(
+        f"the region is stopped; trigger flights_consumers to have it go on, and `kcr dev down --folder {found.folder}`"
+    )
+    note("to stop everything; then delete that folder")
+
+
+def _answer(summary: Summary) -> Answer:
+    verdict = summary.verdict
+    intervals = [
+        {
+            "interval": f"{one.start:%H:%M:%S} to {one.end:%H:%M:%S}",
+            "run": one.run or None,
+            "checkpoint": one.checkpoint or None,
+            "in cut": one.in_cut,
+            "in topic": one.in_topic,
+            "same": one.sound,
+        }
+        for one in verdict.intervals
+    ]
+    produced = summary.happened.produced
+    facts: dict[str, object] = {
+        "flights": "none" if produced is None else str(produced),
+        **{one.name: f"{'passed' if one.passed else 'FAILED'}: {one.detail}" for one in verdict.checks},
+        "times": ", ".join(f"{name} {seconds:.0f} s" for name, seconds in summary.seconds.items()),
+        "in all": f"{sum(summary.seconds.values()):.0f} s",
+        "result": "no differences" if verdict.sound else "DIFFERENCES",
+    }
+    document = {
+        "sound": verdict.sound,
+        "records": 0 if produced is None else produced.records,
+        "intervals": intervals,
+        "checks": [{"name": one.name, "passed": one.passed, "detail": one.detail} for one in verdict.checks],
+        "seconds": {name: round(seconds, 1) for name, seconds in summary.seconds.items()},
+    }
+    columns = ("interval", "run", "checkpoint", "in cut", "in topic", "same")
+    return Answer(
+        document=document, columns=columns, rows=intervals, facts=facts, numbers=frozenset({"in cut", "in topic"})
+    )

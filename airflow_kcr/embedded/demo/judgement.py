@@ -1,0 +1,294 @@
+"""Whether the demo came out right: each data interval, each offset and each record against what Kafka itself says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from airflow_kcr.api import Region, opened
+from airflow_kcr.embedded.demo import topic
+from airflow_kcr.embedded.demo.play import BUILD, CUT, REASON, REGION, RESET, Happened, Play
+from airflow_kcr.embedded.flights import data
+from airflow_kcr.embedded.flights.check import Judgement, Question, judge
+from airflow_kcr.embedded.flights.producer import TOPIC
+from airflow_kcr.embedded.flights.spec import GROUP
+from airflow_kcr.embedded.jars import resolve, spark_connector
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Committed, Outcome
+from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.spark.session import SparkSettings, member_session, open_session
+
+_SPARK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """One data interval: what its run has cut, and what Kafka has of it."""
+
+    start: datetime
+    end: datetime
+    run: str
+    """The state of its run; empty: there is none."""
+
+    checkpoint: str
+    """Its lineage and sequence; empty: there is none."""
+
+    in_cut: int | None
+    """Records between the checkpoint before and this one."""
+
+    in_topic: int
+    """Records that the broker took in the interval."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether the cut of the interval has exactly its records."""
+        return self.run == "success" and self.in_cut == self.in_topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question, and its answer."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """All of it."""
+
+    intervals: tuple[Interval, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is no difference at all."""
+        return all(one.sound for one in self.intervals) and all(one.passed for one in self.checks)
+
+
+def judged(play: Play) -> Verdict:
+    """Look at everything, once the region has stopped.
+
+    Raises:
+        BrokerUnavailable, ServiceFailed, StoreError: somebody who has to be asked does not answer.
+    """
+    found = play.found
+    if found.last_bound is None:
+        return Verdict(intervals=(), checks=(Check(name="intervals", passed=False, detail="there was no last one"),))
+    result = _result(play)
+    checks = (
+        *_of_records(result, play.region, play.stage.store_url),
+        _kafka(play),
+        _committed(play),
+        _history(play.region),
+        _killed(found),
+        _refused(found),
+        _reset(play),
+        _downstream(play),
+    )
+    return Verdict(intervals=tuple(_intervals(play, found.last_bound)), checks=checks)
+
+
+# -- intervals ---------------------------------------------------------------------------------------------------------
+
+
+def _intervals(play: Play, last: datetime) -> Iterator[Interval]:
+    every, since = play.script.every, play.found.since
+    ends = list(_ends(since, last, every))
+    counted = topic.count_by_interval(play.stage.settings, TOPIC, ends).by_interval
+    cuts = {row.bound: row for row in play.cuts()}
+    runs = {run.interval_end: run for run in play.editor.runs(CUT)}
+    before = 0
+    for end, in_topic in zip(ends, counted, strict=True):
+        cut, run = cuts.get(end), runs.get(end)
+        upto = before if cut is None else sum(play.region.checkpoint(cut.sequence).offsets.values())
+        yield Interval(
+            start=end - every,
+            end=end,
+            run="" if run is None else run.state,
+            checkpoint="" if cut is None else f"{cut.lineage}.{cut.sequence}",
+            in_cut=None if cut is None else upto - before,
+            in_topic=in_topic,
+        )
+        before = upto
+
+
+def _ends(since: datetime, last: datetime, every: timedelta) -> Iterator[datetime]:
+    end = since + every
+    while end <= last:
+        yield end
+        end += every
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def _result(play: Play) -> Judgement:
+    """Compare what the pipeline has written with the same computed from the topic, and from the source."""
+    produced = play.found.produced
+    flights = play.stage.folder / "flights.csv"
+    data.write_flights(flights, None if produced is None else produced.records)
+    with opened(play.stage.store_url) as store:
+        region, _ = store.read(RegionName(REGION))
+        batches = tuple(store.batches(RegionName(REGION)))
+    jars = tuple(str(jar) for jar in resolve(spark_connector()))
+    settings = SparkSettings(app_name="kcr demo", master="local[*]", jars=jars, conf=dict(_SPARK), log_level="OFF")
+    session = open_session(settings)
+    try:
+        question = Question(
+            region=region,
+            batches=batches,
+            output=str(play.stage.output),
+            kafka=dict(play.stage.settings),
+            flights=Path(flights),
+        )
+        return judge(member_session(session), question)
+    finally:
+        session.stop()
+
+
+def _of_records(result: Judgement, region: Region, store_url: str) -> Iterator[Check]:
+    counts = result.counts
+    yield Check(
+        name="every record once",
+        passed=counts.exact and counts.malformed == 0,
+        detail=f"{counts.in_topic:,} in the topic, {counts.accepted:,} accepted, {counts.missing} missing, "
+        f"{counts.surplus} too many",
+    )
+    file = result.with_file
+    groups = result.with_topic.groups
+    yield Check(
+        name="the result",
+        passed=result.with_topic.equal and file is not None and file.equal,
+        detail=f"{groups:,} sums by carrier and hour, {result.with_topic.different} unlike those computed from the "
+        f"topic, {0 if file is None else file.different} unlike those from the source",
+    )
+    yield _duplicates(result, region, store_url)
+
+
+def _duplicates(result: Judgement, region: Region, store_url: str) -> Check:
+    """Whether the ledger accounts for every record that was processed more than once."""
+    with opened(store_url) as store:
+        batches = tuple(store.batches(RegionName(REGION)))
+    by_outcome: Counter[str] = Counter()
+    for batch in batches:
+        for outcome, records in _repeated(batch):
+            by_outcome[outcome] += records
+    # What was undone had been written; of a batch that never ended, nobody knows how much was.
+    least, most = by_outcome[str(Outcome.UNDONE)], sum(by_outcome.values())
+    found, stray = result.counts.duplicates, result.counts.stray
+    told = ", ".join(f"{records:,} {outcome}" for outcome, records in sorted(by_outcome.items()) if records)
+    return Check(
+        name="duplicates",
+        passed=least <= found <= most and stray == 0,
+        detail=f"{found:,} records written again; by the ledger: {told or 'none'}; {stray} in output that it does not "
+        "know",
+    )
+
+
+def _repeated(batch: Batch) -> Iterator[tuple[str, int]]:
+    """The records of a batch that were processed again, with why."""
+    for place, range_ in batch.ranges.items():
+        if batch.outcome is Outcome.DONE or batch.outcome is Outcome.UNDONE:
+            yield str(Outcome.UNDONE), range_.to - max(range_.from_, batch.undone_from.get(place, range_.to))
+        else:
+            yield str(batch.outcome or "unended"), range_.width
+
+
+# -- offsets and history -----------------------------------------------------------------------------------------------
+
+
+def _kafka(play: Play) -> Check:
+    """Whether Kafka holds, by its own tool, what the newest checkpoint has."""
+    newest = _newest(play)
+    stored: dict[tuple[str, int], int] = {
+        (p.topic, p.partition): int(o) for p, o in play.region.checkpoint(newest.sequence).offsets.items()
+    }
+    held = topic.committed_offsets(play.stage.kafka.bootstrap_servers, GROUP)
+    # A partition that never had a record may be without an entry; its offset is 0 either way.
+    differing = sorted(place for place in stored.keys() | held.keys() if stored.get(place, 0) != held.get(place, 0))
+    return Check(
+        name="kafka-consumer-groups",
+        passed=not differing,
+        detail=f"{len(stored)} partitions, {sum(held.values()):,} records committed; "
+        + (f"different: {differing}" if differing else f"the same as in checkpoint {newest.sequence}"),
+    )
+
+
+def _newest(play: Play) -> Checkpoint:
+    rows = [one.checkpoint for one in play.region.checkpoints() if one.checkpoint.is_on_path]
+    return rows[-1]
+
+
+def _committed(play: Play) -> Check:
+    states = Counter(str(row.committed) for row in play.cuts())
+    newest = _newest(play)
+    return Check(
+        name="commits",
+        passed=newest.committed is Committed.YES and not states[str(Committed.NO)],
+        detail=", ".join(f"{count} {state}" for state, count in sorted(states.items())),
+    )
+
+
+def _history(region: Region) -> Check:
+    verdict = region.verify()
+    return Check(
+        name="kcr verify",
+        passed=not verdict.violations,
+        detail=f"{len(verdict.history.events)} events, {len(verdict.violations)} violations",
+    )
+
+
+# -- what was done to it -----------------------------------------------------------------------------------------------
+
+
+def _killed(found: Happened) -> Check:
+    return Check(
+        name="killed consumer",
+        passed=found.killed > 0 and found.retried == 2,
+        detail=f"{found.killed} processes killed, {found.retried} tries of its task",
+    )
+
+
+def _refused(found: Happened) -> Check:
+    refused = found.viewer_refused.count("403")
+    return Check(
+        name="the viewer",
+        passed=refused == 3,
+        detail=f"was refused {refused} times (403): to trigger the reset, to choose, to approve",
+    )
+
+
+def _reset(play: Play) -> Check:
+    found = play.found
+    mine = [one for one in play.region.resets() if one.requester.run_id == found.reset_run]
+    done = [one for one in mine if one.state == "done" and REASON in one.requester.reason]
+    detail = "the history has no reset of this run"
+    if mine:
+        who = mine[0].requester
+        detail = (
+            f"to checkpoint {found.reset_to}, {mine[0].state}; asked by {who.who} in {who.dag_id}: {who.reason}; "
+            f"undid {len(mine[0].undone)} checkpoints, {len(found.cleared)} runs cleared"
+        )
+    return Check(name=f"the reset ({RESET})", passed=len(done) == 1, detail=detail)
+
+
+def _downstream(play: Play) -> Check:
+    """Whether what builds on a checkpoint ran once for each that counts."""
+    runs = [run for run in play.editor.runs(BUILD) if run.state == "success"]
+    # The key is LINEAGE.SEQUENCE, with zeros before the numbers.
+    keys = Counter(tuple(int(part) for part in (run.partition_key or "0.0").split(".")) for run in runs)
+    wanted = {(int(row.lineage), int(row.sequence)) for row in play.cuts()}
+    lacking = sorted(wanted - keys.keys())
+    twice = sorted(key for key, count in keys.items() if count > 1)
+    return Check(
+        name=f"downstream ({BUILD})",
+        passed=not lacking and not twice,
+        detail=f"{len(wanted & keys.keys())} of {len(wanted)} checkpoints, {len(keys.keys() - wanted)} of undone ones"
+        + (f"; lacking: {lacking}" if lacking else "")
+        + (f"; twice: {twice}" if twice else ""),
+    )

@@ -1,0 +1,295 @@
+"""What happens in the demo, one act after the other, as people would do it: through Airflow's own interface."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+import psutil
+
+from airflow_kcr.api import Region
+from airflow_kcr.api.goals import RUNNING, STOPPED
+from airflow_kcr.embedded.airflow import Airflow
+from airflow_kcr.embedded.airflow_client import AirflowClient
+from airflow_kcr.embedded.airflow_settings import MARKER
+from airflow_kcr.embedded.airflow_views import Run
+from airflow_kcr.embedded.demo.audience import Phase
+from airflow_kcr.embedded.demo.stage import Stage
+from airflow_kcr.embedded.flights import producer
+from airflow_kcr.embedded.flights.producer import Order, Produced
+from airflow_kcr.embedded.flights.spec import EVERY_VARIABLE, airflow_spec
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import RefusedError, ServiceFailed, TimedOut
+from airflow_kcr.protocol.durations import format_duration
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
+from airflow_kcr.schedules import Every
+
+REGION: Final = "flights"
+CONSUMERS: Final = "flights_consumers"
+CUT: Final = "flights_cut"
+BUILD: Final = "flights_build"
+RESET: Final = "flights_reset"
+DAGS: Final = frozenset({CONSUMERS, CUT, BUILD, RESET})
+
+REASON: Final = "the demo goes back to an earlier checkpoint"
+VICTIM: Final = 1
+"""The index of the member whose application is killed."""
+
+PAUSE: Final = 0.5
+RUNNING_WITHIN: Final = 300.0
+CUT_WITHIN: Final = 240.0
+BACK_WITHIN: Final = 240.0
+ANSWERED_WITHIN: Final = 180.0
+CAUGHT_UP_WITHIN: Final = 400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """How long and how much.
+
+    Args:
+        every: the time between two cuts.
+        rate: flights a second.
+        before_reset: how many intervals are cut before the reset.
+        undone: how many of them the reset goes back by.
+    """
+
+    every: timedelta = timedelta(seconds=20)
+    rate: float = 300.0
+    before_reset: int = 5
+    undone: int = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Happened:
+    """What has come of the acts, for who judges them."""
+
+    since: datetime
+    """When the first data interval begins."""
+
+    produced: Produced | None = None
+    last_bound: datetime | None = None
+    killed: int = 0
+    """How many processes of the application were killed."""
+
+    viewer_refused: str = ""
+    reset_to: int = 0
+    reset_run: str = ""
+    cleared: tuple[str, ...] = ()
+    """The runs whose intervals the reset has undone."""
+
+    retried: int = 0
+    """How many tries the killed member's task has had."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Production:
+    """Flights that are written to the topic while everything else goes on."""
+
+    future: Future[Produced]
+    stop: threading.Event
+    latest: list[Produced] = field(default_factory=list)
+
+    def end(self) -> Produced:
+        """Stop writing, and return what was written once the broker has confirmed it."""
+        self.stop.set()
+        return self.future.result()
+
+
+def declare(stage: Stage, script: Script) -> Happened:
+    """Make the topic and declare the region, with its clock running: cuts line up from here on, whoever comes late."""
+    producer.ensure_topic(stage.settings, producer.TOPIC)
+    spec = airflow_spec({EVERY_VARIABLE: format_duration(script.every)})
+    with Region(REGION, stage.store_url) as region:
+        region.apply(spec)
+        next_bound = region.start().next_bound
+    schedule = Every(script.every)
+    return Happened(since=schedule.at_or_before(datetime.now(UTC)) if next_bound is None else next_bound - script.every)
+
+
+@contextmanager
+def producing(stage: Stage, script: Script) -> Iterator[Production]:
+    """Write flights at a rate for as long as the block lasts, or until they are stopped."""
+    stop, latest = threading.Event(), list[Produced]()
+
+    def tell(so_far: Produced) -> None:
+        latest[:] = [so_far]
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flights") as pool:
+        order = Order(topic=producer.TOPIC, rate=script.rate)
+        running = pool.submit(producer.produce, stage.settings, order, tell, stop)
+        try:
+            yield Production(future=running, stop=stop, latest=latest)
+        finally:
+            stop.set()
+
+
+@dataclass(slots=True, kw_only=True)
+class Play:
+    """The acts, once the stage is set and Airflow is up."""
+
+    stage: Stage
+    airflow: Airflow
+    region: Region
+    editor: AirflowClient
+    script: Script
+    found: Happened
+
+    def start_consumers(self, phase: Phase) -> None:
+        """Start the consumers' DAG, and wait until the region runs."""
+        self.editor.wait_for_dags(DAGS, within=RUNNING_WITHIN)
+        for dag in DAGS - {CUT}:
+            self.editor.unpause(dag)
+        self.editor.trigger(CONSUMERS)
+        self.region.wait_for(
+            RUNNING, timedelta(seconds=RUNNING_WITHIN), lambda told: phase.tell(0, None, str(told.missing[:1] or ""))
+        )
+        self.editor.unpause(CUT)
+
+    def wait_for_cuts(self, phase: Phase, wanted: int) -> None:
+        """Wait until so many data intervals are cut, published, and their runs have succeeded."""
+
+        def is_there() -> bool:
+            done = len(self.succeeded())
+            phase.tell(done, wanted, f"{done} of {wanted} data intervals cut")
+            return done >= wanted
+
+        within = CUT_WITHIN + wanted * self.script.every.total_seconds()
+        _until(is_there, f"{wanted} data intervals cut", within)
+
+    def kill_a_consumer(self, phase: Phase) -> None:
+        """Kill an application at once, its JVM and its Python, and wait until Airflow has brought its member back."""
+        before = self._incarnation()
+        victims = self._processes_of(VICTIM)
+        if not victims:
+            raise ServiceFailed(f"the application of member {VICTIM} is not there to be killed")
+        for one in victims:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        self.found.killed = len(victims)
+
+        def is_back() -> bool:
+            view = self.region.show()
+            phase.tell(0, None, f"the region is {view.state}")
+            return self._incarnation() > before and view.state in {"running", "draining"}
+
+        _until(is_back, "the killed member back", BACK_WITHIN)
+
+    def reset(self, phase: Phase) -> None:
+        """Go back to an earlier checkpoint as a person does: trigger, choose, look at the plan, approve.
+
+        A viewer tries it first, and may not.
+        """
+        cuts = self.cuts()
+        target = cuts[-1 - self.script.undone]
+        self.found.reset_to = target.sequence
+        with self.airflow.client("viewer") as viewer:
+            self.found.viewer_refused = _refused(lambda: viewer.trigger(RESET))
+            run = self.editor.trigger(RESET).run_id
+            self.found.reset_run = run
+            for task in ("choose", "approve"):
+                phase.tell(0, None, f"waiting for the task {task}")
+                self.editor.wait_for_task(RESET, run, task, {"awaiting_input", "failed"}, within=ANSWERED_WITHIN)
+                self.found.viewer_refused += "; " + _refused(partial(viewer.answer, RESET, run, task, ["OK"]))
+                self._answer(run, task, target.sequence)
+        phase.tell(0, None, "the reset runs")
+        ended = self.editor.wait_for_run(RESET, run, within=ANSWERED_WITHIN)
+        if ended.state != "success":
+            raise ServiceFailed(f"the run {run} of {RESET} has {ended.state}: look at its tasks' logs")
+        self.region.wait_for(RUNNING, timedelta(seconds=BACK_WITHIN))
+        self._clear_undone(target)
+
+    def finish(self, phase: Phase, production: Production) -> None:
+        """Let every flight that was written be cut, each interval by its run, then stop the region."""
+        self.found.produced = production.end()
+        last = Every(self.script.every).after(datetime.now(UTC))
+        self.found.last_bound = last
+        wanted = round((last - self.found.since) / self.script.every)
+
+        def is_over() -> bool:
+            done = [run for run in self.succeeded() if run.interval_end is not None and run.interval_end <= last]
+            phase.tell(len(done), wanted, f"{len(done)} of {wanted} data intervals cut")
+            return len(done) >= wanted
+
+        _until(is_over, f"{wanted} data intervals cut", CAUGHT_UP_WITHIN)
+        self.editor.pause(CUT)
+
+    def stop(self, phase: Phase) -> None:
+        """Stop the region; that ends the consumers' tasks well."""
+        phase.tell(0, None, "the region stops")
+        self.region.stop()
+        self.region.wait_for(STOPPED, timedelta(seconds=BACK_WITHIN))
+        (run,) = self.editor.runs(CONSUMERS)
+        ended = self.editor.wait_for_run(CONSUMERS, run.run_id, within=BACK_WITHIN)
+        if ended.state != "success":
+            raise ServiceFailed(f"the consumers' run has {ended.state}, though the region has stopped")
+        task = self.editor.task(CONSUMERS, run.run_id, "consume", VICTIM)
+        self.found.retried = 0 if task is None else task.try_number
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def succeeded(self) -> tuple[Run, ...]:
+        """Return the runs of the cut DAG that have succeeded."""
+        return tuple(run for run in self.editor.runs(CUT) if run.state == "success")
+
+    def cuts(self) -> tuple[Checkpoint, ...]:
+        """Return the published checkpoints on the path that have a bound, oldest first."""
+        rows = (one.checkpoint for one in self.region.checkpoints())
+        return tuple(r for r in rows if r.is_on_path and r.bound and r.state is CheckpointState.PUBLISHED)
+
+    def _incarnation(self) -> int:
+        ((_, members),) = self.region.show().groups
+        return next(member.incarnation for member in members if member.member.index == VICTIM)
+
+    def _processes_of(self, index: int) -> list[psutil.Process]:
+        wanted = f"--index {index}"
+        return [one for one in psutil.process_iter() if wanted in self._told(one)]
+
+    def _told(self, process: psutil.Process) -> str:
+        """The command line of a process, where an application of ours runs in it."""
+        try:
+            is_ours = process.environ().get(MARKER) == str(self.airflow.folder)
+            return " ".join(process.cmdline()) if is_ours and "KCR_TASK_PID" in process.environ() else ""
+        except psutil.Error:
+            return ""
+
+    # -- doing ---------------------------------------------------------------------------------------------------
+
+    def _answer(self, run: str, task: str, checkpoint: int) -> None:
+        question = self.editor.question(RESET, run, task)
+        fields = {name: field["value"] for name, field in question.params.items()}
+        told: Mapping[str, object] = {"checkpoint": checkpoint, "reason": REASON}
+        answers = {name: told.get(name, value) for name, value in fields.items()}
+        self.editor.answer(RESET, run, task, [question.options[0]], answers)
+
+    def _clear_undone(self, target: Checkpoint) -> None:
+        """Have the runs of the undone intervals run again, so that what is built on them is built anew."""
+        if target.bound is None:
+            return
+        undone = [
+            run for run in self.editor.runs(CUT) if run.interval_end is not None and run.interval_end > target.bound
+        ]
+        ended = [run for run in undone if run.state in {"success", "failed"}]
+        for run in ended:
+            self.editor.clear(CUT, run.run_id, ["validate", "drain", "commit", "report"])
+        self.found.cleared = tuple(run.run_id for run in ended)
+
+
+def _refused(act: Callable[[], object]) -> str:
+    """Return the sentence with which somebody was refused; empty: they were not."""
+    try:
+        act()
+    except RefusedError as error:
+        return error.message
+    return ""
+
+
+def _until(condition: Callable[[], bool], what: str, within: float) -> None:
+    if not happened(condition, within=within, pause=PAUSE):
+        raise TimedOut(f"{what}: not within {within:g} s")

@@ -1,0 +1,18 @@
+"""A real Airflow for the tests of this folder, started once for each process that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kcr.embedded.airflow import example_dags
+from tests.support.kafka import Kafka
+from tests.support.live_airflow import LiveAirflow, live_airflow
+
+
+@pytest.fixture(scope="session")
+def airflow(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveAirflow]:
+    """Airflow with the example DAGs, on the run's broker; a test that stops a part of it starts it again."""
+    with live_airflow(tmp_path_factory.mktemp("live"), kafka, examples=example_dags()) as live:
+        yield live

@@ -1,0 +1,89 @@
+"""The example DAGs in a real Airflow: parsed, seen, refused, and run on real flights."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_kcr.api.goals import RUNNING, STOPPED
+from airflow_kcr.embedded.flights import producer
+from airflow_kcr.embedded.flights.producer import Order
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import RefusedError
+from airflow_kcr.schedules import Every
+from tests.support.live_airflow import EVERY, LiveAirflow
+
+pytestmark = pytest.mark.timeout(1_200)
+
+EXAMPLES = {"flights_consumers", "flights_cut", "flights_build", "flights_reset"} | {
+    f"minimal_{name}" for name in ("consumers", "cut", "reset")
+}
+FLIGHTS = 6_000
+PATIENCE = timedelta(minutes=5)
+
+
+def test_every_example_is_parsed_without_an_error(airflow: LiveAirflow) -> None:
+    airflow.editor.wait_for_dags(EXAMPLES, within=120)
+    assert airflow.editor.import_errors() == {}
+    assert airflow.viewer.dag_ids() >= EXAMPLES
+
+
+@pytest.mark.parametrize("dag", ["flights_reset", "flights_consumers", "minimal_cut"])
+def test_a_viewer_may_look_and_start_nothing(airflow: LiveAirflow, dag: str) -> None:
+    airflow.viewer.wait_for_dags([dag], within=120)
+    with pytest.raises(RefusedError, match="403"):
+        airflow.viewer.trigger(dag)
+    with pytest.raises(RefusedError, match="403"):
+        airflow.viewer.unpause(dag)
+
+
+def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoint_built_upon_once(
+    airflow: LiveAirflow,
+) -> None:
+    editor = airflow.editor
+    producer.ensure_topic(airflow.kafka.settings, producer.TOPIC)
+    producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
+    editor.wait_for_dags(EXAMPLES, within=120)
+    for dag in ("flights_consumers", "flights_build"):
+        editor.unpause(dag)
+    consuming = editor.trigger("flights_consumers")
+    with airflow.region("flights") as region:
+        assert happened(lambda: any_attempt(editor.task("flights_consumers", consuming.run_id, "apply")), within=120)
+        region.wait_for(RUNNING, PATIENCE)
+        first = region.show().next_bound
+        assert first is not None
+        editor.unpause("flights_cut")
+        wanted = Every(EVERY).after(datetime.now(UTC))
+        assert happened(
+            lambda: any(r.interval_end == wanted and r.state == "success" for r in editor.runs("flights_cut")),
+            within=PATIENCE.total_seconds(),
+            pause=1,
+        ), editor.runs("flights_cut")
+        editor.pause("flights_cut")
+
+        runs = [run for run in editor.runs("flights_cut") if run.interval_end and first <= run.interval_end <= wanted]
+        assert {run.state for run in runs} == {"success"}
+        cuts = {one.checkpoint.bound: one.checkpoint for one in region.checkpoints() if one.checkpoint.is_on_path}
+        for run in runs:
+            answer = editor.result("flights_cut", run.run_id, "commit")
+            assert isinstance(answer, dict)
+            assert answer["sequence"] == cuts[run.interval_end].sequence
+            told = editor.result("flights_cut", run.run_id, "report")
+            assert isinstance(told, dict)
+            assert told["flights"] == FLIGHTS
+
+        region.stop()
+        region.wait_for(STOPPED, PATIENCE)
+        assert region.verify().violations == ()
+    ended = editor.wait_for_run("flights_consumers", consuming.run_id, within=PATIENCE.total_seconds())
+    assert ended.state == "success"
+    assert happened(
+        lambda: len([r for r in editor.runs("flights_build") if r.state == "success"]) >= len(runs), within=120, pause=1
+    )
+    keys = [run.partition_key for run in editor.runs("flights_build")]
+    assert len(keys) == len(set(keys))
+
+
+def any_attempt(task: object) -> bool:
+    return getattr(task, "state", None) == "success"

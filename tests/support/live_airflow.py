@@ -1,0 +1,95 @@
+"""A real Airflow of a test session: its own store, the run's broker, real users, and a folder for the DAGs of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from airflow_kcr.api import Region
+from airflow_kcr.embedded.airflow import Airflow, start_airflow
+from airflow_kcr.embedded.airflow_client import AirflowClient
+from airflow_kcr.embedded.airflow_settings import AirflowPlan
+from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
+from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, EVERY_VARIABLE, SINCE_VARIABLE
+from airflow_kcr.embedded.postgres import start_postgres
+from airflow_kcr.protocol.durations import format_duration
+from airflow_kcr.protocol.instants import format_instant
+from airflow_kcr.store.schema_upgrade import upgrade
+from tests.support.kafka import Kafka
+
+EVERY = timedelta(seconds=20)
+"""The time between two cuts of the example DAGs here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveAirflow:
+    """Airflow, running, with what its DAGs work on."""
+
+    airflow: Airflow
+    editor: AirflowClient
+    viewer: AirflowClient
+    store_url: str
+    kafka: Kafka
+    dags: Path
+    """A test may write its own DAG files here; the example DAGs are here too."""
+
+    since: datetime
+    """From when on the example DAGs have cuts."""
+
+    def add_dags(self, name: str, text: str, *dag_ids: str) -> None:
+        """Write a DAG file, and wait until Airflow knows its DAGs."""
+        (self.dags / f"{name}.py").write_text(text, encoding="utf-8")
+        self.editor.wait_for_dags(dag_ids, within=120)
+        for dag in dag_ids:
+            self.editor.unpause(dag)
+
+    def region(self, name: str) -> Region:
+        """Return a region of the store; whoever asks closes it."""
+        return Region(name, self.store_url)
+
+
+@contextmanager
+def live_airflow(folder: Path, kafka: Kafka, *, examples: Path | None = None) -> Iterator[LiveAirflow]:
+    """Lend a running Airflow; it stops at the end, with everything that its tasks have started.
+
+    Args:
+        folder: where everything is kept.
+        kafka: the broker that its DAGs use.
+        examples: a folder of DAG files to begin with.
+    """
+    dags = folder / "dags"
+    dags.mkdir(parents=True)
+    for file in sorted(examples.glob("*.py")) if examples is not None else []:
+        (dags / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    since = datetime.now(UTC)
+    with ExitStack() as stack:
+        postgres = start_postgres(folder / "postgres")
+        stack.callback(postgres.stop)
+        metadata, store_url = postgres.ensure_database("airflow"), postgres.ensure_database("kcr")
+        upgrade(store_url)
+        plan = AirflowPlan(
+            folder=folder / "airflow",
+            database_url=metadata,
+            store_url=store_url,
+            dags=dags,
+            environment={
+                BOOTSTRAP_VARIABLE: kafka.bootstrap_servers,
+                EVERY_VARIABLE: format_duration(EVERY),
+                SINCE_VARIABLE: format_instant(since),
+                OUTPUT_VARIABLE: str(folder / "output"),
+            },
+        )
+        airflow = start_airflow(plan)
+        stack.callback(airflow.stop)
+        yield LiveAirflow(
+            airflow=airflow,
+            editor=stack.enter_context(airflow.client("editor")),
+            viewer=stack.enter_context(airflow.client("viewer")),
+            store_url=store_url,
+            kafka=kafka,
+            dags=dags,
+            since=since,
+        )
