@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 
 from airflow_kcr.protocol.assignors import assign
@@ -174,9 +175,15 @@ class Broker:
             consumer = self.consumers[number]
             consumer.generation = self.generation
             first = self.world.random.uniform(0.001, 0.3)
-            self.world.after(first, lambda c=consumer: self._tell(c, "revoked", frozenset()))  # type: ignore[misc]
+            revoked = partial(self._tell_in, self.generation, consumer, "revoked", frozenset[GroupPartition]())
+            self.world.after(first, revoked)
             second = first + self.world.random.uniform(0.001, 0.5)
-            self.world.after(second, lambda c=consumer, h=held: self._tell(c, "assigned", h))  # type: ignore[misc]
+            self.world.after(second, partial(self._tell_in, self.generation, consumer, "assigned", held))
+
+    def _tell_in(self, generation: int, consumer: Consumer, what: str, held: frozenset[GroupPartition]) -> None:
+        """Tell it what belongs to a generation; once the next one has begun, that is what a client hears of."""
+        if consumer.generation == generation:
+            self._tell(consumer, what, held)
 
     def _tell(self, consumer: Consumer, what: str, held: frozenset[GroupPartition]) -> None:
         """Have a callback wait for the consumer's next poll; callbacks come in order."""
