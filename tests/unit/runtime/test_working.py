@@ -149,6 +149,12 @@ def desk() -> Iterator[Desk]:
 # -- plans and claims ----------------------------------------------------------------------------------------------
 
 
+def test_who_holds_finds_nothing_to_read(desk: Desk) -> None:
+    desk.working.hold()
+    desk.working.plan(PLAN, BATCH, 100)
+    assert desk.hear(events.Planned).ranges == {}
+
+
 def test_a_plan_is_answered_under_the_name_of_its_batch(desk: Desk) -> None:
     desk.working.plan(PLAN, BATCH, 4)
     assert desk.hear(events.Planned) == events.Planned(batch=BATCH, ranges={p(0): Range(Offset(0), Offset(4))})

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import cast
+
+from airflow_kcr.protocol.values import Incarnation, MemberId
+from airflow_kcr.runtime.crew import Crew
+from airflow_kcr.runtime.metrics import Snapshot
+from airflow_kcr.spark.application import Hosted
+from airflow_kcr.spark.lines import Application
+from airflow_kcr.spark.process import Announcement
+from tests.support.runtime_fakes import GROUP
+
+
+@dataclass(slots=True)
+class Seen:
+    """A member of a crew, as far as an announcement looks at it."""
+
+    member: MemberId
+    incarnation: Incarnation | None = None
+
+
+@dataclass(slots=True)
+class FakeCrew:
+    seen: list[Seen] = field(default_factory=lambda: [Seen(MemberId(GROUP, 0)), Seen(MemberId(GROUP, 1))])
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        return cast("tuple[Snapshot, ...]", tuple(self.seen))
+
+
+def hosted(crew: FakeCrew) -> Hosted:
+    return Hosted(application=Application(application="local-1", pid=7), crew=cast("Crew", crew))
+
+
+def told(out: io.StringIO) -> list[Application]:
+    found = [Application.read(line) for line in out.getvalue().splitlines()]
+    return [one for one in found if one is not None]
+
+
+def test_an_application_is_told_at_once_and_again_with_each_incarnation() -> None:
+    crew, out = FakeCrew(), io.StringIO()
+    announcement = Announcement(hosted(crew), out)
+    announcement.renew()
+    announcement.renew()
+    crew.seen[0].incarnation = Incarnation(3)
+    announcement.renew()
+    crew.seen[1].incarnation = Incarnation(1)
+    announcement.renew()
+    announcement.renew()
+    assert [one.members for one in told(out)] == [{}, {"g[0]": 3}, {"g[0]": 3, "g[1]": 1}]
+
+
+def test_where_nobody_listens_any_more_nothing_is_told() -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    crew = FakeCrew()
+    announcement = Announcement(hosted(crew), Broken())
+    announcement.renew()
+    crew.seen[0].incarnation = Incarnation(1)
+    announcement.renew()
+
+
+def test_where_no_task_listens_nothing_is_told() -> None:
+    Announcement(hosted(FakeCrew()), None).renew()
