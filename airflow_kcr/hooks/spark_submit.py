@@ -44,7 +44,12 @@ class KcrSparkSubmitHook(SparkSubmitHook):
     """
 
     def __init__(self, *, environment: Mapping[str, str], heard: Callable[[Application], None], **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
+        try:
+            super().__init__(**options)
+        except (NameError, RuntimeError) as error:  # the provider misses what it did not find when it was imported
+            raise ToolMissing(
+                "Spark on Kubernetes needs a further provider; install apache-airflow-providers-cncf-kubernetes"
+            ) from error
         self._environment, self._heard = dict(environment), heard
         self._sieve = Sieve()
         self.application: Application | None = None
@@ -84,7 +89,10 @@ class KcrSparkSubmitHook(SparkSubmitHook):
                 f"there is no Airflow connection {self._conn_id!r}; add one of type spark, whose host is the master "
                 f"(local[2], spark://HOST:PORT), or set AIRFLOW_CONN_{self._conn_id.upper()}"
             ) from None
-        found: dict[str, Any] = super()._resolve_connection()
+        try:
+            found: dict[str, Any] = super()._resolve_connection()
+        except ValueError as error:
+            raise ConfigurationError(f"Airflow connection {self._conn_id}: {error}") from error
         return found
 
     def _build_spark_common_args(self) -> list[str]:
@@ -113,6 +121,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         except OSError as error:
             raise ToolMissing(f"{program} could not be started: {error.strerror}") from error
         except AirflowException as error:
+            if self._submit_sp is None:
+                raise ConfigurationError(f"spark-submit can't be called as asked: {error}") from error
             raise self._failure() from error
         finally:
             if self._submit_sp is not None and self._submit_sp.stdout is not None:

@@ -76,7 +76,7 @@ def finish(found: Consumers, task: Task) -> None:
     found.until(lambda: not found.left(), "nothing left running")
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> None:
@@ -127,7 +127,7 @@ def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
         finish(found, third)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
 ) -> None:

@@ -241,6 +241,14 @@ def test_what_can_t_work_fails_at_once_and_is_not_tried_again(
     assert not (tmp_path / "arguments").exists()
 
 
+def test_what_the_provider_finds_missing_before_it_starts_anything_is_not_tried_again(
+    driver: Driver, submits: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KRB5CCNAME", raising=False)
+    with pytest.raises(AirflowFailException, match="spark-submit can't be called as asked: KRB5CCNAME"):
+        consume(use_krb5ccache=True)
+
+
 def test_a_spark_home_that_leads_nowhere_fails_at_once(
     driver: Driver, submits: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +334,27 @@ def test_a_standalone_cluster_runs_no_python_driver(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     with pytest.raises(AirflowFailException, match="spark://master:7077 runs no Python driver in the cluster"):
         consume(deploy_mode="cluster")
+
+
+@pytest.mark.parametrize(
+    ("connection", "message"),
+    [
+        ({"host": "k8s://https://cluster"}, "install apache-airflow-providers-cncf-kubernetes"),
+        ({"host": "yarn", "extra": {"spark-binary": "rm"}}, "Airflow connection spark_default: The spark-binary extra"),
+        ({"host": "yarn", "extra": {"spark-home": "/opt"}}, "The `spark-home` extra is not allowed"),
+    ],
+)
+def test_a_connection_that_the_provider_refuses_is_not_tried_again(
+    driver: Driver,
+    submits: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    connection: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    with pytest.raises(AirflowFailException) as raised:
+        consume()
+    assert message in str(raised.value)
 
 
 def test_the_store_s_address_is_no_setting_of_spark(driver: Driver, submits: Callable[[str], None], yarn: None) -> None:
