@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -16,9 +14,10 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import conf
 
 import airflow_kcr
-from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed
+from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.failing import translated
+from airflow_kcr.hooks.intent import Intent
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
@@ -32,7 +31,6 @@ from airflow_kcr.triggers.region import RegionTrigger
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_kcr.protocol.region.rows import Requester
     from airflow_kcr.spec import RegionSpec
 
 APPLICATION: Final = "kcr_application"
@@ -64,7 +62,6 @@ _OPTIONS: Final[Mapping[str, str]] = {
 
 _OWN_VARIABLES: Final = re.compile(r"KCR_STORE_URL|KCR_KAFKA_")
 _FOR_EVER: Final = timedelta(days=3650)
-_LOG: Final = logging.getLogger(__name__)
 
 
 class KcrConsumeOperator(SparkSubmitOperator):
@@ -134,7 +131,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         self.kcr_conn_id = kcr_conn_id
         self.connector = connector
         self.read_options = read_options
-        self._intent: _Intent | None = None
+        self._intent: Intent | None = None
 
     @cached_property
     def hook(self) -> KcrHook:
@@ -166,7 +163,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
             task = Task.of_this_process(self._nonce(context), _drain_within())
             submission = self._submission(indexes, takeover=context["ti"].try_number > 1)
             submit = self._prepared(context, submission, {**environment, **task.environment()})
-            self._intent = _Intent(
+            self._intent = Intent(
                 hook=submit,
                 store=environment[STORE_VARIABLE],
                 region=self.region,
@@ -279,36 +276,6 @@ class KcrConsumeOperator(SparkSubmitOperator):
             f"the application was told to end while region {self.region} is {view.state} (wanted: {view.wanted}); "
             "another try takes its members over; to end them for good, stop the region"
         )
-
-
-class _Intent:
-    """What a killed task still has to say, told apart from the task: there are seconds, and one lock may be taken."""
-
-    def __init__(self, *, hook: KcrSparkSubmitHook, store: str, region: str, nonce: str, requester: Requester) -> None:
-        self._hook, self._store, self._region, self._nonce = hook, store, region, nonce
-        self._requester = requester
-
-    def tell(self, within: float) -> None:
-        """Tell the driver, and the region, and don't wait for what comes of it.
-
-        Args:
-            within: seconds that this takes at most.
-        """
-        self._hook.tell_to_drain()
-        asking = threading.Thread(target=self._ask, name="last drain", daemon=True)
-        asking.start()
-        asking.join(within)
-
-    def _ask(self) -> None:
-        from airflow_kcr.api import opened
-        from airflow_kcr.protocol.values import Nonce, region_name
-        from airflow_kcr.spark.lifeline import ask
-
-        try:
-            with opened(self._store) as store:
-                ask(store, region_name(self._region), Nonce(self._nonce), self._requester)
-        except KcrError as error:
-            _LOG.warning("the region was not asked for a last cut; its driver asks itself: %s", error)
 
 
 def indexes_of(given: int | str | Sequence[int]) -> tuple[int, ...]:

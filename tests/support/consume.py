@@ -150,7 +150,7 @@ class Consumers:
         self.tasks.append(task)
         return task
 
-    def until(self, condition: Callable[[], bool], what: str, within: float = 90.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str, within: float = 180.0) -> None:
         """Wait for a condition, or fail with what the tasks said; on the way no member may live twice."""
         deadline = time.monotonic() + within
         while not condition():
@@ -165,14 +165,14 @@ class Consumers:
         """Wait until a task's application has its members registered, and the region runs."""
         wanted = {str(self.live.member(index)) for index in indexes}
         self.until(lambda: set(task.application.get("members", ())) == wanted, f"hosting {indexes}")
-        self.live.until_running()
+        self.live.until_running(within=120)
 
-    def until_written(self, more: int, within: float = 60.0) -> None:
+    def until_written(self, more: int, within: float = 180.0) -> None:
         """Wait until so many further records are written: somebody is in the middle of its work."""
         there = self.lines()
         self.until(lambda: self.lines() >= there + more, f"{more} more records written", within)
 
-    def until_gone(self, task: Task, within: float = 60.0) -> None:
+    def until_gone(self, task: Task, within: float = 120.0) -> None:
         """Wait until driver, JVM and task are gone."""
         self.look()
         self.until(lambda: not any(map(_runs, task.seen)), "everything of the task gone", within)

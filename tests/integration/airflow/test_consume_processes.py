@@ -185,3 +185,29 @@ def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
             finish(found, second)
     finally:
         cluster.stop()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_all_applications_are_killed_at_once_and_drain_together(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    with consuming(kafka, database_url, tmp_path, connector_jars, members=2) as found:
+        first = [found.start(index) for index in (0, 1)]
+        for index, task in enumerate(first):
+            found.until_hosting(task, index)
+        found.live.shared(0, 1)
+        work(found)
+        before = resets(found)
+        for task in first:
+            task.kill_from_the_page()
+        for task in first:
+            found.until_gone(task)
+        assert all("everything that was processed is in checkpoint" in task.said() for task in first)
+        second = [found.start(index, try_number=2) for index in (0, 1)]
+        for index, task in enumerate(second):
+            found.until_hosting(task, index)
+        assert resets(found) == before
+        assert found.account().repeated == 0
+        finish(found, second[0])
+        found.until(lambda: second[1].ended == {"state": "success"}, "the other task ended too")
