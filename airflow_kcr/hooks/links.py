@@ -19,10 +19,19 @@ PAGE: Final = "/kcr"
 """Where the plugin's page is, below Airflow's own address."""
 
 
-def region_path(region: str) -> str:
-    """Return the way to a region's page, from the root of the server; Airflow may be below a path of its own."""
+def page_path(place: str) -> str:
+    """Return the way to a place of the page, from the root of the server; Airflow may be below a path of its own.
+
+    Args:
+        place: begins with `/`.
+    """
     below = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
-    return f"{below}{PAGE}/regions/{quote(region, safe='')}"
+    return f"{below}{PAGE}{place}"
+
+
+def region_path(region: str) -> str:
+    """Return the way to a region's page."""
+    return page_path(f"/regions/{quote(region, safe='')}")
 
 
 class RegionLink(BaseOperatorLink):

@@ -1,15 +1,44 @@
 """The plugin: what Airflow's own user interface shows of regions.
 
-Every process of Airflow imports this, tasks among them, so it costs nothing: the page itself is built only where
-Airflow's API server runs.
+Every process of Airflow imports this, tasks among them, so it costs nothing: only the API server asks for the page,
+which is built then.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
 from airflow.sdk.plugins_manager import AirflowPlugin
+
+from airflow_kcr.hooks.links import PAGE, page_path
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 
 class KcrPlugin(AirflowPlugin):
-    """What this package adds to Airflow's user interface."""
+    """What this package adds to Airflow's user interface: the page of the regions, in the menu Browse."""
 
     name = "kcr"
+    external_views = [  # noqa: RUF012 (Airflow's own; it removes what clashes with other plugins)
+        {
+            "name": "Regions",
+            "href": page_path("/"),
+            "destination": "nav",
+            "category": "browse",
+            "url_route": PAGE.strip("/"),
+        }
+    ]
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The page, as Airflow mounts it."""
+        return [{"name": "Kafka Consistent Regions", "url_prefix": PAGE, "app": self._page}]
+
+    @cached_property
+    def _page(self) -> FastAPI:
+        from airflow_kcr.hooks.kcr import KcrHook
+        from airflow_kcr.plugins.page import build_page
+
+        return build_page(KcrHook().opened)

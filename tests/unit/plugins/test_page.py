@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+from airflow.api_fastapi.app import create_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.routing import APIRoute
+
+from airflow_kcr.api.opening import opened
+from airflow_kcr.plugins.page import build_page
+from airflow_kcr.protocol.region.rows import Requester, ResetCause
+from airflow_kcr.store.regions import RegionStore
+from tests.support.browsing import TestClient
+from tests.support.driver import Driver
+from tests.support.live_region import live_region
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+EVIL = "<script>alert('x')</script>"
+
+
+@pytest.fixture
+def driver(database_url: str) -> Iterator[Driver]:
+    with live_region(database_url) as driver:
+        yield driver
+
+
+def page_at(url: str) -> FastAPI:
+    def lend() -> AbstractContextManager[RegionStore]:
+        return opened(url)
+
+    create_auth_manager()
+    return build_page(lend)
+
+
+def as_role(app: FastAPI, role: str | None) -> TestClient:
+    """A browser of somebody with that role; they are who they say, which is Airflow's own business."""
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="ada", role=role)
+    return TestClient(app)
+
+
+@pytest.fixture
+def app(database_url: str) -> FastAPI:
+    return page_at(database_url)
+
+
+@pytest.fixture
+def viewer(app: FastAPI) -> TestClient:
+    return as_role(app, "viewer")
+
+
+def paths(app: FastAPI) -> list[str]:
+    """Every way into the application, whatever kind of route it is."""
+    return [str(getattr(route, "path", "?")).replace("{region}", "flights") for route in app.routes]
+
+
+# -- who may look -----------------------------------------------------------------------------------------------------
+
+
+def test_there_are_no_ways_in_but_those_that_are_meant(app: FastAPI) -> None:
+    assert paths(app) == ["/", "/regions/flights"]
+    assert all(isinstance(route, APIRoute) and route.methods == {"GET"} for route in app.routes)
+
+
+def test_every_route_asks_who_is_there_and_whether_they_may(app: FastAPI, driver: Driver) -> None:
+    anonymous = TestClient(app)
+    for path in paths(app):
+        assert anonymous.get(path).status_code == 401, path
+    for role, status in ((None, 403), ("viewer", 200), ("user", 200), ("op", 200), ("admin", 200)):
+        client = as_role(app, role)
+        for path in paths(app):
+            assert client.get(path).status_code == status, (path, role)
+
+
+def test_nothing_can_be_changed_here(viewer: TestClient, app: FastAPI, driver: Driver) -> None:
+    before = driver.region.counter
+    for path in paths(app):
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            assert viewer.request(method, path).status_code == 405
+        viewer.get(path)
+    assert driver.region.counter == before
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
+def test_what_fastapi_would_add_is_not_there(viewer: TestClient, path: str) -> None:
+    assert viewer.get(path).status_code == 404
+
+
+# -- what they see ----------------------------------------------------------------------------------------------------
+
+
+class Tags(HTMLParser):
+    """The tags of a page and its links."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [value or "" for name, value in attrs if name in {"href", "src", "action"}]
+
+
+def words(text: str) -> str:
+    """The text of a page without its tags."""
+    return " ".join(re.sub(r"<[^>]+>", " ", text.partition("</style>")[2]).split())
+
+
+def test_regions_are_listed_and_lead_to_their_pages(viewer: TestClient, driver: Driver) -> None:
+    driver.up()
+    text = viewer.get("/").text
+    assert "flights running running 2 of 2" in words(text)
+    assert Tags(text).links == ["regions/flights"]
+    assert viewer.get("/regions/flights").status_code == 200
+
+
+def test_a_store_without_regions_says_how_to_make_one(viewer: TestClient) -> None:
+    assert "There is no region in this store yet." in words(viewer.get("/").text)
+
+
+def test_a_region_shows_members_partitions_checkpoints_and_resets(viewer: TestClient, driver: Driver) -> None:
+    driver.up()
+    driver.process(width=10)
+    sequence = driver.cut("n")
+    driver.process(width=5)
+    said = words(viewer.get("/regions/flights").text)
+    assert "State running Wanted running" in said
+    assert f"Newest checkpoint {sequence}" in said
+    assert "g[0] processing yes 1 2" in said
+    place = driver.partition(0)
+    claim = driver.region.claims[place]
+    assert claim.position == 15
+    # of a log that ends at 1,000: 10 were cut, 5 more are done
+    assert f"{place} g[0] 15 10 1,000 985" in said
+    assert "Behind, as seen at that checkpoint 3,940" in said
+    assert f"{sequence} {driver.region.lineage} published request" in said
+    assert "start" in said.partition("Resets")[2]
+
+
+def test_a_new_region_has_nothing_to_show_yet_and_says_so(viewer: TestClient, driver: Driver) -> None:
+    said = words(viewer.get("/regions/flights").text)
+    assert "State stopped" in said
+    assert "No member has claimed a partition yet." in said
+    assert "No cut was made yet." in said
+    assert "There was none." in said
+
+
+def test_a_halted_region_says_why_and_what_can_be_done(viewer: TestClient, driver: Driver) -> None:
+    driver.up()
+    while driver.region.halt is None:
+        driver.settle_reset()
+        caller = driver.caller(driver.member(0))
+        driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, EVIL)
+    said = words(viewer.get("/regions/flights").text)
+    assert "State halted" in said
+    assert "choices:" in said
+    assert "&lt;script&gt;" in said
+
+
+def test_what_people_have_written_is_text_and_nothing_else(viewer: TestClient, driver: Driver) -> None:
+    driver.up()
+    sequence = driver.cut("n")
+    driver.store.pin(driver.name, sequence, EVIL, "")
+    driver.store.stop(driver.name, Requester(who=EVIL, dag_id=EVIL, run_id=EVIL, reason=EVIL))
+    text = viewer.get("/regions/flights").text
+    assert "&lt;script&gt;" in text
+    assert "script" not in Tags(text).tags
+
+
+def test_a_page_loads_nothing_runs_nothing_and_may_be_framed_by_airflow_alone(
+    viewer: TestClient, app: FastAPI, driver: Driver
+) -> None:
+    for path in paths(app):
+        answer = viewer.get(path)
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "frame-ancestors 'self'" in answer.headers["content-security-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+        seen = Tags(answer.text)
+        assert not seen.tags & {"script", "link", "img", "iframe", "form", "object", "embed", "base"}
+        assert all(not link.startswith(("http", "/")) for link in seen.links)
+        assert "url(" not in answer.text
+        assert "@import" not in answer.text
+
+
+# -- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nowhere", "No%20Region!", "%3Cscript%3E"])
+def test_a_region_that_is_not_there_is_said_in_words(viewer: TestClient, name: str) -> None:
+    answer = viewer.get(f"/regions/{name}")
+    assert answer.status_code == 404
+    assert "region" in words(answer.text)
+    assert Tags(answer.text).links == ["../"]
+    assert "script" not in Tags(answer.text).tags
+
+
+def test_a_store_that_is_away_or_has_no_tables_is_said_without_its_password(empty_database_url: str) -> None:
+    bare = as_role(page_at(empty_database_url), "viewer").get("/")
+    assert bare.status_code == 503
+    assert "run `kcr store upgrade`" in words(bare.text)
+    away = as_role(page_at("postgresql://kcr:hunter2@127.0.0.1:1/kcr"), "viewer").get("/")
+    assert away.status_code == 503
+    assert "127.0.0.1:1" in away.text
+    assert "hunter2" not in away.text
+    assert Tags(away.text).links == ["./"]
