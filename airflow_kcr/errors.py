@@ -15,7 +15,7 @@
     │   └── ToolMissing             a program that is needed is not installed
     ├── RefusedError                the request is sound, the region's state forbids it (exit status 3)
     │   ├── UnknownRegion, RegionExists, RegionInState
-    │   ├── GroupInOtherRegion, UnknownMember, MemberInUse
+    │   ├── GroupInOtherRegion, UnknownMember, MemberInUse, SpecOutdated
     │   ├── UnknownCheckpoint, CheckpointNotUsable, CutRefused
     │   ├── StalePlan, ResetInProgress, UpsertNeedsConsent
     │   ├── GroupNotEmpty, OutsiderInGroup
@@ -130,6 +130,10 @@ class UnknownMember(RefusedError):
 
 class MemberInUse(RefusedError):
     """Another live process holds this member's index; stop it, or ask for a takeover."""
+
+
+class SpecOutdated(RefusedError):
+    """The member was built from a spec that is not in force any more; it has to be built again."""
 
 
 class UnknownCheckpoint(RefusedError):

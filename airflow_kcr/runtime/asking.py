@@ -50,6 +50,9 @@ class Asking:
         self._store, self._who, self._requests, self._leases = store, who, requests, leases
         self._clock, self._store_clock, self._later, self._sinks_fenced = clock, store_clock, later, sinks_fenced
         self._in_use_since: Seconds | None = None
+        self.spec_revision = who.spec_revision
+        """Of the spec that the member follows; a change that counts at once raises it while the member lives."""
+
         self.refusal: KcrError | None = None
         """Why the store has no place for the member."""
 
@@ -69,6 +72,7 @@ class Asking:
             previous=effect.previous,
             sinks_fenced=self._sinks_fenced,
             ends_within=who.timeouts.process_end_bound,
+            spec_revision=self.spec_revision,
         )
 
         def ask() -> events.Event:

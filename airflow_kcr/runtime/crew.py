@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Members
 
 from airflow_kcr.ports import MemberStore
+from airflow_kcr.protocol.rules import CutRules
 from airflow_kcr.protocol.values import MemberId, RegionName
 from airflow_kcr.protocol.values import Sequence as CutSequence
 from airflow_kcr.runtime.clocks import boot_time
 from airflow_kcr.runtime.hints import Hints
 from airflow_kcr.runtime.host import End, Ended, MemberHost
 from airflow_kcr.runtime.metrics import Snapshot
+from airflow_kcr.runtime.sizes import Limits
 
 
 class Crew:
@@ -59,14 +61,15 @@ class Crew:
         """Wait until all members have ended; return whether they have, within `timeout` seconds.
 
         A member that failed takes the others with it: they have its process, its JVM and its fate in common, and come
-        back as one reset instead of one after the other.
+        back as one reset instead of one after the other. So does one whose spec is not in force any more: theirs is
+        not either.
         """
         deadline = boot_time() + timeout
         while (left := deadline - boot_time()) > 0:
             running = [host for host in self.hosts if host.wait(0) is None]
             if not running:
                 return True
-            if any(ended.how is End.FAILED for ended in self.ends().values()):
+            if any(ended.how is End.FAILED or ended.is_outdated for ended in self.ends().values()):
                 self.terminate()
             running[0].wait(min(left, 0.25))
         return all(host.wait(0) is not None for host in self.hosts)
@@ -78,6 +81,15 @@ class Crew:
     def snapshots(self) -> tuple[Snapshot, ...]:
         """Return every member as it was a moment ago."""
         return tuple(host.snapshot for host in self.hosts)
+
+    def spec_revision(self) -> int:
+        """Return the newest revision of the spec that a member has seen in force; 0 before any has."""
+        return max((host.spec_revision for host in self.hosts), default=0)
+
+    def adopt(self, cut: CutRules, limits: Limits, revision: int) -> None:
+        """Have every member follow a changed spec, as far as it changes while members live (`MemberHost.adopt`)."""
+        for host in self.hosts:
+            host.adopt(cut, limits, revision)
 
     def newest_cut(self) -> CutSequence:
         """Return the newest number that a cut or a reset has used; a cut may be over before anybody looks."""

@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import count
 from typing import Final, TypeAlias, assert_never
 
-from airflow_kcr.errors import KcrError
+from airflow_kcr.errors import KcrError, SpecOutdated, UnknownMember
 from airflow_kcr.ports import (
     BatchCall,
     CommittedOffset,
@@ -85,6 +85,11 @@ class Ended:
 
     how: End
     error: BaseException | None = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether it was refused because the spec that it was built from is not in force any more."""
+        return isinstance(self.error, SpecOutdated | UnknownMember)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +180,28 @@ class MemberHost:
     def hold(self) -> None:
         """Plan no further batch; for a process that is about to end, and wants nothing begun that no cut would hold."""
         self._working.hold()
+
+    @property
+    def spec_revision(self) -> int:
+        """The revision of the spec in force, as the member sees it; 0 before it has seen any."""
+        view = self._machine.view  # the machine is replaced as a whole, so any thread may read it
+        return 0 if view is None else view.spec_revision
+
+    def adopt(self, cut: CutRules, limits: Limits, revision: int) -> None:
+        """Follow a changed spec from now on, as far as it changes while members live.
+
+        Args:
+            cut: the region's cuts, for the grace of bounds.
+            limits: of a batch.
+            revision: of that spec.
+        """
+
+        def adopted() -> None:
+            self._planner.grace = cut.grace
+            self._size = self._size.within(limits)
+            self._asking.spec_revision = revision
+
+        self.tell(adopted)
 
     def tell(self, happening: Happening) -> None:
         """Put an event for the machine, or something to do in the loop, into its queue."""

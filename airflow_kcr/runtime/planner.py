@@ -68,7 +68,10 @@ class Planner:
     """
 
     def __init__(self, logs: Logs, clock: Clock, store_clock: StoreClock, grace: timedelta) -> None:
-        self._logs, self._clock, self._store_clock, self._grace = logs, clock, store_clock, grace
+        self._logs, self._clock, self._store_clock = logs, clock, store_clock
+        self.grace = grace
+        """Of bounds; may be changed at any time, from any thread: a plan reads it once."""
+
         self._seen: Seen | None = None
 
     def plan(self, batch: BatchId, positions: OffsetMap, view: MemberView, size: int) -> Planned:
@@ -162,7 +165,7 @@ class Planner:
             answer=answer,
             base=view.base.get(partition, Offset(0)),
             now=seen.now,
-            grace=self._grace,
+            grace=self.grace,
         )
 
 

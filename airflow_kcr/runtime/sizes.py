@@ -70,6 +70,10 @@ class BatchSize:
         """Return the size that a member begins with: the floor, as nothing is known of the pipeline."""
         return cls(limits=limits, records=limits.least)
 
+    def within(self, limits: Limits) -> BatchSize:
+        """Return the size under other limits; what was measured stays."""
+        return replace(self, limits=limits, records=min(max(self.records, limits.least), limits.most))
+
     def after(self, records: int, seconds: float) -> BatchSize:
         """Return the size after a batch.
 

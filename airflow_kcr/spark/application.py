@@ -19,7 +19,7 @@ from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.watch import GroupWatch
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.errors import ConfigurationError, StoreError
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.java_settings import spark_options
@@ -88,6 +88,9 @@ class Prepared:
 
     run: MemberRun
     spec: RegionSpec
+    revision: int
+    """Of the spec."""
+
     kafka: Mapping[str, str] = field(repr=False)
     """The client settings of the group's cluster, references filled in."""
 
@@ -117,7 +120,49 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     for check in found.checks:
         if check.verdict is not Verdict.OK:
             _LOG.warning("group %s: %s", check.group, check.detail)
-    return Prepared(run=run, spec=spec, kafka=kafka, pipeline=pipeline, store_clock=store_clock)
+    return Prepared(
+        run=run,
+        spec=spec,
+        revision=region.spec.revision,
+        kafka=kafka,
+        pipeline=pipeline,
+        store_clock=store_clock,
+    )
+
+
+def still_wanted(store: RegionStore, run: MemberRun) -> MemberRun | None:
+    """Return the run with those of its members that the spec in force has a place for; None: it has for none.
+
+    Raises:
+        UnknownRegion: the region was deleted.
+    """
+    groups = store.read(run.region)[0].rules.groups
+    members = groups[run.group].members if run.group in groups else 0
+    indexes = tuple(index for index in run.indexes if index < members)
+    return replace(run, indexes=indexes) if indexes else None
+
+
+def follow(store: RegionStore, prepared: Prepared, crew: Crew) -> Prepared:
+    """Have the members follow the spec in force, as far as it changes while members live; return what they follow.
+
+    What waits for a cut is none of it: that ends the members' leases, and they are built anew.
+
+    Args:
+        store: where the region is.
+        prepared: what they have followed so far.
+        crew: the members.
+    """
+    if crew.spec_revision() <= prepared.revision:
+        return prepared
+    try:
+        region, _ = store.read(prepared.run.region)
+    except StoreError as error:
+        _LOG.debug("the changed spec could not be read, it is tried again: %s", error)
+        return prepared
+    spec = RegionSpec.from_json(region.spec.text)
+    crew.adopt(spec.rules().cut, _limits(spec), region.spec.revision)
+    _LOG.info("region %s: its spec has changed, the members follow", prepared.run.region)
+    return replace(prepared, spec=spec, revision=region.spec.revision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,14 +274,18 @@ def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberI
         timeouts=rules.timeouts,
         takeover=run.takeover,
         label=parts.label,
+        spec_revision=prepared.revision,
     )
-    limits = Limits(
+    return MemberHost(who, rules.cut, _limits(spec), world)
+
+
+def _limits(spec: RegionSpec) -> Limits:
+    return Limits(
         target=spec.batch.target,
         least=spec.batch.min_records,
         most=spec.batch.max_records,
         longest=spec.batch.timeout / 4,
     )
-    return MemberHost(who, rules.cut, limits, world)
 
 
 def _consumers(prepared: Prepared, logs: BrokerLogs) -> int:

@@ -25,7 +25,7 @@ from airflow_kcr.errors import BatchError, KcrError, RefusedError
 from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import End, Ended
-from airflow_kcr.spark.application import Hosted, MemberRun, hosting, prepare
+from airflow_kcr.spark.application import Hosted, MemberRun, follow, hosting, prepare, still_wanted
 from airflow_kcr.spark.lifeline import Jvm, Lifeline
 from airflow_kcr.spark.lines import LOG_FORMAT
 from airflow_kcr.spark.member_progress import Watched
@@ -41,7 +41,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def run_members(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> None:
-    """Host members until they have ended.
+    """Host members until they have ended; where a changed spec needs them built anew, they are, in this process.
 
     Args:
         store: where the region is.
@@ -57,18 +57,35 @@ def run_members(store: RegionStore, run: MemberRun, environ: Mapping[str, str] =
     task = Task.from_environment(environ)
     jvm = Jvm.of_this_process(environ)
     lifeline = Lifeline(store, run.region, task=task, jvm=jvm, end_process=end_at_once)
+    listener = sys.stdout if task is not None else None
     with lifeline.watching():
-        prepared = prepare(store, run)
-        with hosting(store, prepared, end_at_once) as hosted, _signals(hosted.crew):
-            crew = hosted.crew
-            lifeline.hold(crew)
-            announcement = Announcement(hosted, sys.stdout if task is not None else None)
-            with shown(f"region {run.region}", Watched(crew.snapshots), console=console):
+        wanted: MemberRun | None = run
+        while wanted is not None:
+            ends = _host(store, wanted, lifeline, listener, console)
+            if not any(ended.is_outdated for ended in ends.values()):
+                _raise_for(ends)
+                return
+            wanted = still_wanted(store, wanted)
+            if wanted is not None:
+                _LOG.info("region %s: its spec has changed, the members start again", run.region)
+    _LOG.info("region %s: its spec has no place for these members any more", run.region)
+
+
+def _host(
+    store: RegionStore, run: MemberRun, lifeline: Lifeline, listener: TextIO | None, console: Console
+) -> dict[MemberId, Ended]:
+    """Host members as the spec in force has them, until they have ended, and return how."""
+    prepared = prepare(store, run)
+    with hosting(store, prepared, end_at_once) as hosted, _signals(hosted.crew):
+        crew = hosted.crew
+        lifeline.hold(crew)
+        announcement = Announcement(hosted, listener)
+        with shown(f"region {run.region}", Watched(crew.snapshots), console=console):
+            announcement.renew()
+            while not crew.wait(LOOK):
                 announcement.renew()
-                while not crew.wait(LOOK):
-                    announcement.renew()
-            ends = crew.ends()
-    _raise_for(ends)
+                prepared = follow(store, prepared, crew)
+        return crew.ends()
 
 
 class Announcement:

@@ -202,10 +202,17 @@ class Driver:
         self.spread()
         self.settle_reset()
 
-    def join(self, member: MemberId, *, takeover: bool = False, came_back: bool = False) -> Incarnation:
+    def join(
+        self, member: MemberId, *, takeover: bool = False, came_back: bool = False, spec_revision: int | None = None
+    ) -> Incarnation:
         """Register a new process for a member; `came_back`: the same process after a lost lease."""
-        previous = self.processes[member].incarnation if came_back else None
-        arrival = Arrival(member=member, token=self._fresh("token"), takeover=takeover, previous=previous)
+        arrival = Arrival(
+            member=member,
+            token=self._fresh("token"),
+            takeover=takeover,
+            previous=self.processes[member].incarnation if came_back else None,
+            spec_revision=spec_revision,
+        )
         incarnation = self.store.register(self.name, arrival)
         self.processes[member] = Process(member=member, incarnation=incarnation)
         return incarnation

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from airflow_kcr.errors import MemberInUse, RegionInState, UnknownMember
+from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
 from airflow_kcr.protocol.region import cuts, events, resets
 from airflow_kcr.protocol.region.rows import Claim, Lease, Member, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import BatchQuietAfter, Region, is_live, put, record, require_member
@@ -34,6 +34,8 @@ class Arrival:
 
     sinks_fenced: bool = False
     ends_within: timedelta = timedelta(seconds=30)
+    spec_revision: int | None = None
+    """Of the spec that the process has built the member from; None: it does not say."""
 
 
 def register(region: Region, now: datetime, arrival: Arrival) -> Region:
@@ -43,9 +45,15 @@ def register(region: Region, now: datetime, arrival: Arrival) -> Region:
         UnknownMember: the spec has no such group, or no such index in it (scenario C20).
         RegionInState: the region is stopped; start it first.
         MemberInUse: another live process holds the index, or holds it until its running drain is over.
+        SpecOutdated: the process has built the member from an older spec.
     """
     member = arrival.member
     require_place(region, member)
+    if arrival.spec_revision is not None and arrival.spec_revision < region.spec.revision:
+        raise SpecOutdated(
+            f"{member} was built from revision {arrival.spec_revision} of the spec of region {region.name}, "
+            f"{region.spec.revision} is in force; build it again"
+        )
     if region.state is RegionState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped; start it before its members join")
     row = region.members.get(member)

@@ -76,7 +76,15 @@ def take_pending(region: Region, now: datetime) -> Region:
 def restart(region: Region, now: datetime) -> Region:
     """Return the region in a reset to the cut that has just been completed, under its changed spec.
 
-    The automatic target is that cut, so no lineage opens; members see the spec's new revision and come back.
+    The automatic target is that cut, so no lineage opens. Whoever lives was built from the old spec: its lease ends, so
+    that it can neither begin nor acknowledge anything, and it comes back built from the new one.
     """
     detail = f"the spec changed; members restart at cut {region.base}"
-    return resets.begin(take_pending(region, now), now, ResetCause.SPEC_CHANGED, detail=detail)
+    region = _without_leases(take_pending(region, now), now)
+    return resets.begin(region, now, ResetCause.SPEC_CHANGED, detail=detail)
+
+
+def _without_leases(region: Region, now: datetime) -> Region:
+    """End every lease; nothing of a batch runs now, and claims stay until the next incarnations make theirs."""
+    ended = {m: Lease(incarnation=lease.incarnation, until=min(lease.until, now)) for m, lease in region.leases.items()}
+    return replace(region, leases=put(region.leases, ended))

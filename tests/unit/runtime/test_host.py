@@ -32,7 +32,7 @@ from airflow_kcr.runtime.hints import Hints
 from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.identity import Identity, read_note
 from airflow_kcr.runtime.sizes import Limits
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.regions import RegionStore, SpecUpdate
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import (
     FLIGHTS,
@@ -114,6 +114,7 @@ class Stage:
         *,
         takeover: bool = False,
         engine: FakeEngine | None = None,
+        spec_revision: int | None = None,
     ) -> Played:
         """Start a member that Kafka assigns these partitions, by default all."""
         assigned = frozenset(self.logs) if partitions is None else partitions
@@ -144,6 +145,7 @@ class Stage:
             group=self.group,
             timeouts=self.rules.timeouts,
             takeover=takeover,
+            spec_revision=spec_revision,
         )
         host = MemberHost(who, CUT, LIMITS, world)
         self.members.append(Played(host, memberships[0], engine, sinks, ends))
@@ -443,6 +445,43 @@ def test_a_member_without_a_place_in_the_spec_is_refused_and_consumes_nothing(st
     assert isinstance(end.error, UnknownMember)
     assert member.membership.calls == ["end"]
     assert member.engine.started == []
+
+
+def test_a_member_that_was_built_from_an_older_spec_is_refused_and_consumes_nothing(stage: Stage) -> None:
+    stage.declare(records(100))
+    member = stage.member(spec_revision=stage.region.spec.revision - 1)
+    end = member.ended()
+    assert end.how is End.REFUSED
+    assert end.is_outdated
+    assert member.engine.started == []
+
+
+def test_a_changed_spec_ends_its_members_at_the_next_cut(stage: Stage) -> None:
+    stage.declare(records(100))
+    member = stage.member(spec_revision=stage.region.spec.revision)
+    stage.caught_up()
+    spec = stage.region.spec
+    later = replace(spec, text="later", revision=spec.revision + 1)
+    stage.store.change_spec(FLIGHTS, SpecUpdate(at_once=spec, later=later))
+    stage.store.request_cut(FLIGHTS, Nonce("n"))
+    end = member.ended()
+    assert (end.how, end.is_outdated) == (End.REFUSED, True)
+    assert stage.causes() == [ResetCause.START, ResetCause.SPEC_CHANGED]
+
+
+def test_a_member_follows_what_changes_at_once_and_its_next_incarnation_is_not_refused_for_it(stage: Stage) -> None:
+    stage.declare(records(1_000))
+    member = stage.member(spec_revision=stage.region.spec.revision)
+    stage.caught_up()
+    spec = stage.region.spec
+    stage.store.change_spec(FLIGHTS, SpecUpdate(at_once=replace(spec, text="now", revision=spec.revision + 1)))
+    eventually(lambda: member.host.spec_revision == spec.revision + 1, "the member to see it")
+    member.host.adopt(CUT, replace(LIMITS, least=3, most=3), spec.revision + 1)
+    before = len(member.engine.done)
+    stage.logs[p(0)].stamps.extend([NOON] * 30)
+    stage.caught_up()
+    assert {call.ranges[p(0)].width for call in member.engine.done[before + 1 :]} == {3}
+    assert member.host._asking.spec_revision == spec.revision + 1
 
 
 def test_a_member_that_another_process_took_over_is_fenced_and_writes_nothing_more(stage: Stage) -> None:

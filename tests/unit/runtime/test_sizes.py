@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -90,3 +91,9 @@ def test_nothing_to_read_shares_nothing() -> None:
 
 def test_with_fewer_records_than_partitions_the_longest_backlogs_come_first() -> None:
     assert shares({p(0): 5, p(1): 50, p(2): 500}, 1) == {p(2): 1}
+
+
+def test_other_limits_count_from_the_next_batch_on_and_what_was_measured_stays() -> None:
+    before = BatchSize.first(LIMITS).after(LIMITS.least, 0.01)
+    after = before.within(replace(LIMITS, least=1, most=5))
+    assert (after.records, after.measured) == (5, before.measured)

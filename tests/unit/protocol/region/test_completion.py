@@ -413,14 +413,14 @@ def test_a_region_that_does_not_stop_has_nothing_to_be_done_with() -> None:
 def test_a_complete_cut_is_published_once() -> None:
     driver = draining()
     cut = driver.complete()
-    driver.store.publish(driver.name, cut, driver.member(0))
+    driver.store.published_by(driver.name, cut, driver.member(0))
     row = driver.region.checkpoints[cut]
     assert (row.state, row.published_at, row.publish_deadline) == (
         CheckpointState.PUBLISHED,
         driver.clock.now,
         None,
     )
-    driver.store.publish(driver.name, cut, driver.member(1))
+    driver.store.published_by(driver.name, cut, driver.member(1))
     assert happened(driver, events.CutPublished) == [events.CutPublished(sequence=cut, member=driver.member(0))]
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.errors import LeaseExpired, UnknownMember
+from airflow_kcr.errors import LeaseExpired, SpecOutdated, UnknownMember
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, specs
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause, Wanted
@@ -102,6 +102,27 @@ def test_what_changes_the_members_waits_for_the_next_cut_and_restarts_them_there
     judge(driver)
 
 
+def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_built_from_the_new_one() -> None:
+    driver = running()
+    driver.process()
+    change(driver, later=spec(driver.region.rules))
+    driver.request_cut("n")
+    driver.complete()
+    assert state(driver) is RegionState.STARTING
+    for member in driver.all_members():
+        with pytest.raises(LeaseExpired):
+            driver.claim(member)
+        with pytest.raises(SpecOutdated, match=r"revision 1 .* 2 is in force"):
+            driver.join(member, spec_revision=1)
+        driver.join(member, spec_revision=2)
+    driver.spread()
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    driver.process()
+    assert causes(driver) == ["start", "spec_changed"]
+    judge(driver)
+
+
 def test_a_change_that_was_taken_back_before_the_cut_restarts_nobody() -> None:
     driver = running()
     change(driver, later=fewer_members())
@@ -124,6 +145,7 @@ def test_members_that_the_new_spec_has_no_place_for_are_fenced_and_nobody_waits_
     with pytest.raises(UnknownMember):
         driver.join(stranger)
     del driver.processes[stranger]
+    driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()
     assert state(driver) is RegionState.RUNNING

@@ -1,0 +1,117 @@
+"""A spec that changes while its members live: some of it is followed at once, the rest by members built anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.spec import parse
+from tests.support.kafka import Kafka
+
+pytestmark = pytest.mark.timeout(600)
+
+PIPELINE = """
+from pathlib import Path
+
+def _note(batch, context, name):
+    with Path({output!r}).open("a") as out:
+        out.write(f"{{name}} {{batch.count()}}\\n")
+
+def first(batch, context):
+    _note(batch, context, "first")
+
+def second(batch, context):
+    _note(batch, context, "second")
+"""
+
+
+def spec_text(region: str, topic: str, servers: str, pipeline: str, more: str = "") -> str:
+    return f"""
+region: {region}
+kafka: {{bootstrap.servers: '{servers}'}}
+groups:
+  - {{group_id: {region}, topics: [{topic}], members: 1, pipeline: '{pipeline}'}}
+{more}
+"""
+
+
+@contextmanager
+def hosted(region: str, url: str, folder: Path, jars: tuple[Path, ...]) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / "member.log").open("wb") as out:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "airflow_kcr", "member", "run", region),
+                *("--group", region, "--index", "0", "--master", "local[1]"),
+                *("--jars", ",".join(map(str, jars)), "--conf", "spark.driver.host=127.0.0.1"),
+            ],
+            env={**os.environ, "KCR_STORE_URL": url, "PYSPARK_PYTHON": sys.executable},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+
+def test_members_follow_a_changed_spec_and_are_built_anew_where_they_have_to_be(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    name, output, log = kafka.group_id("changed"), tmp_path / "output.txt", tmp_path / "member.log"
+    topic = kafka.topic(1)
+    (tmp_path / "pipes.py").write_text(PIPELINE.format(output=str(output)))
+    first, second = (f"{tmp_path}/pipes.py:{pipeline}" for pipeline in ("first", "second"))
+
+    def processed() -> list[tuple[str, int]]:
+        lines = output.read_text().splitlines() if output.exists() else []
+        return [(pipeline, int(count)) for pipeline, count in (line.split() for line in lines)]
+
+    def total() -> int:
+        return sum(count for _, count in processed())
+
+    with (
+        Region(name, database_url) as region,
+        hosted_region(region, spec_text(name, topic, kafka.bootstrap_servers, first)),
+        hosted(name, database_url, tmp_path, connector_jars) as process,
+    ):
+        kafka.fill(topic, {0: 100})
+        assert happened(lambda: total() == 100, within=240), log.read_text()[-6000:]
+        smaller = spec_text(name, topic, kafka.bootstrap_servers, first, "batch: {min_records: 10, max_records: 10}")
+        region.apply(parse(smaller))
+        assert happened(lambda: "its spec has changed, the members follow" in log.read_text(), within=30)
+        kafka.fill(topic, {0: 50})
+        assert happened(lambda: total() == 150, within=60), log.read_text()[-6000:]
+        assert max(count for _, count in processed()[-5:]) == 10
+        other = spec_text(name, topic, kafka.bootstrap_servers, second, "batch: {min_records: 10, max_records: 10}")
+        region.apply(parse(other))
+        region.wait_for_cut(region.drain().request.nonce)
+        kafka.fill(topic, {0: 20})
+        assert happened(lambda: total() == 170, within=240), log.read_text()[-6000:]
+        assert [pipeline for pipeline, _ in processed()[-2:]] == ["second", "second"]
+        region.stop()
+        assert process.wait(60) == 0, log.read_text()[-6000:]
+        assert region.verify().violations == ()
+
+
+@contextmanager
+def hosted_region(region: Region, text: str) -> Iterator[None]:
+    """Declare a region; whatever happens, nothing of it goes on."""
+    region.apply(parse(text))
+    try:
+        yield
+    finally:
+        if region.show().state != "stopped":
+            region.kill()
