@@ -16,7 +16,7 @@ from airflow_kcr.cli import app
 DOCS = Path(__file__).parents[3] / "docs"
 REFERENCE = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
 HOW_TO = (DOCS / "how-to" / "drive-a-region-from-the-command-line.md").read_text(encoding="utf-8")
-ELSEWHERE = {"member", "reset", "demo"}
+ELSEWHERE = {"member", "demo"}
 """Commands with pages of their own."""
 
 
