@@ -10,7 +10,7 @@ from airflow_kcr.hooks.failing import translated
 from airflow_kcr.operators.base import RegionOperator
 from airflow_kcr.protocol.instants import format_instant, parse_instant
 from airflow_kcr.triggers.payloads import Answer, WaitingFor, waiting_for_from_json
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.region import RETRIES, RETRY_DELAY, RegionTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +39,21 @@ class WaitingOperator(RegionOperator):
         timeout: how long to wait at most, from the moment of asking; a shorter `execution_timeout` counts instead,
             because Airflow does not apply that to a deferred task.
         deferrable: whether to give the worker's slot up while waiting. Without, the task holds it.
+        retries: how often to try again; what was asked is found again, and what can't be helped is not retried anyway.
+        retry_delay: how long to wait before that.
         kwargs: as for every operator; `region` and `kcr_conn_id` among them.
     """
 
-    def __init__(self, *, timeout: timedelta = ONE_HOUR, deferrable: bool = True, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        timeout: timedelta = ONE_HOUR,
+        deferrable: bool = True,
+        retries: int | None = RETRIES,
+        retry_delay: timedelta | float = RETRY_DELAY,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.timeout = timeout
         self.deferrable = deferrable
 

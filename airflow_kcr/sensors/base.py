@@ -15,7 +15,7 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.triggers.payloads import Answer, WaitingFor
-from airflow_kcr.triggers.region import RegionTrigger
+from airflow_kcr.triggers.region import RETRIES, RETRY_DELAY, RegionTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +38,8 @@ class RegionSensor(BaseSensorOperator):
         region: the region's name (templated).
         kcr_conn_id: the Airflow connection of the store (templated).
         deferrable: whether to give the worker's slot up while waiting; without, `mode` and `poke_interval` count.
+        retries: how often to try again; a time-out, and what can't be reached, are not retried anyway.
+        retry_delay: how long to wait before that.
         kwargs: as for every sensor.
     """
 
@@ -51,9 +53,11 @@ class RegionSensor(BaseSensorOperator):
         region: str,
         kcr_conn_id: str = KcrHook.default_conn_name,
         deferrable: bool = True,
+        retries: int | None = RETRIES,
+        retry_delay: timedelta | float = RETRY_DELAY,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.region = region
         self.kcr_conn_id = kcr_conn_id
         self.deferrable = deferrable

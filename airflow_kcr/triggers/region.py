@@ -19,6 +19,16 @@ from airflow_kcr.triggers.poller import Poller, Wait
 DEFAULT_INTERVAL: Final = 1.0
 """Seconds between two looks, where `[kcr] poll_interval` does not say."""
 
+SHORTEST_INTERVAL: Final = 0.05
+"""Less would keep a processor and the store busy with looking."""
+
+
+RETRIES: Final = 3
+RETRY_DELAY: Final = timedelta(seconds=10)
+"""What tasks that wait have unless their author says otherwise. Airflow 3.3 fails a deferred task now and then whose
+trigger has fired before a busy scheduler has heard that the task gave its slot up (its issues 71580 and 72716); and
+whatever waits here may be tried again: it asks under the same name."""
+
 
 class RegionTrigger(BaseTrigger):
     """Waits until a region is what a task waits for, and says how that ended: one event, `payloads.Answer`.
@@ -89,5 +99,5 @@ class RegionTrigger(BaseTrigger):
             deadline=self.deadline,
             asked_at=parse_instant(self.asked_at) if self.asked_at else None,
         )
-        interval = conf.getfloat("kcr", "poll_interval", fallback=DEFAULT_INTERVAL)
+        interval = max(conf.getfloat("kcr", "poll_interval", fallback=DEFAULT_INTERVAL), SHORTEST_INTERVAL)
         return await Poller.at(await hook.astore_url(), timedelta(seconds=interval)).wait(wait)

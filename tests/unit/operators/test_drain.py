@@ -481,3 +481,13 @@ def test_a_position_past_the_bound_is_refused_unless_an_inexact_cut_is_allowed(s
     driver.complete()
     driver.publish()
     assert resumed(waiting, run, allow_inexact=True)["inexact"] is True
+
+
+def test_a_task_that_waits_is_retried_soon_unless_its_author_says_otherwise() -> None:
+    from airflow.sdk import DAG
+
+    assert (operator().retries, operator().retry_delay) == (3, timedelta(seconds=10))
+    assert operator(retries=0).retries == 0
+    with DAG("d", default_args={"retries": 7, "retry_delay": MINUTE}):
+        made = operator()
+    assert (made.retries, made.retry_delay) == (7, MINUTE)

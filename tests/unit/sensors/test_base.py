@@ -117,3 +117,11 @@ def test_an_unknown_region_and_a_missing_connection_are_not_retried(driver: Driv
         sensor(region="flight").execute(task_context())
     with pytest.raises(AirflowFailException, match="no Airflow connection 'nowhere'"):
         sensor(kcr_conn_id="nowhere").execute(task_context())
+
+
+def test_a_sensor_is_retried_soon_unless_its_author_says_otherwise() -> None:
+    from airflow.sdk import DAG
+
+    assert (sensor().retries, sensor().retry_delay) == (3, timedelta(seconds=10))
+    with DAG("d", default_args={"retries": 7}):
+        assert sensor().retries == 7
