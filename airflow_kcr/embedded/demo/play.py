@@ -16,7 +16,7 @@ import psutil
 from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.airflow import Airflow
-from airflow_kcr.embedded.airflow_client import AirflowClient
+from airflow_kcr.embedded.airflow_client import TASK_ENDS, AirflowClient
 from airflow_kcr.embedded.airflow_settings import MARKER
 from airflow_kcr.embedded.airflow_views import Run
 from airflow_kcr.embedded.demo.audience import Phase
@@ -41,7 +41,13 @@ REASON: Final = "the demo goes back to an earlier checkpoint"
 VICTIM: Final = 1
 """The index of the member whose application is killed."""
 
+_SILENT: Final = {"log_level": "2"}
+"""A broker that has just started is retried; that needs no line on the screen."""
+
 PAUSE: Final = 0.5
+READING: Final = 5.0
+"""Seconds that a person takes to read a question."""
+
 RUNNING_WITHIN: Final = 300.0
 CUT_WITHIN: Final = 240.0
 BACK_WITHIN: Final = 240.0
@@ -61,7 +67,7 @@ class Script:
     """
 
     every: timedelta = timedelta(seconds=20)
-    rate: float = 300.0
+    rate: float = 150.0
     before_reset: int = 5
     undone: int = 2
 
@@ -104,7 +110,7 @@ class Production:
 
 def declare(stage: Stage, script: Script) -> Happened:
     """Make the topic and declare the region, with its clock running: cuts line up from here on, whoever comes late."""
-    producer.ensure_topic(stage.settings, producer.TOPIC)
+    producer.ensure_topic({**stage.settings, **_SILENT}, producer.TOPIC)
     spec = airflow_spec({EVERY_VARIABLE: format_duration(script.every)})
     with Region(REGION, stage.store_url) as region:
         region.apply(spec)
@@ -123,7 +129,7 @@ def producing(stage: Stage, script: Script) -> Iterator[Production]:
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="flights") as pool:
         order = Order(topic=producer.TOPIC, rate=script.rate)
-        running = pool.submit(producer.produce, stage.settings, order, tell, stop)
+        running = pool.submit(producer.produce, {**stage.settings, **_SILENT}, order, tell, stop)
         try:
             yield Production(future=running, stop=stop, latest=latest)
         finally:
@@ -195,7 +201,7 @@ class Play:
             self.found.reset_run = run
             for task in ("choose", "approve"):
                 phase.tell(0, None, f"waiting for the task {task}")
-                self.editor.wait_for_task(RESET, run, task, {"awaiting_input", "failed"}, within=ANSWERED_WITHIN)
+                self._await_question(run, task)
                 self.found.viewer_refused += "; " + _refused(partial(viewer.answer, RESET, run, task, ["OK"]))
                 self._answer(run, task, target.sequence)
         phase.tell(0, None, "the reset runs")
@@ -260,6 +266,13 @@ class Play:
             return ""
 
     # -- doing ---------------------------------------------------------------------------------------------------
+
+    def _await_question(self, run: str, task: str) -> None:
+        asked = self.editor.wait_for_task(RESET, run, task, {"awaiting_input", *TASK_ENDS}, within=ANSWERED_WITHIN)
+        if asked.state != "awaiting_input":
+            raise ServiceFailed(f"the task {task} of {RESET} has {asked.state}, before anybody could answer it")
+        # Nobody reads faster; and a task that is answered while the scheduler is still told that it waits is lost.
+        threading.Event().wait(READING)
 
     def _answer(self, run: str, task: str, checkpoint: int) -> None:
         question = self.editor.question(RESET, run, task)
