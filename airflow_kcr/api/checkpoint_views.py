@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from airflow_kcr.api.reachability import Reach, reach
 from airflow_kcr.api.views import instant
 from airflow_kcr.errors import UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -23,12 +24,16 @@ class CheckpointSummary:
     kept: str = ""
     """Why retirement leaves it; empty: age and count decide."""
 
+    reach: Reach | None = None
+    """Whether it can still be gone back to; None: it has no offsets."""
+
     @classmethod
     def all_of(cls, region: StoredRegion) -> tuple[Self, ...]:
         """Return every checkpoint that the store remembers, oldest first."""
-        kept = retirement.protected(region)
+        kept, reaches = retirement.protected(region), reach(region)
         return tuple(
-            cls(checkpoint=row, kept=kept.get(sequence, "")) for sequence, row in sorted(region.checkpoints.items())
+            cls(checkpoint=row, kept=kept.get(sequence, ""), reach=reaches.get(sequence))
+            for sequence, row in sorted(region.checkpoints.items())
         )
 
     def to_json(self) -> dict[str, object]:
@@ -48,6 +53,8 @@ class CheckpointSummary:
             "published_at": instant(row.published_at),
             "pinned_as": row.pinned_as or None,
             "kept_because": self.kept or None,
+            "unreachable": None if self.reach is None else self.reach.is_unreachable,
+            "overtaken_at": None if self.reach is None else instant(self.reach.overtaken_at),
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -34,8 +35,21 @@ LISTED: Final = (
     "published_at",
     "pinned_as",
     "kept_because",
+    "unreachable",
+    "overtaken_at",
 )
-_TABLE: Final = ("sequence", "lineage", "state", "purpose", "bound", "committed", "on_path", "ended_at", "kept_because")
+_TABLE: Final = (
+    "sequence",
+    "lineage",
+    "state",
+    "purpose",
+    "bound",
+    "committed",
+    "on_path",
+    "ended_at",
+    "kept_because",
+    "log",
+)
 OFFSETS: Final = ("group", "topic", "partition", "offset", "committed")
 COMPARED: Final = ("group", "topic", "partition", "offset", "committed", "log_start", "log_end", "finding")
 _NUMBERS: Final = frozenset({"sequence", "lineage", "partition", "offset", "committed", "log_start", "log_end"})
@@ -46,6 +60,9 @@ _NUMBERS: Final = frozenset({"sequence", "lineage", "partition", "offset", "comm
 def list_(name: Name, store: Url, output: Output = None) -> None:
     """List the checkpoints that the store remembers, oldest first.
 
+    `log` says whether a checkpoint can still be gone back to: unreachable, where the newest cut saw a log that begins
+    beyond it; or until when, at the speed at which the logs' starts moved between the cuts.
+
     Example: kcr checkpoint list flights
     """
     with region_of(name, store) as region:
@@ -55,10 +72,17 @@ def list_(name: Name, store: Url, output: Output = None) -> None:
         columns=LISTED,
         table=_TABLE,
         rows=rows,
+        table_rows=[row | {"log": _log(row)} for row in rows],
         numbers=frozenset({"sequence", "lineage"}),
         empty=f"region {name} has no checkpoint yet; `kcr region drain {name}` asks for one",
     )
     show(answer, output)
+
+
+def _log(row: Mapping[str, object]) -> str:
+    if row["unreachable"]:
+        return "unreachable"
+    return "" if row["overtaken_at"] is None else f"until {row['overtaken_at']}"
 
 
 @app.command("show")

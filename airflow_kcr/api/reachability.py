@@ -1,0 +1,74 @@
+"""Which checkpoints retention has overtaken, and when it will reach the others: from what members saw of the logs.
+
+Every contribution to a cut has the bounds of its logs, so this asks nobody. It is as fresh as the newest cut; a plan
+reads the logs themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence, TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Whether a checkpoint can still be gone back to."""
+
+    lost: tuple[GroupPartition, ...] = ()
+    """Partitions whose log began beyond the checkpoint when it was last seen."""
+
+    overtaken_at: datetime | None = None
+    """When the first log start will have passed the checkpoint, at the speed at which it moved; None: it did not move,
+    was seen once only, or has passed it already."""
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether a reset to it would be refused."""
+        return bool(self.lost)
+
+
+class _Seen(NamedTuple):
+    at: datetime
+    start: Offset
+    topic: TopicId
+
+
+def reach(region: StoredRegion) -> Mapping[Sequence, Reach]:
+    """Return, for every checkpoint that has offsets, whether it can still be gone back to."""
+    seen: dict[GroupPartition, list[_Seen]] = {}
+    for part in region.contributions.values():
+        for partition, log in part.bounds.items():
+            seen.setdefault(partition, []).append(_Seen(part.contributed_at, log.start, log.topic_id))
+    for rows in seen.values():
+        rows.sort()
+    return {
+        sequence: _reach(region.offsets[sequence], seen)
+        for sequence, row in region.checkpoints.items()
+        if row.is_complete
+    }
+
+
+def _reach(offsets: Mapping[GroupPartition, Offset], seen: Mapping[GroupPartition, list[_Seen]]) -> Reach:
+    lost = tuple(p for p, offset in offsets.items() if p in seen and offset < seen[p][-1].start)
+    if lost:
+        return Reach(lost=lost)
+    moments = [m for p, offset in offsets.items() if (m := _overtaken(offset, seen.get(p, []))) is not None]
+    return Reach(overtaken_at=min(moments, default=None))
+
+
+def _overtaken(offset: Offset, rows: list[_Seen]) -> datetime | None:
+    if not rows:
+        return None
+    first, last = next(row for row in rows if row.topic == rows[-1].topic), rows[-1]
+    moved, took = last.start - first.start, last.at - first.at
+    if moved <= 0 or took <= timedelta(0):
+        return None
+    try:
+        return last.at + took * ((offset - last.start) / moved)
+    except OverflowError:
+        return None  # beyond what a calendar can say

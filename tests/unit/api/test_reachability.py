@@ -1,0 +1,77 @@
+"""What retention has overtaken, and when it will: from the logs as cuts saw them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.api.checkpoint_views import CheckpointSummary
+from airflow_kcr.api.reachability import Reach, reach
+from airflow_kcr.protocol.values import Sequence
+from tests.support.driver import BEGINNING, Driver
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    """Cut 2 at 100 at the beginning, cut 3 at 200 ten seconds later."""
+    driver = Driver(members=1, partitions=2)
+    driver.up()
+    driver.process(width=100)
+    driver.cut("first")
+    driver.process(width=100)
+    return driver
+
+
+def later_cut(driver: Driver, start: int) -> None:
+    """Let ten seconds pass, move the begin of partition 1, and cut."""
+    driver.clock.advance(5)
+    driver.beat()
+    driver.clock.advance(5)
+    driver.grow(driver.partition(1), start=start, end=1_000)
+    driver.cut("second")
+
+
+def test_a_log_that_does_not_move_reaches_nothing(driver: Driver) -> None:
+    later_cut(driver, 0)
+    assert reach(driver.region) == {Sequence(2): Reach(), Sequence(3): Reach()}
+
+
+def test_the_speed_between_two_cuts_says_when(driver: Driver) -> None:
+    later_cut(driver, 50)
+    found = reach(driver.region)
+    assert found[Sequence(2)].overtaken_at == BEGINNING + timedelta(seconds=20)
+    assert found[Sequence(3)].overtaken_at == BEGINNING + timedelta(seconds=40)
+    assert not found[Sequence(2)].is_unreachable
+
+
+def test_what_a_log_begins_beyond_is_unreachable(driver: Driver) -> None:
+    later_cut(driver, 150)
+    found = reach(driver.region)
+    assert found[Sequence(2)] == Reach(lost=(driver.partition(1),))
+    assert not found[Sequence(3)].is_unreachable
+    rows = [summary.to_json() for summary in CheckpointSummary.all_of(driver.region)]
+    assert [row["unreachable"] for row in rows] == [True, False]
+
+
+def test_one_observation_is_no_speed(driver: Driver) -> None:
+    assert reach(driver.region) == {Sequence(2): Reach()}
+
+
+def test_a_topic_made_anew_begins_a_new_measure(driver: Driver) -> None:
+    driver.grow(driver.partition(1), start=50, end=1_000, topic_id="id-2")
+    later_cut_of_new(driver)
+    assert reach(driver.region)[Sequence(2)].overtaken_at is None
+
+
+def later_cut_of_new(driver: Driver) -> None:
+    driver.clock.advance(5)
+    driver.beat()
+    driver.cut("second")
+
+
+def test_a_checkpoint_without_offsets_has_no_reach(driver: Driver) -> None:
+    driver.request_cut("open")
+    assert CheckpointSummary.all_of(driver.region)[-1].to_json()["unreachable"] is None
