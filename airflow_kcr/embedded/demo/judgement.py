@@ -98,7 +98,7 @@ def judged(play: Play) -> Verdict:
 
 def _intervals(play: Play, last: datetime) -> Iterator[Interval]:
     every, since = play.script.every, play.found.since
-    ends = list(_ends(since, last, every))
+    ends = list(interval_ends(since, last, every))
     counted = topic.count_by_interval(play.stage.settings, TOPIC, ends).by_interval
     cuts = {row.bound: row for row in play.cuts()}
     runs = {run.interval_end: run for run in play.editor.runs(CUT)}
@@ -117,7 +117,8 @@ def _intervals(play: Play, last: datetime) -> Iterator[Interval]:
         before = upto
 
 
-def _ends(since: datetime, last: datetime, every: timedelta) -> Iterator[datetime]:
+def interval_ends(since: datetime, last: datetime, every: timedelta) -> Iterator[datetime]:
+    """Yield the end of each interval, up to the last bound."""
     end = since + every
     while end <= last:
         yield end
@@ -176,7 +177,7 @@ def _duplicates(result: Judgement, region: Region, store_url: str) -> Check:
         batches = tuple(store.batches(RegionName(REGION)))
     by_outcome: Counter[str] = Counter()
     for batch in batches:
-        for outcome, records in _repeated(batch):
+        for outcome, records in repeated(batch):
             by_outcome[outcome] += records
     # What was undone had been written; of a batch that never ended, nobody knows how much was.
     least, most = by_outcome[str(Outcome.UNDONE)], sum(by_outcome.values())
@@ -190,8 +191,8 @@ def _duplicates(result: Judgement, region: Region, store_url: str) -> Check:
     )
 
 
-def _repeated(batch: Batch) -> Iterator[tuple[str, int]]:
-    """The records of a batch that were processed again, with why."""
+def repeated(batch: Batch) -> Iterator[tuple[str, int]]:
+    """Yield how many records of a batch were processed again, with why."""
     for place, range_ in batch.ranges.items():
         if batch.outcome is Outcome.DONE or batch.outcome is Outcome.UNDONE:
             yield str(Outcome.UNDONE), range_.to - max(range_.from_, batch.undone_from.get(place, range_.to))

@@ -1,0 +1,82 @@
+"""The small questions of the demo's judgement; the whole of it is judged where it runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_kcr.embedded.demo.judgement import Check, Interval, Verdict, interval_ends, repeated
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Offset,
+    Range,
+    Sequence,
+    TopicName,
+)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+GROUP = GroupId("etl")
+PLACE = GroupPartition(GROUP, TopicName("flights"), 0)
+
+
+def interval(in_cut: int | None = 7, run: str = "success") -> Interval:
+    return Interval(start=NOON, end=NOON, run=run, checkpoint="1.2", in_cut=in_cut, in_topic=7)
+
+
+def batch(outcome: Outcome | None, undone_from: int | None = None) -> Batch:
+    return Batch(
+        batch=BatchId("b"),
+        member=MemberId(GROUP, 0),
+        incarnation=Incarnation(1),
+        epoch=Epoch(1),
+        lineage=Lineage(1),
+        sequence=Sequence(2),
+        ranges={PLACE: Range(Offset(10), Offset(30))},
+        begun_at=NOON,
+        begun_after=EventNumber(1),
+        outcome=outcome,
+        undone_from={} if undone_from is None else {PLACE: Offset(undone_from)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "sound"), [(interval(), True), (interval(6), False), (interval(None), False), (interval(run=""), False)]
+)
+def test_an_interval_is_sound_when_its_run_succeeded_and_its_cut_has_its_records(one: Interval, sound: bool) -> None:
+    assert one.sound is sound
+
+
+def test_one_difference_is_enough() -> None:
+    passed, failed = (Check(name="", passed=value, detail="") for value in (True, False))
+    assert Verdict(intervals=(interval(),), checks=(passed,)).sound
+    assert not Verdict(intervals=(interval(6),), checks=(passed,)).sound
+    assert not Verdict(intervals=(interval(),), checks=(passed, failed)).sound
+
+
+def test_the_last_interval_is_the_one_that_ends_at_the_last_bound() -> None:
+    every = timedelta(minutes=1)
+    assert list(interval_ends(NOON, NOON + 2 * every, every)) == [NOON + every, NOON + 2 * every]
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        (batch(Outcome.DONE), {"undone": 0}),
+        (batch(Outcome.DONE, undone_from=25), {"undone": 5}),
+        (batch(Outcome.UNDONE, undone_from=0), {"undone": 20}),
+        (batch(Outcome.DISCARDED), {"discarded": 20}),
+        (batch(Outcome.UNKNOWN), {"unknown": 20}),
+        (batch(None), {"unended": 20}),
+    ],
+)
+def test_the_ledger_says_what_of_a_batch_was_processed_again(row: Batch, found: dict[str, int]) -> None:
+    assert dict(repeated(row)) == found
