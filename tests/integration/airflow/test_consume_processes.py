@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.spark import start_standalone
-from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.region.rows import Outcome
 from tests.support.consume import CONF, Consumers, Task, consumers
 from tests.support.members import live
 
@@ -51,8 +50,15 @@ def work(found: Consumers) -> None:
     found.until_written(200)
 
 
-def resets(found: Consumers) -> list[ResetCause]:
-    return [e.body.cause for e in found.live.events() if isinstance(e.body, events.ResetBegun)]
+def undone(found: Consumers, incarnation: int) -> list[str]:
+    """Return the batches of an incarnation that did not count, or count no more.
+
+    Members that come back one after the other may begin a reset by their claims, on a busy machine; what the drained
+    ones did is not touched by that.
+    """
+    batches = [batch for batch in found.live.store.batches(found.live.name) if batch.incarnation == incarnation]
+    assert batches
+    return [batch.batch for batch in batches if batch.outcome is not Outcome.DONE or batch.undone_from]
 
 
 def command_lines(pids: set[int]) -> str:
@@ -111,8 +117,7 @@ def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
         found.until_hosting(second, 0)
         work(found)
         # It drained: nothing had to be processed again.
-        assert resets(found) == [ResetCause.START]
-        assert found.account().repeated == 0
+        assert undone(found, 1) == []
 
         # The JVM dies: the driver ends at once, and the task says that a retry can help.
         os.kill(second.jvm, signal.SIGKILL)
@@ -134,6 +139,7 @@ def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
     with consuming(kafka, database_url, tmp_path, connector_jars, members=2) as found:
         first = found.start(0, 1)
         found.until_hosting(first, 0, 1)
+        found.live.shared(0, 1)
         work(found)
 
         # The task's process is gone without a word; the next try begins while the driver drains.
@@ -141,18 +147,18 @@ def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
         second = found.start(0, 1, try_number=2)
         found.until_gone(first)
         found.until_hosting(second, 0, 1)
+        found.live.shared(0, 1)
         work(found)
-        assert resets(found) == [ResetCause.START]
-        assert found.account().repeated == 0
+        assert undone(found, 1) == []
 
         # Its supervisor is killed: the task is nobody's, though its process has not noticed.
         second.supervisor.kill()
         found.until_gone(second)
-        assert resets(found) == [ResetCause.START]
 
         third = found.start(0, 1, try_number=3)
         found.until_hosting(third, 0, 1)
         work(found)
+        assert undone(found, 2) == []
         os.kill(third.driver, signal.SIGKILL)
         found.until(lambda: third.ended is not None, "the third try over")
         assert third.ended is not None
@@ -181,7 +187,7 @@ def test_on_a_standalone_cluster_a_driver_beside_the_task_is_taken_over(
             second = found.start(0, try_number=2, **options)
             found.until_gone(first)
             found.until_hosting(second, 0)
-            assert resets(found) == [ResetCause.START]
+            assert undone(found, 1) == []
             finish(found, second)
     finally:
         cluster.stop()
@@ -198,7 +204,6 @@ def test_all_applications_are_killed_at_once_and_drain_together(
             found.until_hosting(task, index)
         found.live.shared(0, 1)
         work(found)
-        before = resets(found)
         for task in first:
             task.kill_from_the_page()
         for task in first:
@@ -207,7 +212,6 @@ def test_all_applications_are_killed_at_once_and_drain_together(
         second = [found.start(index, try_number=2) for index in (0, 1)]
         for index, task in enumerate(second):
             found.until_hosting(task, index)
-        assert resets(found) == before
-        assert found.account().repeated == 0
+        assert undone(found, 1) == []
         finish(found, second[0])
         found.until(lambda: second[1].ended == {"state": "success"}, "the other task ended too")
