@@ -31,7 +31,8 @@ class KcrChooseCheckpointOperator(HITLOperator):
     """Shows a person the checkpoints that a region can go back to, as they are then, and returns the one chosen.
 
     The list is made when the task runs, and the answer is looked up in the store again: Airflow does not compare it
-    with the list, and retention may have been quicker than the person. Cancelled, it is skipped, and what comes after
+    with the list, and retention may have been quicker than the person. What retention had overtaken when the newest cut
+    was made is not in the list. Cancelled, it is skipped, and what comes after
     it too. When nobody answers within `response_timeout`, it fails; there is no default answer.
 
     Args:
@@ -71,12 +72,14 @@ class KcrChooseCheckpointOperator(HITLOperator):
         """
         RegionLink().persist(context, self.region)
         with translated(), KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
-            usable = [one.checkpoint for one in region.checkpoints() if one.checkpoint.is_complete]
-            shown = [row.sequence for row in reversed(usable) if row.is_on_path][: self.newest]
+            usable = [one for one in region.checkpoints() if one.checkpoint.is_complete and one.checkpoint.is_on_path]
+            reachable = [one for one in usable if one.reach is None or not one.reach.is_unreachable]
+            shown = [one.checkpoint.sequence for one in reversed(reachable)][: self.newest]
             found = [region.checkpoint(sequence) for sequence in shown]
             if not found:
+                lost = f" that the logs still have ({len(usable)} are unreachable)" if usable else ""
                 raise CheckpointNotUsable(
-                    f"region {self.region} has no complete checkpoint on its path; plan with another target"
+                    f"region {self.region} has no complete checkpoint on its path{lost}; plan with another target"
                 )
         self.subject = f"Reset region {self.region}: to which checkpoint?"
         self.body = _body(found)

@@ -50,6 +50,13 @@ def test_the_list_is_made_when_the_task_runs(driver: Driver, world: World) -> No
     assert [row.split(" | ")[0] for row in rows[2:]] == ["| 3", "| 2"]
 
 
+def test_what_retention_has_overtaken_is_not_in_the_list(driver: Driver, world: World) -> None:
+    driver.grow(driver.partition(1), start=150, end=1_000)
+    driver.cut("third")
+    asked(choose(), CONTEXT)
+    assert world.shown["params"]["checkpoint"]["schema"]["enum"] == [4, 3]
+
+
 def test_only_so_many_are_shown(driver: Driver, world: World) -> None:
     asked(choose(newest=1), CONTEXT)
     assert world.shown["params"]["checkpoint"]["schema"]["enum"] == [3]
