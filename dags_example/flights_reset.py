@@ -5,6 +5,8 @@ Trigger it, then answer it under "Required Actions": which checkpoint, then the 
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from airflow.sdk import DAG
 
 from airflow_kcr.embedded.flights.spec import live_since
@@ -21,6 +23,7 @@ with DAG(
     schedule=None,
     start_date=live_since(),
     max_active_runs=1,
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=5)},
     tags=["kcr", "flights"],
 ):
     (

@@ -41,6 +41,7 @@ REASON: Final = "the demo goes back to an earlier checkpoint"
 VICTIM: Final = 1
 """The index of the member whose application is killed."""
 
+_ASKS: Final = "awaiting_input"
 _SILENT: Final = {"log_level": "2"}
 """A broker that has just started is retried; that needs no line on the screen."""
 
@@ -201,9 +202,9 @@ class Play:
             self.found.reset_run = run
             for task in ("choose", "approve"):
                 phase.tell(0, None, f"waiting for the task {task}")
-                self._await_question(run, task)
+                self.editor.wait_for_task(RESET, run, task, {_ASKS}, within=ANSWERED_WITHIN)
                 self.found.viewer_refused += "; " + _refused(partial(viewer.answer, RESET, run, task, ["OK"]))
-                self._answer(run, task, target.sequence)
+                self._have_answered(run, task, target.sequence)
         phase.tell(0, None, "the reset runs")
         ended = self.editor.wait_for_run(RESET, run, within=ANSWERED_WITHIN)
         if ended.state != "success":
@@ -267,19 +268,23 @@ class Play:
 
     # -- doing ---------------------------------------------------------------------------------------------------
 
-    def _await_question(self, run: str, task: str) -> None:
-        asked = self.editor.wait_for_task(RESET, run, task, {"awaiting_input", *TASK_ENDS}, within=ANSWERED_WITHIN)
-        if asked.state != "awaiting_input":
-            raise ServiceFailed(f"the task {task} of {RESET} has {asked.state}, before anybody could answer it")
-        # Nobody reads faster; and a task that is answered while the scheduler is still told that it waits is lost.
-        threading.Event().wait(READING)
+    def _have_answered(self, run: str, task: str, checkpoint: int) -> None:
+        """Answer a task as the editor, and wait until it is done with the answer.
 
-    def _answer(self, run: str, task: str, checkpoint: int) -> None:
-        question = self.editor.question(RESET, run, task)
-        fields = {name: field["value"] for name, field in question.params.items()}
-        told: Mapping[str, object] = {"checkpoint": checkpoint, "reason": REASON}
-        answers = {name: told.get(name, value) for name, value in fields.items()}
-        self.editor.answer(RESET, run, task, [question.options[0]], answers)
+        Airflow now and then loses a task that is answered while the scheduler is still being told that it waits; it is
+        tried again then, and asks again.
+        """
+        while True:
+            asked = self.editor.wait_for_task(RESET, run, task, {_ASKS, *TASK_ENDS}, within=ANSWERED_WITHIN)
+            if asked.state == "success":
+                return
+            if asked.state != _ASKS:
+                raise ServiceFailed(f"the task {task} of {RESET} has {asked.state}: look at its log")
+            threading.Event().wait(READING)
+            question = self.editor.question(RESET, run, task)
+            told: Mapping[str, object] = {"checkpoint": checkpoint, "reason": REASON}
+            answers = {name: told.get(name, field["value"]) for name, field in question.params.items()}
+            self.editor.answer(RESET, run, task, [question.options[0]], answers)
 
     def _clear_undone(self, target: Checkpoint) -> None:
         """Have the runs of the undone intervals run again, so that what is built on them is built anew."""

@@ -24,6 +24,9 @@ from airflow_kcr.store.schema_upgrade import upgrade
 STORE: Final = "kcr"
 METADATA: Final = "airflow"
 
+_TOGETHER: Final = {"group.initial.rebalance.delay.ms": "5000"}
+"""The three applications start at once but are ready one after the other; so the first one does not begin alone."""
+
 
 Launches: TypeAlias = Callable[[str], Launch]
 """How the processes of a service are launched, by its name: kafka, postgres, airflow."""
@@ -112,7 +115,7 @@ def staged(folder: Path, curtain: Curtain, launches: Launches = tied) -> Iterato
         ToolMissing: Java or a Python package is missing.
     """
     with ExitStack() as stack, ThreadPoolExecutor(max_workers=2) as pool:
-        starting = pool.submit(start_cluster, folder / "kafka", launch=launches("kafka"))
+        starting = pool.submit(start_cluster, folder / "kafka", launch=launches("kafka"), settings=_TOGETHER)
         try:
             postgres = start_postgres(folder / "postgres", launch=launches("postgres"))
             stack.callback(curtain.falls_on, postgres.stop)
