@@ -30,6 +30,7 @@ settings.load_profile(os.environ.get("KCR_HYPOTHESIS_PROFILE", "ci"))
 MARKERS = {
     "postgres": {"postgres_server", "database_url", "empty_database_url"},
     "kafka": {"kafka", "kafka_set"},
+    "airflow": {"airflow"},
 }
 
 RUN_DIR = pytest.StashKey[Path]()
