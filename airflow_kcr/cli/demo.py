@@ -103,7 +103,7 @@ def _answer(summary: Summary) -> Answer:
         {
             "interval": f"{one.start:%H:%M:%S} to {one.end:%H:%M:%S}",
             "run": one.run or None,
-            "checkpoint": one.checkpoint or None,
+            "checkpoint": None if one.sequence is None else f"{one.lineage}.{one.sequence}",
             "in cut": one.in_cut,
             "in topic": one.in_topic,
             "same": one.sound,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,8 +36,12 @@ class Interval:
     run: str
     """The state of its run; empty: there is none."""
 
-    checkpoint: str
-    """Its lineage and sequence; empty: there is none."""
+    answer: int | None
+    """The sequence of the checkpoint that its run has got."""
+
+    lineage: int | None
+    sequence: int | None
+    """Of its checkpoint; None: there is none."""
 
     in_cut: int | None
     """Records between the checkpoint before and this one."""
@@ -44,8 +51,8 @@ class Interval:
 
     @property
     def sound(self) -> bool:
-        """Whether the cut of the interval has exactly its records."""
-        return self.run == "success" and self.in_cut == self.in_topic
+        """Whether its run has got the cut of the interval, and that has exactly its records."""
+        return self.run == "success" and self.answer == self.sequence and self.in_cut == self.in_topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +117,9 @@ def _intervals(play: Play, last: datetime) -> Iterator[Interval]:
             start=end - every,
             end=end,
             run="" if run is None else run.state,
-            checkpoint="" if cut is None else f"{cut.lineage}.{cut.sequence}",
+            answer=play.answer_of(run) if run is not None and run.state == "success" else None,
+            lineage=None if cut is None else int(cut.lineage),
+            sequence=None if cut is None else int(cut.sequence),
             in_cut=None if cut is None else upto - before,
             in_topic=in_topic,
         )
@@ -138,7 +147,8 @@ def _result(play: Play) -> Judgement:
         batches = tuple(store.batches(RegionName(REGION)))
     jars = tuple(str(jar) for jar in resolve(spark_connector()))
     settings = SparkSettings(app_name="kcr demo", master="local[*]", jars=jars, conf=dict(_SPARK), log_level="OFF")
-    session = open_session(settings)
+    with _told_to(play.stage.folder / "spark.log"):
+        session = open_session(settings)
     try:
         question = Question(
             region=region,
@@ -150,6 +160,20 @@ def _result(play: Play) -> Judgement:
         return judge(member_session(session), question)
     finally:
         session.stop()
+
+
+@contextmanager
+def _told_to(log: Path) -> Iterator[None]:
+    """Have standard error go to a file, that of processes which are started meanwhile too."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _of_records(result: Judgement, region: Region, store_url: str) -> Iterator[Check]:
@@ -280,10 +304,8 @@ def _reset(play: Play) -> Check:
 
 def _downstream(play: Play) -> Check:
     """Whether what builds on a checkpoint ran once for each that counts."""
-    runs = [run for run in play.editor.runs(BUILD) if run.state == "success"]
-    # The key is LINEAGE.SEQUENCE, with zeros before the numbers.
-    keys = Counter(tuple(int(part) for part in (run.partition_key or "0.0").split(".")) for run in runs)
-    wanted = {(int(row.lineage), int(row.sequence)) for row in play.cuts()}
+    keys = play.built()
+    wanted = {(int(row.lineage), int(row.sequence)) for row in play.cuts(play.found.last_bound)}
     lacking = sorted(wanted - keys.keys())
     twice = sorted(key for key, count in keys.items() if count > 1)
     return Check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -53,7 +54,7 @@ RUNNING_WITHIN: Final = 300.0
 CUT_WITHIN: Final = 240.0
 BACK_WITHIN: Final = 240.0
 ANSWERED_WITHIN: Final = 180.0
-CAUGHT_UP_WITHIN: Final = 400.0
+CAUGHT_UP_WITHIN: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +68,9 @@ class Script:
         undone: how many of them the reset goes back by.
     """
 
-    every: timedelta = timedelta(seconds=20)
+    every: timedelta = timedelta(seconds=30)
     rate: float = 150.0
-    before_reset: int = 5
+    before_reset: int = 4
     undone: int = 2
 
 
@@ -147,6 +148,8 @@ class Play:
     editor: AirflowClient
     script: Script
     found: Happened
+    answers: dict[tuple[str, datetime | None], int] = field(default_factory=dict, repr=False)
+    """The checkpoints that runs have got, by the run and when it ended."""
 
     def start_consumers(self, phase: Phase) -> None:
         """Start the consumers' DAG, and wait until the region runs."""
@@ -163,7 +166,7 @@ class Play:
         """Wait until so many data intervals are cut, published, and their runs have succeeded."""
 
         def is_there() -> bool:
-            done = len(self.succeeded())
+            done = len(self.settled())
             phase.tell(done, wanted, f"{done} of {wanted} data intervals cut")
             return done >= wanted
 
@@ -210,7 +213,7 @@ class Play:
         if ended.state != "success":
             raise ServiceFailed(f"the run {run} of {RESET} has {ended.state}: look at its tasks' logs")
         self.region.wait_for(RUNNING, timedelta(seconds=BACK_WITHIN))
-        self._clear_undone(target)
+        self._clear_undone()
 
     def finish(self, phase: Phase, production: Production) -> None:
         """Let every flight that was written be cut, each interval by its run, then stop the region."""
@@ -219,13 +222,22 @@ class Play:
         self.found.last_bound = last
         wanted = round((last - self.found.since) / self.script.every)
 
-        def is_over() -> bool:
-            done = [run for run in self.succeeded() if run.interval_end is not None and run.interval_end <= last]
+        def is_cut() -> bool:
+            self._clear_undone()
+            done = [run for run in self.settled() if run.interval_end is not None and run.interval_end <= last]
             phase.tell(len(done), wanted, f"{len(done)} of {wanted} data intervals cut")
             return len(done) >= wanted
 
-        _until(is_over, f"{wanted} data intervals cut", CAUGHT_UP_WITHIN)
+        _until(is_cut, f"{wanted} data intervals cut", CAUGHT_UP_WITHIN)
         self.editor.pause(CUT)
+
+        def is_built() -> bool:
+            built = self.built()
+            left = [row for row in self.cuts(last) if (row.lineage, row.sequence) not in built]
+            phase.tell(wanted - len(left), wanted, f"{len(left)} checkpoints left to be built upon")
+            return not left
+
+        _until(is_built, "something built on each checkpoint", CAUGHT_UP_WITHIN)
 
     def stop(self, phase: Phase) -> None:
         """Stop the region; that ends the consumers' tasks well."""
@@ -241,14 +253,33 @@ class Play:
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    def succeeded(self) -> tuple[Run, ...]:
-        """Return the runs of the cut DAG that have succeeded."""
-        return tuple(run for run in self.editor.runs(CUT) if run.state == "success")
+    def settled(self) -> tuple[Run, ...]:
+        """Return the runs of the cut DAG that have succeeded, with checkpoints that no reset has undone."""
+        on_path = {int(row.sequence) for row in self.cuts()}
+        return tuple(run for run in self._succeeded() if self.answer_of(run) in on_path)
 
-    def cuts(self) -> tuple[Checkpoint, ...]:
-        """Return the published checkpoints on the path that have a bound, oldest first."""
+    def answer_of(self, run: Run) -> int:
+        """Return the checkpoint that a successful run of the cut DAG has got."""
+        known = (run.run_id, run.ended)
+        if known not in self.answers:
+            told = self.editor.result(CUT, run.run_id, "commit")
+            self.answers[known] = int(told["sequence"]) if isinstance(told, dict) else 0
+        return self.answers[known]
+
+    def cuts(self, last: datetime | None = None) -> tuple[Checkpoint, ...]:
+        """Return the published checkpoints on the path that have a bound, up to the last one, oldest first."""
         rows = (one.checkpoint for one in self.region.checkpoints())
-        return tuple(r for r in rows if r.is_on_path and r.bound and r.state is CheckpointState.PUBLISHED)
+        published = (r for r in rows if r.is_on_path and r.bound and r.state is CheckpointState.PUBLISHED)
+        return tuple(row for row in published if row.bound and (last is None or row.bound <= last))
+
+    def built(self) -> Counter[tuple[int, int]]:
+        """Return how often something was built on each checkpoint, by lineage and sequence."""
+        runs = (run for run in self.editor.runs(BUILD) if run.state == "success")
+        keys = ((run.partition_key or "0.0").split(".") for run in runs)  # with zeros before the numbers
+        return Counter((int(lineage), int(sequence)) for lineage, sequence in keys)
+
+    def _succeeded(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.editor.runs(CUT) if run.state == "success")
 
     def _incarnation(self) -> int:
         ((_, members),) = self.region.show().groups
@@ -286,17 +317,13 @@ class Play:
             answers = {name: told.get(name, field["value"]) for name, field in question.params.items()}
             self.editor.answer(RESET, run, task, [question.options[0]], answers)
 
-    def _clear_undone(self, target: Checkpoint) -> None:
-        """Have the runs of the undone intervals run again, so that what is built on them is built anew."""
-        if target.bound is None:
-            return
-        undone = [
-            run for run in self.editor.runs(CUT) if run.interval_end is not None and run.interval_end > target.bound
-        ]
-        ended = [run for run in undone if run.state in {"success", "failed"}]
-        for run in ended:
-            self.editor.clear(CUT, run.run_id, ["validate", "drain", "commit", "report"])
-        self.found.cleared = tuple(run.run_id for run in ended)
+    def _clear_undone(self) -> None:
+        """Have the runs run again whose checkpoints were undone, so that what is built on them is built anew."""
+        undone = {int(one.checkpoint.sequence) for one in self.region.checkpoints() if one.checkpoint.undone_by}
+        for run in self._succeeded():
+            if self.answer_of(run) in undone:
+                self.editor.clear(CUT, run.run_id, ["validate", "drain", "commit", "report"])
+                self.found.cleared = (*self.found.cleared, run.run_id)
 
 
 def _refused(act: Callable[[], object]) -> str:

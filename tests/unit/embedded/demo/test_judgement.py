@@ -28,8 +28,8 @@ GROUP = GroupId("etl")
 PLACE = GroupPartition(GROUP, TopicName("flights"), 0)
 
 
-def interval(in_cut: int | None = 7, run: str = "success") -> Interval:
-    return Interval(start=NOON, end=NOON, run=run, checkpoint="1.2", in_cut=in_cut, in_topic=7)
+def interval(in_cut: int | None = 7, run: str = "success", answer: int = 2) -> Interval:
+    return Interval(start=NOON, end=NOON, run=run, answer=answer, lineage=1, sequence=2, in_cut=in_cut, in_topic=7)
 
 
 def batch(outcome: Outcome | None, undone_from: int | None = None) -> Batch:
@@ -49,7 +49,14 @@ def batch(outcome: Outcome | None, undone_from: int | None = None) -> Batch:
 
 
 @pytest.mark.parametrize(
-    ("one", "sound"), [(interval(), True), (interval(6), False), (interval(None), False), (interval(run=""), False)]
+    ("one", "sound"),
+    [
+        (interval(), True),
+        (interval(6), False),
+        (interval(None), False),
+        (interval(run=""), False),
+        (interval(answer=1), False),
+    ],
 )
 def test_an_interval_is_sound_when_its_run_succeeded_and_its_cut_has_its_records(one: Interval, sound: bool) -> None:
     assert one.sound is sound
