@@ -13,7 +13,7 @@ from airflow_kcr.errors import StalePlan
 from airflow_kcr.hooks.failing import translated
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.plan_markdown import markdown
-from airflow_kcr.operators.reset_documents import Planned, given, planned, require_no_default, responder
+from airflow_kcr.operators.reset_documents import Planned, answered, asking, given, planned, responder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ class KcrApproveResetOperator(ApprovalOperator):
         kcr_conn_id: str = "",
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
-        require_no_default(type(self).__name__, kwargs)
+        kwargs = asking(type(self).__name__, kwargs)
         kwargs.setdefault("subject", "Reset: approve the plan")
         super().__init__(**kwargs)
         self.region = region
@@ -86,9 +86,10 @@ class KcrApproveResetOperator(ApprovalOperator):
 
         Raises:
             AirflowFailException: the plan is another one than was shown.
-            HITLTimeoutError: nobody answered in time.
+            AirflowFailException: nobody answered in time.
         """
-        super().execute_complete(context, event)
+        with answered():
+            super().execute_complete(context, event)
         found = self._planned(context)
         pull: Any = context["ti"].xcom_pull
         shown = pull(task_ids=self.task_id, key=SHOWN)

@@ -14,7 +14,7 @@ from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.failing import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
-from airflow_kcr.operators.reset_documents import require_no_default, responder
+from airflow_kcr.operators.reset_documents import answered, asking, responder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
         newest: int = 20,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
-        require_no_default(type(self).__name__, kwargs)
+        kwargs = asking(type(self).__name__, kwargs)
         kwargs.setdefault("subject", "Reset: choose a checkpoint")
         super().__init__(options=[CHOOSE, CANCEL], **kwargs)
         if newest < 1:
@@ -105,9 +105,10 @@ class KcrChooseCheckpointOperator(HITLOperator):
         Raises:
             AirflowSkipException: it was cancelled.
             AirflowFailException: it is no checkpoint that the region can go back to.
-            HITLTimeoutError: nobody answered in time.
+            AirflowFailException: nobody answered in time.
         """
-        super().execute_complete(context, event)
+        with answered():
+            super().execute_complete(context, event)
         if event["chosen_options"] != [CHOOSE]:
             raise AirflowSkipException(f"{responder(event) or 'somebody'} cancelled; nothing is reset")
         answer = event["params_input"] or {}

@@ -8,8 +8,10 @@ plan is a `kcr reset plan` away.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kcr.errors import ConfigurationError
@@ -104,11 +106,35 @@ def responder(event: Mapping[str, Any]) -> str:
     return str(found.get("name") or found.get("id") or "")
 
 
-def require_no_default(operator: str, arguments: Mapping[str, object]) -> None:
-    """Refuse an answer that is taken when nobody answers: a reset is a person's decision.
+def asking(operator: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a task that asks a person: without a default answer, and asking again where it was lost.
+
+    For some seconds after a task has asked, until its process is gone, Airflow 3.3 takes one that is answered already
+    for lost. With a retry left the question is asked once more; without, the run would fail by a quick click.
+
+    Args:
+        operator: its class, for messages.
+        arguments: as the author gave them; what they say of retries counts.
 
     Raises:
-        ConfigurationError: there is one.
+        ConfigurationError: there is a default answer: a reset is a person's decision.
     """
     if arguments.get("defaults") is not None:
         raise ConfigurationError(f"{operator} takes no defaults: when nobody answers in time, nothing may be reset")
+    return {"retries": 2, "retry_delay": timedelta(seconds=1), **arguments}
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Run what reads an answer; nobody having answered in time is no reason to ask again.
+
+    Raises:
+        AirflowFailException: nobody has.
+    """
+    from airflow.providers.standard.exceptions import HITLTimeoutError
+    from airflow.sdk.exceptions import AirflowFailException
+
+    try:
+        yield
+    except HITLTimeoutError as error:
+        raise AirflowFailException("nobody answered within response_timeout; nothing is reset") from error

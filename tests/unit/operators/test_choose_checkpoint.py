@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from airflow.providers.standard.exceptions import HITLTimeoutError
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
@@ -106,8 +105,13 @@ def test_a_region_without_a_checkpoint_has_nothing_to_choose(store_connection: s
 
 
 def test_nobody_answering_is_a_failure(driver: Driver, world: World) -> None:
-    with pytest.raises(HITLTimeoutError):
+    with pytest.raises(AirflowFailException, match="nobody answered"):
         choose().execute_complete(CONTEXT, {"error": "The timeout has passed", "error_type": "timeout"})
+
+
+def test_a_question_that_airflow_lost_is_asked_again() -> None:
+    assert choose().retries == 2
+    assert KcrChooseCheckpointOperator(task_id="choose", region="flights", retries=0).retries == 0
 
 
 def test_a_default_answer_is_refused() -> None:
