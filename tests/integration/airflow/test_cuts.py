@@ -186,6 +186,25 @@ def test_a_task_that_waits_holds_no_slot_and_outlives_a_restart_of_the_triggerer
     assert answer["bound"] is None
 
 
+def test_a_cut_is_made_without_the_scheduler_and_found_when_it_is_back(airflow: LiveAirflow, members: Members) -> None:
+    members.at_work.clear()
+    try:
+        run = airflow.editor.trigger("lined_manual")
+        airflow.editor.wait_for_task("lined_manual", run.run_id, "drain", {"deferred"})
+        airflow.airflow.kill(Component.SCHEDULER)
+    finally:
+        members.at_work.set()
+    try:
+        with airflow.region("lined") as region:
+            cut = region.wait_for_cut(f"lined_manual/{run.run_id}/drain/-1", timedelta(seconds=60))
+    finally:
+        airflow.airflow.restart(Component.SCHEDULER)
+    assert airflow.editor.wait_for_run("lined_manual", run.run_id, within=180).state == "success"
+    answer = airflow.editor.result("lined_manual", run.run_id, "drain")
+    assert isinstance(answer, dict)
+    assert answer["sequence"] == cut.request.sequence
+
+
 def test_what_a_killed_task_has_asked_for_still_happens_and_is_found_when_it_is_cleared(
     airflow: LiveAirflow, members: Members
 ) -> None:

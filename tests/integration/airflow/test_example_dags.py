@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order
@@ -73,6 +74,7 @@ def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoin
             assert isinstance(told, dict)
             assert told["flights"] == FLIGHTS
 
+        a_consumer_is_marked_failed_and_cleared(airflow, region, consuming.run_id)
         region.stop()
         region.wait_for(STOPPED, PATIENCE)
         assert region.verify().violations == ()
@@ -83,6 +85,27 @@ def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoin
     )
     keys = [run.partition_key for run in editor.runs("flights_build")]
     assert len(keys) == len(set(keys))
+
+
+def a_consumer_is_marked_failed_and_cleared(airflow: LiveAirflow, region: Region, run_id: str) -> None:
+    """End one of the applications from outside, have its next try take the member over, and let it consume."""
+    dag, task, index = "flights_consumers", "consume", 1
+
+    def incarnation() -> int:
+        return next(one.incarnation for _, rows in region.show().groups for one in rows if one.member.index == index)
+
+    before = incarnation()
+    airflow.editor.mark(dag, run_id, task, "failed", map_index=index)
+    assert happened(lambda: not is_alive(region, index), within=120, pause=0.5), "the application goes on"
+    airflow.editor.clear(dag, run_id, [(task, index)])
+    assert happened(lambda: incarnation() > before and is_alive(region, index), within=240, pause=0.5)
+    region.wait_for(RUNNING, PATIENCE)
+    producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
+    assert happened(lambda: sum(one.lag or 0 for one in region.lag()) == 0, within=120, pause=1), region.lag()
+
+
+def is_alive(region: Region, index: int) -> bool:
+    return any(one.alive for _, rows in region.show().groups for one in rows if one.member.index == index)
 
 
 def any_attempt(task: object) -> bool:
