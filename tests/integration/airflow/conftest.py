@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_kcr.embedded.airflow import example_dags
+from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
 from tests.support.kafka import Kafka
 from tests.support.live_airflow import LiveAirflow, live_airflow
 
@@ -14,5 +15,8 @@ from tests.support.live_airflow import LiveAirflow, live_airflow
 @pytest.fixture(scope="session")
 def airflow(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveAirflow]:
     """Airflow with the example DAGs, on the run's broker; a test that stops a part of it starts it again."""
-    with live_airflow(tmp_path_factory.mktemp("live"), kafka, examples=example_dags()) as live:
-        yield live
+    with pytest.MonkeyPatch.context() as patched:
+        # The spec of the examples takes the broker's address from there, in this process as well.
+        patched.setenv(BOOTSTRAP_VARIABLE, kafka.bootstrap_servers)
+        with live_airflow(tmp_path_factory.mktemp("live"), kafka, examples=example_dags()) as live:
+            yield live

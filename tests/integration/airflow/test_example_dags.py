@@ -50,9 +50,9 @@ def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoin
         editor.unpause(dag)
     consuming = editor.trigger("flights_consumers")
     with airflow.region("flights") as region:
-        assert happened(lambda: any_attempt(editor.task("flights_consumers", consuming.run_id, "apply")), within=120)
+        editor.wait_for_task("flights_consumers", consuming.run_id, "apply", {"success"})
+        first = region.start().next_bound
         region.wait_for(RUNNING, PATIENCE)
-        first = region.show().next_bound
         assert first is not None
         editor.unpause("flights_cut")
         wanted = Every(EVERY).after(datetime.now(UTC))
@@ -106,7 +106,3 @@ def a_consumer_is_marked_failed_and_cleared(airflow: LiveAirflow, region: Region
 
 def is_alive(region: Region, index: int) -> bool:
     return any(one.alive for _, rows in region.show().groups for one in rows if one.member.index == index)
-
-
-def any_attempt(task: object) -> bool:
-    return getattr(task, "state", None) == "success"
