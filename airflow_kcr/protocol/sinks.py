@@ -1,0 +1,20 @@
+"""Sinks as the protocol sees them: what becomes of output when a region goes back (design section 12)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class SinkMode(StrEnum):
+    """How a sink adds output to its table."""
+
+    APPEND = "append"
+    """Rows are added; a reset to an older place removes those beyond it."""
+
+    UPSERT = "upsert"
+    """A row replaces the one that has the same key; what it replaced is gone, so no reset can restore it."""
+
+    @property
+    def restorable(self) -> bool:
+        """Whether a reset can bring the table back to what it was."""
+        return self is SinkMode.APPEND

@@ -1,0 +1,17 @@
+"""A table in Postgres whose rows and whose progress are one transaction, under a fence (design section 12).
+
+The database may be another one than the store's. Beside the target table, in its schema, are three kinds of tables:
+
+- `kcr_fence`: one row for each sink of a group, with the epoch below which nobody writes any more;
+- `kcr_progress`: one row for each partition, with the lineage and the offset up to which its records are in the target;
+- `kcr_staging_…`: one for each batch, unlogged, which executors fill in parallel; dropped when the batch is published.
+"""
+
+from __future__ import annotations
+
+from airflow_kcr.sinks.postgres.publishing import Published
+from airflow_kcr.sinks.postgres.sink import PostgresSink
+from airflow_kcr.sinks.postgres.staging import Column, Staging
+from airflow_kcr.sinks.postgres.target import Target
+
+__all__ = ["Column", "PostgresSink", "Published", "Staging", "Target"]

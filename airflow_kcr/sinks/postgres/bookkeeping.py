@@ -1,0 +1,194 @@
+"""The tables `kcr_fence` and `kcr_progress`: made where they are missing, and read and written row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Lineage, Offset, TopicName
+from airflow_kcr.sinks.postgres.target import Place, Target
+
+DDL_LOCK: Final = 7_305_012
+"""Of a transaction advisory lock: whoever makes tables, makes them alone; IF NOT EXISTS is not enough for two."""
+
+# name: tables — made by whoever comes first.
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS {fence} (
+    source integer GENERATED ALWAYS AS IDENTITY UNIQUE,
+    region text NOT NULL,
+    group_id text NOT NULL,
+    sink text NOT NULL,
+    epoch bigint NOT NULL,
+    PRIMARY KEY (region, group_id, sink)
+);
+CREATE TABLE IF NOT EXISTS {progress} (
+    source integer NOT NULL,
+    topic text NOT NULL,
+    partition integer NOT NULL,
+    lineage bigint NOT NULL,
+    "offset" bigint NOT NULL,
+    epoch bigint NOT NULL,
+    batch text NOT NULL,
+    stepped_over bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (source, topic, partition)
+) WITH (fillfactor = 50)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the target is on one partition."""
+
+    lineage: Lineage
+    offset: Offset
+    """The next one that is not in it."""
+
+    batch: str
+    """The batch that brought it there; empty where a reset did."""
+
+
+def ensure_tables(connection: psycopg.Connection, fence: sql.Identifier, progress: sql.Identifier) -> None:
+    """Make the two tables where they are missing."""
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
+    connection.execute(sql.SQL(_TABLES).format(fence=fence, progress=progress))
+
+
+def ensure_source(connection: psycopg.Connection, fence: sql.Identifier, target: Target) -> int:
+    """Return the number of a sink; one that is new gets one, and a fence that refuses nobody."""
+    who = [target.region, target.group, target.sink]
+    connection.execute(
+        sql.SQL(
+            "INSERT INTO {} (region, group_id, sink, epoch) SELECT %s, %s, %s, 0 "
+            "WHERE NOT EXISTS (SELECT FROM {} WHERE (region, group_id, sink) = (%s, %s, %s)) ON CONFLICT DO NOTHING"
+        ).format(fence, fence),
+        [*who, *who],
+    )
+    found = connection.execute(
+        sql.SQL("SELECT source FROM {} WHERE (region, group_id, sink) = (%s, %s, %s)").format(fence), who
+    ).fetchone()
+    if found is None:
+        raise LookupError(f"the fence of {target} is gone")  # deleted in between, by hand
+    return int(found[0])
+
+
+def raise_fence(connection: psycopg.Connection, place: Place, epoch: Epoch) -> Epoch:
+    """Raise the fence to `epoch` where it is lower, and return where it stands.
+
+    Waits for every transaction that has seen the lower one, until it is over or Postgres ends it.
+    """
+    statement = sql.SQL("UPDATE {} SET epoch = %s WHERE source = %s AND epoch < %s").format(place.fence)
+    connection.execute(statement, [epoch, place.source, epoch])
+    return _epoch(connection, sql.SQL("SELECT epoch FROM {} WHERE source = %s").format(place.fence), place)
+
+
+def lock_fence(connection: psycopg.Connection, place: Place) -> Epoch:
+    """Return where the fence stands; nobody raises it until this transaction is over."""
+    return _epoch(connection, sql.SQL("SELECT epoch FROM {} WHERE source = %s FOR SHARE").format(place.fence), place)
+
+
+def _epoch(connection: psycopg.Connection, statement: sql.Composed, place: Place) -> Epoch:
+    found = connection.execute(statement, [place.source]).fetchone()
+    return Epoch(0 if found is None else int(found[0]))
+
+
+def highest_lineage(connection: psycopg.Connection, place: Place) -> Lineage:
+    """Return the highest lineage of any partition; 0 where there is no progress."""
+    statement = sql.SQL("SELECT coalesce(max(lineage), 0) FROM {} WHERE source = %s").format(place.progress)
+    found = connection.execute(statement, [place.source]).fetchone()
+    return Lineage(0 if found is None else int(found[0]))
+
+
+def lock_progress(
+    connection: psycopg.Connection, place: Place, group: GroupId, partitions: Iterable[GroupPartition]
+) -> dict[GroupPartition, Progress]:
+    """Return the progress of these partitions, locked until this transaction is over; in one order for everybody."""
+    wanted = sorted(partitions)
+    rows = connection.execute(
+        sql.SQL(
+            'SELECT topic, partition, lineage, "offset", batch FROM {} '
+            "WHERE source = %s AND (topic, partition) IN (SELECT * FROM unnest(%s::text[], %s::integer[])) "
+            "ORDER BY topic, partition FOR UPDATE"
+        ).format(place.progress),
+        [place.source, [p.topic for p in wanted], [p.partition for p in wanted]],
+    ).fetchall()
+    return {
+        GroupPartition(group, TopicName(topic), partition): Progress(
+            lineage=Lineage(lineage), offset=Offset(offset), batch=batch
+        )
+        for topic, partition, lineage, offset, batch in rows
+    }
+
+
+def begin_progress(
+    connection: psycopg.Connection,
+    place: Place,
+    lineage: Lineage,
+    epoch: Epoch,
+    begins: Mapping[GroupPartition, Offset],
+) -> None:
+    """Note where partitions begin that have no progress; of two at once the second waits and does nothing."""
+    wanted = sorted(begins)
+    connection.execute(
+        sql.SQL(
+            'INSERT INTO {} (source, topic, partition, lineage, "offset", epoch, batch) '
+            "SELECT %s, topic, partition, %s, begins, %s, '' "
+            "FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS new (topic, partition, begins) "
+            "ORDER BY topic, partition ON CONFLICT DO NOTHING"
+        ).format(place.progress),
+        [
+            place.source,
+            lineage,
+            epoch,
+            [p.topic for p in wanted],
+            [p.partition for p in wanted],
+            [begins[p] for p in wanted],
+        ],
+    )
+
+
+def set_progress(
+    connection: psycopg.Connection,
+    place: Place,
+    *,
+    lineage: Lineage,
+    epoch: Epoch,
+    batch: str,
+    offsets: Mapping[GroupPartition, Offset],
+    stepped_over: Mapping[GroupPartition, int],
+) -> None:
+    """Write the progress of partitions that have a row, which this transaction has locked.
+
+    Args:
+        connection: in the transaction.
+        place: of the target.
+        lineage: of what was written.
+        epoch: of whoever writes.
+        batch: which one; empty for a reset.
+        offsets: where each partition is now.
+        stepped_over: how many offsets were left out on the way; added up within a lineage.
+    """
+    wanted = sorted(offsets)
+    connection.execute(
+        sql.SQL(
+            "UPDATE {} AS old SET lineage = %(lineage)s, epoch = %(epoch)s, batch = %(batch)s, "
+            '"offset" = new.reached, stepped_over = new.stepped_over + '
+            "CASE WHEN old.lineage = %(lineage)s THEN old.stepped_over ELSE 0 END "
+            "FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[], %(over)s::bigint[]) "
+            "AS new (topic, partition, reached, stepped_over) "
+            "WHERE old.source = %(source)s AND (old.topic, old.partition) = (new.topic, new.partition)"
+        ).format(place.progress),
+        {
+            "source": place.source,
+            "lineage": lineage,
+            "epoch": epoch,
+            "batch": batch,
+            "topics": [p.topic for p in wanted],
+            "partitions": [p.partition for p in wanted],
+            "offsets": [offsets[p] for p in wanted],
+            "over": [stepped_over.get(p, 0) for p in wanted],
+        },
+    )

@@ -1,0 +1,163 @@
+"""Connections to a target database: short, with the three timeouts, and with every failure said without its values.
+
+A connection is opened for what is done and closed after it: a zombie keeps none, and nothing has to be found to have
+died. No text of the driver is passed on, since it may quote rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Final
+
+import psycopg
+from psycopg import conninfo, pq
+
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol.timeouts import Timeouts
+
+CONNECT_TIMEOUT: Final = "10"
+"""Seconds in which a server has to answer, where the URL has no `connect_timeout`."""
+
+_REASONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "55P03": "it waited too long for a lock",
+        "57014": "a statement took too long",
+        "40P01": "it was chosen to end a deadlock",
+        "40001": "it could not be serialised",
+        "25P03": "it was idle for too long, so the server ended it",
+        "57P01": "the server ended the connection",
+        "57P02": "the server crashed",
+        "57P03": "the server does not take connections now",
+        "53100": "the server's disk is full",
+        "53200": "the server is out of memory",
+        "53300": "the server has no connection left",
+        "25006": "the server is read-only, a standby perhaps",
+        "28000": "the server refused the login",
+        "28P01": "the server refused the login",
+        "3D000": "there is no such database",
+        "42501": "this user has no right to it",
+        "42P01": "a table is gone; it was there before",
+        "42703": "a column is gone; it was there before",
+        "23502": "a value is missing where NULL is not allowed",
+        "23505": "a row with these unique values exists already",
+        "22001": "a text is too long for its column",
+        "22003": "a number is too large for its column",
+        "22021": "a text holds what this database's encoding can't",
+    }
+)
+
+_PASSING: Final = frozenset({"55P03", "40P01", "40001"})
+"""Nothing was changed, and the same again may well work."""
+
+
+class OutcomeLost(Exception):
+    """The connection was lost while COMMIT was on its way; whoever sees it looks what became of it."""
+
+
+class SinkBusy(SinkError):
+    """The database gave a transaction up; nothing was changed, and it may be tried again."""
+
+
+class Database:
+    """One target database.
+
+    Args:
+        url: of libpq, or of SQLAlchemy with the driver psycopg; with its password.
+        timeouts: of the region; those of the connections follow from its lease.
+        who: the sink, for messages and for `pg_stat_activity`.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+
+    def __init__(self, url: str, *, timeouts: Timeouts, who: str) -> None:
+        try:
+            given = conninfo.conninfo_to_dict(url.replace("postgresql+psycopg://", "postgresql://", 1))
+        except psycopg.Error:
+            given = None  # from nothing: the error would quote the URL
+        if given is None:
+            raise ConfigurationError(f"{who}: its URL can't be read; write postgresql://USER:PASSWORD@HOST/DATABASE")
+        self.who = who
+        self._timeouts = timeouts
+        self._given: dict[str, str] = {name: str(value) for name, value in given.items()}
+        self._given.setdefault("connect_timeout", CONNECT_TIMEOUT)
+        self._given["application_name"] = f"kcr {who}"
+
+    @property
+    def address(self) -> str:
+        """Where it is, for messages: never its password."""
+        given = self._given
+        user, port = given.get("user", ""), given.get("port", "")
+        host = f"{given.get('host', 'localhost')}{':' if port else ''}{port}"
+        return f"{user}{'@' if user else ''}{host}/{given.get('dbname', '')}"
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """How it is reached, by libpq's names, the password among them: for a driver, never to be shown."""
+        return MappingProxyType(self._given)
+
+    @contextmanager
+    def transaction(self, statement_timeout: timedelta) -> Iterator[psycopg.Connection]:
+        """Run the body in one transaction, READ COMMITTED, and commit it.
+
+        Args:
+            statement_timeout: how long a statement may take; while one runs the server does not see an idle
+                transaction, so this bounds what it may hold up.
+
+        Raises:
+            SinkError: it failed, and nothing was changed.
+            OutcomeLost: nobody knows what became of it.
+        """
+        with self._connected(statement_timeout) as connection:
+            with self._translated():
+                yield connection
+            try:
+                connection.commit()
+            except psycopg.Error as error:
+                if error.sqlstate is None or _is_broken(connection):
+                    raise OutcomeLost from error
+                raise self._translation(error) from error
+
+    @contextmanager
+    def _connected(self, statement_timeout: timedelta) -> Iterator[psycopg.Connection]:
+        times = self._timeouts
+        settings = {
+            "idle_in_transaction_session_timeout": times.idle_in_transaction_session_timeout,
+            "lock_timeout": times.lock_timeout,
+            "statement_timeout": max(statement_timeout, times.statement_timeout),
+        }
+        options = [self._given.get("options", ""), r"-c default_transaction_isolation=read\ committed -c timezone=UTC"]
+        # Ours come last, because the last one counts.
+        options += [f"-c {name}={max(span // timedelta(milliseconds=1), 1)}" for name, span in settings.items()]
+        with self._translated():
+            connection = psycopg.connect(**{**self._given, "options": " ".join(options).strip()})  # type: ignore[arg-type]
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._translation(error) from error
+
+    def _translation(self, error: psycopg.Error) -> SinkError:
+        state, diag = error.sqlstate or "", error.diag
+        kind = SinkBusy if state in _PASSING else SinkError
+        what = _REASONS.get(state) or (f"SQLSTATE {state}" if state else "it can't be reached, or does not answer")
+        named = [
+            f"{name} {value}" for name, value in (("table", diag.table_name), ("column", diag.column_name)) if value
+        ]
+        if diag.constraint_name:
+            named.append(f"constraint {diag.constraint_name}")
+        where = f" ({', '.join(named)})" if named else ""
+        return kind(f"{self.who}: the database {self.address} refused: {what}{where}; nothing was changed")
+
+
+def _is_broken(connection: psycopg.Connection) -> bool:
+    return connection.closed or connection.pgconn.status != pq.ConnStatus.OK

@@ -1,0 +1,222 @@
+"""Publishing a batch: its rows and its progress in one transaction, under the fence (design section 12).
+
+The order of the locks is the same for everybody: the batch's own staging table, which waits for a task that still
+writes; the fence, shared, so that no reset raises it meanwhile; the progress of the batch's partitions. Whoever comes
+second with the same partitions waits, and then finds progress where it does not begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from airflow_kcr.errors import SinkAhead, SinkError
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.sinks import SinkMode
+from airflow_kcr.protocol.values import GroupPartition, Offset
+from airflow_kcr.sinks.postgres.bookkeeping import (
+    Progress,
+    begin_progress,
+    highest_lineage,
+    lock_fence,
+    lock_progress,
+    set_progress,
+)
+from airflow_kcr.sinks.postgres.staging import ROW, Staging
+from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, Place, Target, names
+
+_COORDINATES = tuple(COORDINATES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What became of a batch's rows."""
+
+    staged: int
+    """How many rows waited, those of tasks that ran twice among them."""
+
+    written: int
+    """How many came into the target, or replaced a row there."""
+
+
+def publish(
+    connection: psycopg.Connection, target: Target, place: Place, call: BatchCall, staging: Staging
+) -> Published:
+    """Bring the staged rows of a batch into the target, and move its progress; in the caller's transaction.
+
+    Said again for a batch that is in the target, it changes nothing.
+
+    Raises:
+        SinkAhead: a later epoch or lineage has been here: whoever runs this batch is out of date.
+        SinkError: the delivery forbids it, or rows are not what this batch has read.
+    """
+    connection.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(staging.identifier))
+    staged, repeated = _looked_at(connection, target, call, staging)
+    _require_fence(connection, target, place, call)
+    begins = {partition: range_.from_ for partition, range_ in call.ranges.items()}
+    begin_progress(connection, place, call.lineage, call.epoch, begins)
+    before = lock_progress(connection, place, target.group, call.ranges)
+    if all(row.batch == call.batch for row in before.values()):
+        return Published(staged=staged, written=0)
+    _require_progress(target, call, before)
+    written = _insert(connection, target, place, call, staging, repeated=repeated) if staged else 0
+    set_progress(
+        connection,
+        place,
+        lineage=call.lineage,
+        epoch=call.epoch,
+        batch=call.batch,
+        offsets={p: Offset(max(before[p].offset, call.progress.get(p, r.to), r.to)) for p, r in call.ranges.items()},
+        stepped_over={p: max(r.from_ - before[p].offset, 0) for p, r in call.ranges.items()},
+    )
+    return Published(staged=staged, written=written)
+
+
+def is_published(connection: psycopg.Connection, target: Target, place: Place, call: BatchCall) -> bool:
+    """Whether a batch is in the target: for who lost the connection while it was committed."""
+    found = lock_progress(connection, place, target.group, call.ranges)
+    return len(found) == len(call.ranges) and all(row.batch == call.batch for row in found.values())
+
+
+def _looked_at(connection: psycopg.Connection, target: Target, call: BatchCall, staging: Staging) -> tuple[int, bool]:
+    """Return how many rows are staged, and whether any record is there more than once."""
+    wanted = sorted(call.ranges)
+    row = connection.execute(
+        sql.SQL(
+            "SELECT count(*), count(*) FILTER (WHERE r.topic IS NULL) FROM {} AS s "
+            "LEFT JOIN unnest(%s::text[], %s::integer[], %s::bigint[], %s::bigint[]) "
+            "AS r (topic, partition, begins, ends) ON r.topic = s.kcr_topic AND r.partition = s.kcr_partition "
+            "AND s.kcr_offset >= r.begins AND s.kcr_offset < r.ends"
+        ).format(staging.identifier),
+        [
+            [p.topic for p in wanted],
+            [p.partition for p in wanted],
+            [call.ranges[p].from_ for p in wanted],
+            [call.ranges[p].to for p in wanted],
+        ],
+    ).fetchone()
+    staged, strange = row if row is not None else (0, 0)
+    if strange:
+        raise SinkError(
+            f"{target}: {strange} rows name records that batch {call.batch} has not read; keep the columns topic, "
+            "partition and offset of the batch as they are"
+        )
+    distinct = _number(connection, "SELECT count(*) FROM (SELECT DISTINCT {} FROM {}) AS one", staging)
+    if distinct == staged:
+        return staged, False
+    if target.mode is SinkMode.APPEND:
+        # The same row twice is a task that ran twice; rows of different numbers are different rows.
+        several = _number(
+            connection,
+            "SELECT count(*) FROM (SELECT FROM {1} GROUP BY {0} HAVING min({2}) <> max({2}) LIMIT 1) AS one",
+            staging,
+        )
+        if several:
+            raise SinkError(
+                f"{target}: batch {call.batch} has several rows for one record, and a task that runs twice could not "
+                "be told from them; write one row for each record (an array, say), or use mode: upsert"
+            )
+    return staged, True
+
+
+def _number(connection: psycopg.Connection, statement: LiteralString, staging: Staging) -> int:
+    composed = sql.SQL(statement).format(names(_COORDINATES), staging.identifier, sql.Identifier(ROW))
+    found = connection.execute(composed).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def _require_fence(connection: psycopg.Connection, target: Target, place: Place, call: BatchCall) -> None:
+    fence = lock_fence(connection, place)
+    if fence > call.epoch:
+        raise SinkAhead(
+            f"{target}: batch {call.batch} is of epoch {call.epoch} and the fence stands at {fence}: another process "
+            "has taken over, nothing was written",
+            fence=fence,
+            lineage=max(call.lineage, highest_lineage(connection, place)),
+        )
+    if fence < call.epoch:
+        raise SinkError(
+            f"{target}: the fence stands at {fence} and batch {call.batch} is of epoch {call.epoch}: the database was "
+            "restored, or its kcr_fence changed by hand; the reset that follows raises it"
+        )
+
+
+def _require_progress(target: Target, call: BatchCall, before: Mapping[GroupPartition, Progress]) -> None:
+    for partition, range_ in sorted(call.ranges.items()):
+        row = before[partition]
+        if row.lineage > call.lineage:
+            raise SinkAhead(
+                f"{target}: progress of {partition} is of lineage {row.lineage}, batch {call.batch} of {call.lineage}",
+                fence=call.epoch,
+                lineage=row.lineage,
+            )
+        if row.lineage < call.lineage:
+            raise SinkError(
+                f"{target}: progress of {partition} is still of lineage {row.lineage}; the reset to {call.lineage} has "
+                "not reached it, the one that follows does"
+            )
+        exact = target.delivery is Delivery.EXACTLY_ONCE
+        skips_forward = range_.from_ > row.offset and target.delivery is not Delivery.AT_MOST_ONCE
+        if (exact and range_.from_ != row.offset) or skips_forward:
+            raise SinkError(
+                f"{target}: batch {call.batch} begins {partition} at {range_.from_}, the table is at {row.offset}; "
+                f"{target.delivery} forbids the step, the reset that follows goes to where the table is"
+                if exact
+                else f"{target}: batch {call.batch} begins {partition} at {range_.from_}, the table ends at "
+                f"{row.offset}: records would be missing; the table was restored, or kcr_progress changed by hand"
+            )
+
+
+def _insert(
+    connection: psycopg.Connection, target: Target, place: Place, call: BatchCall, staging: Staging, *, repeated: bool
+) -> int:
+    statement = sql.SQL("INSERT INTO {} ({}) SELECT {}{}, {} FROM {} AS s JOIN {} AS p ON {} {} {}").format(
+        place.target,
+        names((*staging.columns, *OWN_COLUMNS)),
+        _distinct(target, repeated=repeated),
+        sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in staging.columns),
+        sql.SQL("%(source)s, s.kcr_topic, s.kcr_partition, s.kcr_offset, %(lineage)s, %(sequence)s"),
+        staging.identifier,
+        place.progress,
+        # What is below progress is in the target: a batch that comes again writes the rest.
+        sql.SQL(
+            "p.source = %(source)s AND p.topic = s.kcr_topic AND p.partition = s.kcr_partition "
+            'AND s.kcr_offset >= p."offset"'
+        ),
+        _order(target, repeated=repeated),
+        _conflict(target, staging),
+    )
+    cursor = connection.execute(statement, {"source": place.source, "lineage": call.lineage, "sequence": call.sequence})
+    return cursor.rowcount
+
+
+def _distinct(target: Target, *, repeated: bool) -> sql.Composable:
+    columns = target.key if target.mode is SinkMode.UPSERT else _COORDINATES if repeated else ()
+    return sql.SQL("DISTINCT ON ({}) ").format(_staged(columns)) if columns else sql.SQL("")
+
+
+def _order(target: Target, *, repeated: bool) -> sql.Composable:
+    """Of rows with one key the last one stays; written in one order, so that two publishers don't wait in a circle."""
+    if target.mode is SinkMode.UPSERT:
+        last = sql.SQL("s.kcr_offset DESC, s.kcr_topic, s.kcr_partition, s.{} DESC").format(sql.Identifier(ROW))
+        return sql.SQL("ORDER BY {}, {}").format(_staged(target.key), last)
+    return sql.SQL("ORDER BY {}").format(_staged(_COORDINATES)) if repeated else sql.SQL("")
+
+
+def _staged(columns: tuple[str, ...]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in columns)
+
+
+def _conflict(target: Target, staging: Staging) -> sql.Composable:
+    if target.mode is not SinkMode.UPSERT:
+        return sql.SQL("")
+    replaced = [name for name in (*staging.columns, *OWN_COLUMNS) if name not in target.key]
+    changes = sql.SQL(", ").join(
+        sql.SQL("{} = EXCLUDED.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in replaced
+    )
+    return sql.SQL("ON CONFLICT ({}) DO UPDATE SET {}").format(names(target.key), changes)

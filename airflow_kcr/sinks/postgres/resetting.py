@@ -1,0 +1,127 @@
+"""What a reset does to a target: its fence is raised first, only then progress is read and newer rows go.
+
+Two transactions: when the first one is over, nobody of an older epoch publishes any more; what they had published until
+then is seen by the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psycopg
+from psycopg import sql
+
+from airflow_kcr.errors import SinkAhead
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, Offset
+from airflow_kcr.sinks.postgres.bookkeeping import (
+    Progress,
+    begin_progress,
+    highest_lineage,
+    lock_fence,
+    lock_progress,
+    raise_fence,
+    set_progress,
+)
+from airflow_kcr.sinks.postgres.checking import columns_of
+from airflow_kcr.sinks.postgres.target import SOURCE, Place, Target
+
+_HINT = (
+    "the store was restored, or another region of this name was here before; then delete its rows in kcr_fence and "
+    "kcr_progress, or write to another table"
+)
+
+
+def fence(connection: psycopg.Connection, target: Target, place: Place, epoch: Epoch, lineage: Lineage) -> None:
+    """Raise the fence to an epoch.
+
+    Raises:
+        SinkAhead: it stands higher, or progress is of a later lineage.
+    """
+    stands = raise_fence(connection, place, epoch)
+    newest = highest_lineage(connection, place)
+    if stands > epoch or newest > lineage:
+        raise SinkAhead(
+            f"{target}: the fence stands at {stands} and progress is of lineage {newest}, the region is at epoch "
+            f"{epoch} and lineage {lineage}: {_HINT}",
+            fence=stands,
+            lineage=max(newest, lineage),
+        )
+
+
+def reset(
+    connection: psycopg.Connection, target: Target, place: Place, order: ResetSinks
+) -> dict[GroupPartition, Offset | None]:
+    """Roll back what a new lineage begins before, step over what a person skipped, and answer the open entries.
+
+    Raises:
+        SinkAhead: the fence was raised further meanwhile.
+    """
+    stands = lock_fence(connection, place)
+    if stands != order.epoch:
+        raise SinkAhead(f"{target}: the fence stands at {stands} already", fence=stands, lineage=order.lineage)
+    asked = {p: t for p, t in order.open.items() if t.source is SeekSource.SINK_PROGRESS}
+    found = lock_progress(connection, place, target.group, {*order.resume, *asked})
+    here = {p: row for p, row in found.items() if row.lineage == order.lineage}
+    places = {p: t.fallback for p, t in asked.items() if t.fallback is not None}
+    begins = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
+    _roll_back(connection, target, place, order, begins)
+    skipped = _past_skips(here, order.skips)
+    if skipped:
+        _set(connection, place, order, skipped)
+    return {p: skipped.get(p, here[p].offset) if p in here else None for p in asked}
+
+
+def _roll_back(
+    connection: psycopg.Connection,
+    target: Target,
+    place: Place,
+    order: ResetSinks,
+    begins: Mapping[GroupPartition, Offset],
+) -> None:
+    """Begin partitions anew in this lineage: rows of older ones at or beyond the place go."""
+    if not begins:
+        return
+    if target.mode.restorable and SOURCE in columns_of(connection, place.schema, place.table):
+        wanted = sorted(begins)
+        connection.execute(
+            sql.SQL(
+                "DELETE FROM {} AS t USING unnest(%s::text[], %s::integer[], %s::bigint[]) "
+                "AS r (topic, partition, begins) "
+                "WHERE t.kcr_source = %s AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition "
+                "AND t.kcr_offset >= r.begins AND t.kcr_lineage < %s"
+            ).format(place.target),
+            [
+                [p.topic for p in wanted],
+                [p.partition for p in wanted],
+                [begins[p] for p in wanted],
+                place.source,
+                order.lineage,
+            ],
+        )
+    begin_progress(connection, place, order.lineage, order.epoch, begins)
+    _set(connection, place, order, begins)
+
+
+def _past_skips(
+    here: Mapping[GroupPartition, Progress], skips: Mapping[GroupPartition, tuple[Offset, ...]]
+) -> dict[GroupPartition, Offset]:
+    """Return where progress goes that stands at a skipped record."""
+    moved: dict[GroupPartition, Offset] = {}
+    for partition, row in here.items():
+        offset = row.offset
+        for skipped in sorted(skips.get(partition, ())):
+            if skipped == offset:
+                offset = Offset(skipped + 1)
+        if offset != row.offset:
+            moved[partition] = offset
+    return moved
+
+
+def _set(
+    connection: psycopg.Connection, place: Place, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]
+) -> None:
+    set_progress(
+        connection, place, lineage=order.lineage, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}
+    )

@@ -1,0 +1,163 @@
+"""One sink of a member: check, reset, stage, publish, each a short transaction or two on the target database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+from airflow_kcr.errors import SinkError
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import GroupPartition, Offset
+from airflow_kcr.sinks.postgres import checking, publishing, resetting, staging
+from airflow_kcr.sinks.postgres.connecting import Database, OutcomeLost, SinkBusy
+from airflow_kcr.sinks.postgres.publishing import Published
+from airflow_kcr.sinks.postgres.staging import Column, Staging
+from airflow_kcr.sinks.postgres.target import Place, Target
+
+ATTEMPTS: Final = 3
+"""How often a publication is tried that the database gave up: a lock that a frozen transaction held, a deadlock."""
+
+_SHORT: Final = timedelta(0)
+"""For statements that take no time: their timeout is the shortest that the region has."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class PostgresSink:
+    """Writes the output of one group's pipeline into one table; nothing is opened before `check`.
+
+    Args:
+        target: which table, how, and in whose name.
+        url: of the database, with its password.
+        timeouts: of the region.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+
+    def __init__(self, target: Target, url: str, timeouts: Timeouts) -> None:
+        self.target = target
+        self.database = Database(url, timeouts=timeouts, who=str(target))
+        self._timeouts = timeouts
+        self._place: Place | None = None
+
+    def check(self) -> None:
+        """Look whether the target can be written, and make the sink's own tables; may be repeated.
+
+        Raises:
+            ConfigurationError: a schema, right, column or index is missing; the message has the SQL that helps.
+            SinkError: the database can't be reached, or refuses.
+        """
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                self._place = checking.checked(connection, self.target)
+        except OutcomeLost:
+            raise self._lost("check the target") from None
+
+    @property
+    def place(self) -> Place:
+        """Where the target is.
+
+        Raises:
+            SinkError: nobody has checked it yet, and it can't be done now.
+        """
+        if self._place is None:
+            self.check()
+        if self._place is None:
+            raise self._lost("find the target")
+        return self._place
+
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Raise the fence, then roll back or skip; see `ports.Sinks`.
+
+        Raises:
+            SinkError: it could not; it may be tried again.
+            SinkAhead: the target has seen a later epoch or lineage.
+        """
+        place = self.place
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                resetting.fence(connection, self.target, place, order.epoch, order.lineage)
+            # A large table takes as long to roll back as a reset may take.
+            with self.database.transaction(self._timeouts.reset) as connection:
+                answer = resetting.reset(connection, self.target, place, order)
+        except OutcomeLost:
+            raise self._lost(f"reset to epoch {order.epoch}") from None
+        self._tidy(place, order)
+        return answer
+
+    def stage(self, call: BatchCall, columns: Sequence[Column]) -> Staging:
+        """Make the table that executors write a batch's rows into, and the target where there is none yet.
+
+        Args:
+            call: the batch.
+            columns: what the pipeline writes, without the coordinates.
+
+        Raises:
+            SinkError: the columns don't fit the target, or the database refuses.
+        """
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                return staging.make(connection, self.target, self.place, call.batch, call.epoch, columns)
+        except OutcomeLost:
+            raise self._lost(f"stage batch {call.batch}") from None
+
+    def publish(self, call: BatchCall, staged: Staging) -> Published:
+        """Publish what executors have staged, then drop the staging table.
+
+        Raises:
+            SinkAhead: whoever runs this batch is out of date.
+            SinkError: the delivery forbids it, the database refuses, or nobody can tell whether it is published.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                published = self._publish(call, staged)
+                break
+            except SinkBusy as error:
+                if attempt == ATTEMPTS:
+                    raise
+                _LOG.warning("%s: batch %s is published again: %s", self.target, call.batch, error)
+        else:  # never reached: the last attempt raises
+            raise self._lost(f"publish batch {call.batch}")
+        self.discard(staged)
+        return published
+
+    def _publish(self, call: BatchCall, staged: Staging) -> Published:
+        try:
+            with self.database.transaction(self._timeouts.batch) as connection:
+                return publishing.publish(connection, self.target, self.place, call, staged)
+        except OutcomeLost:
+            _LOG.warning("%s: the answer to the publication of batch %s was lost", self.target, call.batch)
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                known = publishing.is_published(connection, self.target, self.place, call)
+        except OutcomeLost:
+            raise self._lost(f"publish batch {call.batch}") from None
+        if not known:
+            raise SinkBusy(f"{self.target}: batch {call.batch} is not published: the connection was lost before")
+        return Published(staged=0, written=0)
+
+    def discard(self, staged: Staging) -> None:
+        """Drop a staging table; where that fails, the next reset does it."""
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                staging.drop(connection, staged)
+        except (SinkError, OutcomeLost) as error:
+            _LOG.info("%s: staging table %s is left for the next reset: %s", self.target, staged.table, error)
+
+    def _tidy(self, place: Place, order: ResetSinks) -> None:
+        try:
+            with self.database.transaction(_SHORT) as connection:
+                left = staging.leftovers(connection, place, order.epoch)
+        except (SinkError, OutcomeLost) as error:
+            _LOG.info("%s: what older epochs have staged is left for the next reset: %s", self.target, error)
+            return
+        for table in left:
+            self.discard(table)
+
+    def _lost(self, what: str) -> SinkError:
+        return SinkError(f"{self.target}: can't tell whether the database {self.database.address} did {what}")
