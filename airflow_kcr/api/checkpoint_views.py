@@ -74,6 +74,9 @@ class CheckpointView:
     lacking: tuple[str, ...] = ()
     """What an open one waits for."""
 
+    runs: tuple[Requester, ...] = ()
+    """The DAG runs that it answers, in the order in which they asked."""
+
     @classmethod
     def of(cls, region: StoredRegion, sequence: Sequence) -> Self:
         """Return one checkpoint.
@@ -92,6 +95,7 @@ class CheckpointView:
             offsets=region.offsets.get(sequence, EMPTY) if row.is_complete else parts,
             echoes=region.echoes.get(sequence, EMPTY) if row.is_complete else EMPTY,
             lacking=completion.lacking(region, row) if is_open else (),
+            runs=_runs(region, sequence),
         )
 
     def inexact_at(self, partition: GroupPartition) -> str:
@@ -120,6 +124,11 @@ class CheckpointView:
                 for p, offset in self.offsets.items()
             ],
         }
+
+
+def _runs(region: StoredRegion, sequence: Sequence) -> tuple[Requester, ...]:
+    asked = sorted(region.requests.values(), key=lambda request: request.order)
+    return tuple(one.requester for one in asked if one.sequence == sequence and one.requester.dag_id)
 
 
 def require_checkpoint(region: StoredRegion, sequence: Sequence) -> Checkpoint:

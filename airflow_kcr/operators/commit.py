@@ -28,7 +28,9 @@ class KcrCommitCheckpointOperator(WaitingOperator):
 
     The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `LINEAGE.SEQUENCE`. A
     DAG with `schedule=PartitionedAssetTimetable(assets=region_asset(REGION))` runs once for each; `checkpoint_of` reads
-    it there. A region whose name is only known at run time (a template) has no outlet, and no event.
+    it there. Where one checkpoint answers several runs, as it does for intervals from before the region's first cut,
+    only the run that asked first emits its event. A region whose name is only known at run time (a template) has no
+    outlet, and no event.
 
     Args:
         checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
@@ -127,6 +129,11 @@ class KcrCommitCheckpointOperator(WaitingOperator):
             bound=None if row.bound is None else format_instant(row.bound),
             digest=row.digest,
         )
+        first, asked = next(iter(view.runs), None), contexts.requester(context)
+        runs = {(one.dag_id, one.run_id) for one in view.runs}
+        if first is not None and (asked.dag_id, asked.run_id) in runs - {(first.dag_id, first.run_id)}:
+            self.log.info("Its event is that of run %s of DAG %s, which asked first", first.run_id, first.dag_id)
+            return
         asset = region_asset(self.region)
         if asset not in self.outlets:
             # The name was a template: Airflow drops events of what is no outlet, and says so only in its own log.

@@ -23,6 +23,7 @@ from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
+from tests.support.scripts import bound, located
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -107,6 +108,26 @@ def test_a_committed_checkpoint_of_this_run_is_told_at_once(driver: Driver) -> N
     assert answer == {"region": "flights", "lineage": lineage, "sequence": sequence, "bound": None, "inexact": False}
     extra = {"region": "flights", "lineage": lineage, "sequence": sequence, "bound": None, "digest": row.digest}
     assert emitted(found) == (extra, {f"{lineage:06d}.{sequence:010d}"})
+
+
+def test_of_several_runs_that_one_checkpoint_answers_only_the_first_emits_its_event(driver: Driver) -> None:
+    hour = bound(1)
+    located(driver, hour, 10)
+    first_run = Requester(who="airflow", dag_id="flights_cut", run_id="run-0")
+    driver.request_cut("the first", bound=hour, requester=first_run)
+    sequence = driver.complete()
+    driver.publish()
+    echo(driver)
+    # An interval from before the region's first cut: that cut answers it too.
+    asked = driver.request_cut("n", bound=hour - timedelta(minutes=5), requester=RUN)
+    assert asked.sequence == sequence
+    later = context()
+    assert operator().execute(later)["sequence"] == sequence
+    assert emitted(later) == ({}, set())
+    first = task_context(FakeTask(task_id="commit", run_id="run-0"))
+    first["outlet_events"] = OutletEventAccessors()
+    assert operator().execute(first)["sequence"] == sequence
+    assert len(emitted(first)[1]) == 1
 
 
 @pytest.mark.parametrize("form", ["number", "text", "xcom"])
