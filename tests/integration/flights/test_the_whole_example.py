@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1_200),
     # PySpark leaves the sockets of collect() to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -52,7 +52,7 @@ class Example:
     log: Path
     process: subprocess.Popen[bytes]
 
-    def until(self, condition: Callable[[], bool], what: str, within: float = 180.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str, within: float = 420.0) -> None:
         """Wait for a condition, or fail with the member's log."""
         deadline = time.monotonic() + within
         while not condition():
