@@ -313,7 +313,11 @@ class MembershipListener(Protocol):
         ...
 
     def fenced(self, why: str) -> None:
-        """Another process took this member's static id, or the client can't go on for another fatal reason."""
+        """Kafka fenced the client, and with it the assignment is gone; `join` takes a new one."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """The event thread failed, or can't make a client; there is no way on."""
         ...
 
     def troubled(self, why: str) -> None:

@@ -17,9 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeAlias
 
-from confluent_kafka import KafkaException
-
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.errors import ProtocolError
 from airflow_kcr.kafka.commits import Commit, Commits
 from airflow_kcr.kafka.complaints import Complaints
 from airflow_kcr.kafka.reads import Read, Reads
@@ -185,7 +183,9 @@ class ControlConsumer:
         except Exception as error:  # noqa: BLE001 - the thread's last word: without it the member would wait for ever
             why = self._hide(f"{type(error).__name__}: {error}")
             _log.error("The event thread of group %s failed: %s", self._group, why)
-            self._tell(partial(self._listener.fenced, f"the event thread failed: {why}"))
+            failure = ProtocolError(f"the event thread of group {self._group} failed: {why}")
+            failure.__cause__ = error
+            self._tell(partial(self._listener.failed, failure))
         finally:
             self._commits.give_up("the member has ended")
             self._close(self._until_end())
@@ -219,7 +219,8 @@ class ControlConsumer:
         seat.poll(waits)
         self._deliver(seat.news())
         if seat.is_adrift:
-            self._change_seats(seat)
+            self._seat = self._successor(seat)
+            self._join()
             return
         self._commits.step(seat, time.monotonic())
         self._reads.step(seat)
@@ -253,25 +254,21 @@ class ControlConsumer:
 
     def _join(self) -> None:
         if self._seat is not None and self._seat.fatal:
-            self._close(CLOSE_BOUND)
-        try:
-            seat = self._seat_to_use()
-            if not seat.subscribed:
-                self._joined_at = time.monotonic()
-                seat.subscribe(self._topics)
-        except (KafkaException, ConfigurationError) as error:
-            why = self._hide(str(error))
-            self._tell(partial(self._listener.fenced, f"the client can't join: {why}"))
+            self._seat = self._successor(self._seat)
+        seat = self._seat_to_use()
+        if not seat.subscribed:
+            self._joined_at = time.monotonic()
+            seat.subscribe(self._topics)
 
-    def _change_seats(self, old: Seat) -> None:
-        """Join with another client in the same slot; the old one is left behind, as its commit keeps it from closing.
+    def _successor(self, old: Seat) -> Seat:
+        """Return another client for the same slot; the old one is left behind, as its commit may keep it from closing.
 
         What became of that commit is read when its time is nearly over.
         """
         old.close(timedelta(0))
-        self._seat = fresh = Seat(self._settings, self._group)
+        fresh = Seat(self._settings, self._group)
         fresh.assignments, fresh.lost_at = old.assignments, old.lost_at
-        self._join()
+        return fresh
 
     def _leave(self) -> None:
         """Leave, and say so when the group has let the client go, or the time for it is over."""

@@ -229,7 +229,7 @@ class Seat:
         """Note that the client is lost: told once and by no callback, and the assignment goes without a revoke."""
         self.assigned = None
         if not self.fatal:
-            self.fatal = True
+            self.fatal, self.lost_at = True, time.monotonic()
             self._news.append(SeatLost(self._told(error)))
 
     def _complain(self, error: KafkaError) -> None:

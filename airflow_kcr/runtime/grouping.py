@@ -28,11 +28,18 @@ class Grouping:
     Args:
         who: the member.
         happened: the loop's queue.
+        failed: ends the member because of an error.
         metrics: written in the loop only.
     """
 
-    def __init__(self, who: Identity, happened: Callable[[Happening], None], metrics: Metrics) -> None:
-        self._who, self._happened, self._metrics = who, happened, metrics
+    def __init__(
+        self,
+        who: Identity,
+        happened: Callable[[Happening], None],
+        failed: Callable[[BaseException], None],
+        metrics: Metrics,
+    ) -> None:
+        self._who, self._happened, self._fail, self._metrics = who, happened, failed, metrics
         self._assignments = 0
         self._membership: Membership | None = None
 
@@ -68,9 +75,14 @@ class Grouping:
         self._happened(events.LeftGroup())
 
     def fenced(self, why: str) -> None:
-        """The client can't go on."""
-        _LOG.error("%s: Kafka fenced this member: %s", self._who.member, why)
+        """Kafka fenced the client; whether this process is still the member, the store says."""
+        _LOG.warning("%s: Kafka fenced the client, it joins anew if its lease holds: %s", self._who.member, why)
+        self._happened(lambda: self._metrics.troubled(why))
         self._happened(events.InstanceFenced())
+
+    def failed(self, error: Exception) -> None:
+        """The client can't go on."""
+        self._fail(error)
 
     def troubled(self, why: str) -> None:
         """The client complained."""

@@ -148,7 +148,7 @@ class MemberHost:
             later=lambda seconds, action: self.tell(lambda: self._later(seconds, action)),
             sinks_fenced=world.sinks.fenced,
         )
-        self._grouping = Grouping(who, self.tell, self._metrics)
+        self._grouping = Grouping(who, self.tell, self.fail, self._metrics)
         membership = world.membership(self._grouping)
         self._grouping.use(membership)
         self._planner = Planner(world.logs, self._clock, world.store_clock, cut.grace)

@@ -42,7 +42,7 @@ from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spark.reads import Source
 from airflow_kcr.spark.session import SparkSettings, open_session
 from airflow_kcr.spark.task import look
-from airflow_kcr.spec import RegionSpec
+from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ def still_wanted(store: RegionStore, run: MemberRun) -> MemberRun | None:
 def follow(store: RegionStore, prepared: Prepared, crew: Crew) -> Prepared:
     """Have the members follow the spec in force, as far as it changes while members live; return what they follow.
 
-    What waits for a cut is none of it: that ends the members' leases, and they are built anew.
+    A spec that they have to be built anew for is none of it: it came in force with the end of their leases, and as long
+    as they stay with the revision that they were built from, the store refuses to have them back.
 
     Args:
         store: where the region is.
@@ -160,6 +161,8 @@ def follow(store: RegionStore, prepared: Prepared, crew: Crew) -> Prepared:
         _LOG.debug("the changed spec could not be read, it is tried again: %s", error)
         return prepared
     spec = RegionSpec.from_json(region.spec.text)
+    if any(one.takes_effect is not TakesEffect.AT_ONCE for one in differences(prepared.spec, spec)):
+        return prepared
     crew.adopt(spec.rules().cut, _limits(spec), region.spec.revision)
     _LOG.info("region %s: its spec has changed, the members follow", prepared.run.region)
     return replace(prepared, spec=spec, revision=region.spec.revision)

@@ -113,6 +113,9 @@ class Committer:
     def fenced(self, why: str) -> None:
         """Nobody else is this member."""
 
+    def failed(self, error: Exception) -> None:
+        """The contract suite has that."""
+
     def troubled(self, why: str) -> None:
         """What is wrong with a commit is in its answer."""
 

@@ -77,10 +77,14 @@ def store_away() -> LoneMember:
     return alone
 
 
+def fed(alone: LoneMember, event: Event) -> LoneMember:
+    alone.feed(event)
+    return alone
+
+
 def fenced(*, with_batch: bool) -> LoneMember:
     alone = LoneMember().in_batch() if with_batch else LoneMember().processing()
-    alone.feed(events.RenewalRefused(incarnation=Incarnation(2)))
-    return alone
+    return alone.superseded()
 
 
 def closed() -> LoneMember:
@@ -100,6 +104,7 @@ PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
     "registered": (State.JOINING, None, lambda: LoneMember().join()),
     "claiming": (State.JOINING, None, lambda: LoneMember().join().assign()),
     "ready": (State.READY, None, lambda: in_reset(LoneMember())),
+    "fenced by Kafka": (State.JOINING, None, lambda: fed(LoneMember().processing(), events.InstanceFenced())),
     "processing": (State.PROCESSING, None, lambda: LoneMember().processing()),
     "beginning": (State.PROCESSING, None, lambda: LoneMember().processing().plan()),
     "in a batch": (State.PROCESSING, None, lambda: LoneMember().in_batch()),

@@ -157,6 +157,11 @@ class LoneMember:
         self.feed(events.Begun(batch=BatchId("b1")))
         return self
 
+    def superseded(self) -> LoneMember:
+        """Hear from the store that another process is this member now."""
+        self.feed(events.RenewalRefused(incarnation=Incarnation(self.member.newest_incarnation + 1)))
+        return self
+
     def see(self, view: MemberView) -> LoneMember:
         """Read the region."""
         self.feed(events.ViewRead(view=view))

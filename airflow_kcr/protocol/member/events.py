@@ -213,7 +213,10 @@ class LeftGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFenced:
-    """Kafka gave this member's static id to another process: the client is fatally fenced."""
+    """Kafka fenced the client, which is of no use any more: its static id joined anew, or its session was over.
+
+    That is no proof of another process: a broker that restarts says so too. The lease decides who the member is.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,8 @@ def lease(member: Member, now: float) -> Driven:
     age = now - member.lease_sent_at
     if age >= facts.seconds(member.timeouts.lease):
         return facts.without_lease(member), ()
-    if age >= facts.seconds(member.timeouts.renew) and "renew" not in member.awaited:
+    is_doubtful = member.fenced_at is not None and member.lease_sent_at <= member.fenced_at
+    if (is_doubtful or age >= facts.seconds(member.timeouts.renew)) and "renew" not in member.awaited:
         return awaiting(member, "renew"), (effects.Renew(incarnation=member.incarnation),)
     return member, ()
 
@@ -97,11 +98,17 @@ def _shows_less(member: Member) -> bool:
 
 
 def join(member: Member, now: float) -> Driven:
-    """Join the group, once registered and while the region takes claims."""
+    """Join the group, once registered and while the region takes claims.
+
+    Where Kafka has fenced the client, the store is asked first whether the member is still this process: by joining, a
+    former one would fence the one that has its place now.
+    """
     view = member.view
     if member.in_group or view is None or not facts.is_well(member) or "leave" in member.awaited:
         return member, ()
-    if view.state not in CLAIM_STATES:
+    if view.state not in CLAIM_STATES or now < member.join_after:
+        return member, ()
+    if member.fenced_at is not None and member.lease_sent_at <= member.fenced_at:
         return member, ()
     return replace(member, in_group=True), (effects.Join(),)
 

@@ -37,6 +37,12 @@ Handler = Callable[[Member, E, float], Member]
 CLAIM_BACKOFF: Final = (0.2, 5.0)
 """First and longest wait, in seconds, before a refused claim is made again."""
 
+REJOIN_BACKOFF: Final = (0.5, 30.0)
+"""First and longest wait, in seconds, before a member whose client Kafka fenced joins again."""
+
+CALM: Final = 60.0
+"""Seconds without being fenced after which the wait is short again."""
+
 _ANY: Final = frozenset(State)
 _UNREGISTERED: Final = frozenset({State.JOINING, State.HOLDING, State.FENCED, State.CLOSED})
 """Where a member can be without a lease: joining, holding while the store is away, or at its end."""
@@ -352,7 +358,12 @@ def _left_group(member: Member, event: events.LeftGroup, now: float) -> Member:
 
 
 def _instance_fenced(member: Member, event: events.InstanceFenced, now: float) -> Member:
-    return fenced(member)
+    first, most = REJOIN_BACKOFF
+    again = member.fenced_at is not None and now - member.fenced_at < CALM
+    backoff = min(member.join_backoff * 2, most) if again else first
+    return replace(
+        member, in_group=False, assignment=None, fenced_at=now, join_after=now + backoff, join_backoff=backoff
+    )
 
 
 def _committed(member: Member, event: events.Committed, now: float) -> Member:

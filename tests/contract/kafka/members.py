@@ -48,6 +48,9 @@ class Heard:
     def fenced(self, why: str) -> None:
         self._note("fenced", why)
 
+    def failed(self, error: Exception) -> None:
+        self._note("failed", error)
+
     def troubled(self, why: str) -> None:
         self._note("troubled", why)
 

@@ -109,6 +109,22 @@ def test_a_second_live_instance_gets_the_partitions_and_fences_the_first(kafka: 
     assert second.commit({log(group, topic): 2}).failure == ""
 
 
+def test_a_fenced_client_joins_again_as_another_and_what_it_was_asked_to_commit_before_is_not_sent(
+    kafka: Kafka, members: Members
+) -> None:
+    topic, group = kafka.topic(2), kafka.group_id()
+    first = members.make(group, 0, topic=topic).joined()
+    second = members.make(group, 0, topic=topic).joined()
+    first.heard.wait("fenced")
+    assert second.commit({log(group, topic): 2}).failure == ""
+    first.joined(2)
+    assert first.heard.holds == logs_of(group, topic, 0, 1)
+    second.heard.wait("fenced")
+    assert kafka.committed(group) == {(topic, 0): 2}
+    assert first.commit({log(group, topic): 3}).failure == ""
+    assert kafka.committed(group) == {(topic, 0): 3}
+
+
 def test_a_static_member_that_closed_returns_to_its_partitions_without_a_rebalance(
     kafka: Kafka, members: Members
 ) -> None:

@@ -302,6 +302,45 @@ def foreigner(region: Live) -> Consumer:
     return Consumer({**region.kafka.settings, **QUIET, **settings, "session.timeout.ms": 6000})
 
 
+def test_a_member_whose_static_id_somebody_else_used_takes_its_place_back(region: Live, record_property: Note) -> None:
+    # Kafka fences for other reasons too: a broker that restarts has been seen to fence both members at once. The lease
+    # says who the member is, so the client that was fenced is replaced, and no process ends.
+    region.fill(100)
+    members = region.start(0), region.start(1)
+    region.shared(0, 1)
+    finished(region)
+    incarnations = {row.member: row.incarnation for row in region.region().members.values()}
+    imposter = Consumer(
+        {
+            **region.kafka.settings,
+            **QUIET,
+            "group.id": region.group,
+            "group.instance.id": f"kcr.{region.name}.{region.group}.0000",
+            "partition.assignment.strategy": "range",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+        }
+    )
+    with closing(imposter):
+        imposter.subscribe([region.topic])
+        region.until(lambda: polled(imposter), "the imposter assigned")
+        region.until(lambda: is_fenced(imposter), "the imposter fenced, as the member took its place back")
+        region.fill(50)
+        finished(region)
+    assert all(member.process.poll() is None for member in members)
+    assert {row.member: row.incarnation for row in region.region().members.values()} == incarnations
+    assert not resets(region)
+    assert region.kafka.committed(region.group) == {(region.topic, n): 150 for n in range(2)}
+    judged(region, record_property)
+
+
+def is_fenced(consumer: Consumer) -> bool:
+    """Let a consumer take part in its group, and return whether Kafka has just told it that it is out for good."""
+    message = consumer.poll(0)
+    error = None if message is None else message.error()
+    return error is not None and error.name() == "_FATAL"
+
+
 def polled(consumer: Consumer) -> bool:
     """Let a consumer take part in its group, and return whether it has partitions."""
     consumer.poll(0)

@@ -166,7 +166,9 @@ def test_c42_a_commit_of_unknown_outcome_is_no_echo_and_the_failure_is_visible_a
 def test_c42_a_fenced_instance_writes_nothing_more() -> None:
     alone = LoneMember().in_batch()
     alone.feed(events.InstanceFenced())
-    alone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    assert alone.wanted(effects.Renew), "the store is asked who the member is"
+    alone.superseded().feed(events.BatchQuiet(batch=BatchId("b1")))
+    assert len([e for e in alone.all if isinstance(e, effects.Join)]) == 1, "a former process does not come back"
     written = (effects.End, effects.Discard, effects.Commit, effects.Echo, effects.RequestReset, effects.LeaveStore)
     assert not [e for e in alone.all if isinstance(e, written)]
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from airflow_kcr.errors import ProtocolError
 from airflow_kcr.ports import CommittedOffset, always
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -27,9 +28,10 @@ class Desk:
 
     def __init__(self) -> None:
         self.queue: list[Happening] = []
+        self.failures: list[BaseException] = []
         self.metrics = Metrics()
         who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
-        self.grouping = Grouping(who, self.queue.append, self.metrics)
+        self.grouping = Grouping(who, self.queue.append, self.failures.append, self.metrics)
         self.membership = FakeMembership(self.grouping)
         self.grouping.use(self.membership)
 
@@ -67,11 +69,13 @@ def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(de
     desk.grouping.left()
     desk.grouping.fenced("another process has the static id")
     desk.grouping.troubled("broker 1 is down")
+    desk.grouping.failed(ProtocolError("the event thread failed"))
     # Counting is the loop's: nothing has happened in this thread.
     assert desk.metrics == Metrics()
     kinds = [type(e) for e in desk.loop()]
     assert kinds == [events.Assigned, events.Revoked, events.LeftGroup, events.InstanceFenced]
-    assert (desk.metrics.troubles, desk.metrics.last_trouble) == (1, "broker 1 is down")
+    assert (desk.metrics.troubles, desk.metrics.last_trouble) == (2, "broker 1 is down")
+    assert [str(one) for one in desk.failures] == ["the event thread failed"]
 
 
 def test_a_commit_says_who_wrote_it(desk: Desk) -> None:
@@ -116,4 +120,4 @@ def test_a_resume_that_kafka_did_not_take_is_counted_and_its_reason_noted(desk: 
 def test_without_a_client_nothing_can_be_committed() -> None:
     who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
     with pytest.raises(RuntimeError, match="no Kafka client"):
-        Grouping(who, lambda _: None, Metrics()).commit(COMMIT, Lineage(1), always)
+        Grouping(who, lambda _: None, lambda _: None, Metrics()).commit(COMMIT, Lineage(1), always)

@@ -38,7 +38,7 @@ class Desk:
         stamps = [NOON - hours * HOUR for hours in range(9, -1, -1)]
         self.logs = FakeLogs({p(n): Log(stamps=list(stamps), start=3) for n in range(2)})
         who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
-        self.membership = FakeMembership(Grouping(who, lambda _: None, Metrics()))
+        self.membership = FakeMembership(Grouping(who, lambda _: None, lambda _: None, Metrics()))
         self.places = Places(self.logs, self.membership, start, StoreClock(Hands(), NOON))
 
     def starts(self, *partitions: int, initialised: bool = False) -> dict[GroupPartition, int | None]:

@@ -90,7 +90,7 @@ class Desk:
         self.engine, self.sinks = FakeEngine(), FakeSinks()
         times = Timeouts(drain=timedelta(seconds=5), reset=timedelta(seconds=5))
         who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=times)
-        self.membership = FakeMembership(Grouping(who, self.queue.append, Metrics()))
+        self.membership = FakeMembership(Grouping(who, self.queue.append, lambda _: None, Metrics()))
         store_clock = StoreClock(self.hands, NOON)
         self.planner = Planner(self.logs, self.hands, store_clock, timedelta(seconds=2))
         self.working = Working(

@@ -270,8 +270,8 @@ def test_a_member_that_ends_without_a_lease_lets_it_go() -> None:
 
 
 def test_a_fenced_member_lets_it_go_without_a_word() -> None:
-    lone = LoneMember().in_batch()
-    lone.feed(events.InstanceFenced(), events.BatchQuiet(batch=B1))
+    lone = LoneMember().in_batch().superseded()
+    lone.feed(events.BatchQuiet(batch=B1))
     assert lone.member.batch is None
     assert lone.wanted(effects.Discard) == []
 

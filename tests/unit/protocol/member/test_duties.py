@@ -300,8 +300,7 @@ def test_what_nobody_knows_is_no_echo_and_the_member_goes_on() -> None:
 
 
 def test_a_fenced_member_echoes_nothing() -> None:
-    lone = owing()
-    lone.feed(events.InstanceFenced())
+    lone = owing().superseded()
     lone.feed(events.Committed(sequence=Sequence(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
     assert lone.wanted(effects.Echo) == []
 

@@ -229,8 +229,7 @@ def test_a_short_absence_is_nothing() -> None:
 
 
 def test_a_fenced_member_stops_its_batch_writes_nothing_and_leaves_the_slot_to_the_other() -> None:
-    lone = LoneMember().in_batch()
-    lone.feed(events.InstanceFenced())
+    lone = LoneMember().in_batch().superseded()
     assert lone.state is State.FENCED
     assert lone.wanted(effects.Cancel)
     assert lone.wanted(effects.CloseKeepingSlot) == [effects.CloseKeepingSlot()]
@@ -239,6 +238,59 @@ def test_a_fenced_member_stops_its_batch_writes_nothing_and_leaves_the_slot_to_t
     assert lone.member.batch is None
     lone.feed(events.LeftGroup())
     assert lone.last == ()
+
+
+# -- fenced by Kafka --------------------------------------------------------------------------------------------------
+
+
+def test_whom_kafka_fences_asks_the_store_and_joins_again_by_a_lease_that_was_renewed_since() -> None:
+    lone = LoneMember().in_batch()
+    lone.now = 1.0
+    renewed(lone)
+    lone.feed(events.InstanceFenced())
+    assert lone.state is State.JOINING
+    assert lone.last == (effects.Renew(incarnation=Incarnation(1)),), "its batch goes on, and it does not join yet"
+    lone.now = 5.0
+    assert lone.feed(events.Tick()) == ()
+    renewed(lone)
+    assert lone.wanted(effects.Join) == [effects.Join()]
+    lone.assign(assignment=2)
+    assert lone.wanted(effects.Claim), "what it holds is claimed anew, by the same incarnation"
+
+
+def test_a_renewal_that_was_sent_before_the_fence_proves_nothing() -> None:
+    lone = LoneMember().processing()
+    lone.now = 3.0
+    lone.feed(events.Tick(), events.InstanceFenced())
+    lone.feed(events.Renewed(sent_at=3.0, counter=EventNumber(10)))
+    lone.now = 3.6
+    assert lone.feed(events.Tick()) == ()
+    assert not lone.member.in_group
+    assert "renew" in lone.member.awaited, "it asks once more"
+
+
+def test_whoever_is_fenced_again_and_again_joins_less_and_less_often_until_it_was_left_in_peace() -> None:
+    lone = LoneMember().processing()
+    waits = []
+    for _ in range(9):
+        lone.feed(events.InstanceFenced())
+        waits.append(lone.member.join_after - lone.now)
+        while not lone.member.in_group:
+            lone.wait(0.5)
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    lone.wait(61)
+    lone.feed(events.InstanceFenced())
+    assert lone.member.join_after - lone.now == 0.5
+
+
+def test_without_a_lease_it_joins_as_its_next_incarnation() -> None:
+    lone = LoneMember().processing()
+    lone.feed(events.InstanceFenced())
+    lone.now = 10.0
+    lone.feed(events.Tick())
+    assert lone.wanted(effects.Register) == [effects.Register(previous=Incarnation(1))]
+    lone.feed(events.Registered(incarnation=Incarnation(2), sent_at=10.0), events.ViewRead(view=view_of(incarnation=2)))
+    assert lone.wanted(effects.Join) == [effects.Join()]
 
 
 # -- terminate --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.member.state import MOVES, Member, State
+from airflow_kcr.protocol.member.state import MOVES, Member, State, moved
 from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, TABLE, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
@@ -108,8 +108,7 @@ def test_what_happens_to_a_closed_member_is_ignored_or_impossible(event: events.
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_a_fenced_member_asks_the_store_for_nothing(event: events.Event) -> None:
-    lone = LoneMember().processing()
-    lone.feed(events.InstanceFenced())
+    lone = LoneMember().processing().superseded()
     if State.FENCED not in TABLE[type(event)][0] or isinstance(event, OF_A_BATCH):
         return
     lone.feed(event)
@@ -164,7 +163,9 @@ def test_nobody_is_registered_twice(event: events.Event) -> None:
 )
 def test_a_registration_that_comes_after_the_fence_changes_nothing(event: events.Event) -> None:
     lone = LoneMember()
-    lone.feed(events.Tick(), events.InstanceFenced(), event)
+    lone.feed(events.Tick())
+    lone.member = moved(lone.member, State.FENCED)
+    lone.feed(event)
     assert (lone.state, lone.member.incarnation, lone.member.refusal) == (State.FENCED, None, "")
     assert "register" not in lone.member.awaited
 
@@ -372,8 +373,7 @@ def test_where_records_are_counted_the_region_is_read_after_each_batch() -> None
 
 
 def test_a_batch_that_began_after_the_fence_is_over_without_a_word() -> None:
-    lone = LoneMember().processing().plan()
-    lone.feed(events.InstanceFenced())
+    lone = LoneMember().processing().plan().superseded()
     lone.feed(events.Begun(batch=B1))
     assert lone.member.batch is None
     assert lone.last == ()
