@@ -216,20 +216,28 @@ def start_cluster(
     return cluster
 
 
+def new_cluster_id() -> str:
+    """Return a new id of a cluster, in Kafka's form; never one that its tools would take for an option."""
+    while True:
+        text = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
 def _planned(folder: Path, brokers: int, launch: Launch) -> tuple[Broker, ...]:
     """The brokers of the folder, as they were when it was new: a node id, its ports and its data belong together."""
     plan = folder / "cluster.json"
     if not plan.exists():
         controllers = range(1, brokers + 1) if brokers == LARGEST_SET else range(1, 2)
+        cluster_id = new_cluster_id()
         nodes = [
             {
                 "node_id": node,
                 "port": free_port(),
                 "sasl_port": free_port(),
                 "controller_port": free_port() if node in controllers else None,
-                "cluster_id": _cluster_id,
+                "cluster_id": cluster_id,
             }
-            for _cluster_id in [urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")]
             for node in range(1, brokers + 1)
         ]
         folder.mkdir(parents=True, exist_ok=True)
