@@ -158,7 +158,7 @@ def resolve_environment(settings: Mapping[str, str], environ: Mapping[str, str])
     ]
     if missing:
         raise ConfigurationError(
-            f"environment variables of the Kafka settings are not set: {'; '.join(missing)}; "
+            f"environment variables that the spec refers to are not set: {'; '.join(missing)}; "
             "set them where the process runs"
         )
     return {name: _REFERENCE.sub(lambda match: environ[match[1]], value) for name, value in settings.items()}

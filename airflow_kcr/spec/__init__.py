@@ -11,6 +11,7 @@ from airflow_kcr.kafka_settings import KafkaSettings, refusals, resolve_environm
 from airflow_kcr.spec.changes import Difference, Split, TakesEffect, differences, split
 from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
 from airflow_kcr.spec.reading import load, parse
+from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 
 __all__ = [
     "BatchSpec",
@@ -19,6 +20,8 @@ __all__ = [
     "GroupSpec",
     "KafkaSettings",
     "RegionSpec",
+    "SinkKind",
+    "SinkSpec",
     "Split",
     "TakesEffect",
     "differences",

@@ -17,6 +17,7 @@ from airflow_kcr.protocol.timeout_checks import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.findings import Finding, Path
+from airflow_kcr.spec.sinks import sinks_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,6 +83,7 @@ def _group(group: GroupSpec, path: Path) -> Iterator[Finding]:
             "roundrobin",
         )
     yield from _cluster(group.kafka, group.kafka_conn_id, path)
+    yield from sinks_findings(group.sinks, group.delivery, path)
 
 
 def _subscription(group: GroupSpec, path: Path) -> Iterator[Finding]:

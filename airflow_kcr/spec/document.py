@@ -18,8 +18,10 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.durations import parse_duration
 from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, OutsiderPolicy
+from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import parse_start
 from airflow_kcr.spec.findings import not_one_of
+from airflow_kcr.spec.sinks import SinkKind
 
 OWN_SENTENCE = "kcr"
 """The error type whose message is ours already."""
@@ -77,6 +79,8 @@ Start = Annotated[
 Setting = Annotated[str, BeforeValidator(_setting)]
 DeliveryWord = Annotated[Delivery, BeforeValidator(_word(Delivery))]
 AssignorWord = Annotated[Assignor, BeforeValidator(_word(Assignor))]
+SinkKindWord = Annotated[SinkKind, BeforeValidator(_word(SinkKind))]
+SinkModeWord = Annotated[SinkMode, BeforeValidator(_word(SinkMode))]
 CutModeWord = Annotated[CutMode, BeforeValidator(_word(CutMode))]
 OutsiderWord = Annotated[OutsiderPolicy, BeforeValidator(_word(OutsiderPolicy))]
 OutOfRangeWord = Annotated[OutOfRangePolicy, BeforeValidator(_word(OutOfRangePolicy))]
@@ -90,6 +94,17 @@ class _Document(BaseModel):
     def given(self) -> dict[str, Any]:
         """The fields that the file has, by name; those that it leaves out have their defaults in the model."""
         return {name: getattr(self, name) for name in self.model_fields_set if getattr(self, name) is not None}
+
+
+class SinkDocument(_Document):
+    """A value of `sinks`; its name is the key."""
+
+    kind: SinkKindWord
+    table: str
+    url: str | None = None
+    conn_id: str | None = None
+    mode: SinkModeWord | None = None
+    key: list[str] | None = None
 
 
 class GroupDocument(_Document):
@@ -106,6 +121,7 @@ class GroupDocument(_Document):
     kafka: dict[str, Setting] | None = None
     kafka_conn_id: str | None = None
     static_membership: bool | None = None
+    sinks: dict[str, SinkDocument] | None = None
 
 
 class CutDocument(_Document):

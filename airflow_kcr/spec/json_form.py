@@ -23,6 +23,7 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec.findings import path_text
 from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
 from airflow_kcr.spec.shape import shaped
+from airflow_kcr.spec.sinks import SinkSpec
 
 if TYPE_CHECKING:
     from airflow_kcr.spec.document import GroupDocument, RegionDocument
@@ -94,7 +95,7 @@ def to_json(spec: RegionSpec) -> dict[str, Any]:
             "region": spec.region,
             "kafka": spec.kafka,
             "kafka_conn_id": spec.kafka_conn_id,
-            "groups": [_fields(group) | {"start": format_start(group.start)} for group in spec.groups],
+            "groups": [_group_fields(group) for group in spec.groups],
             "cut": _fields(spec.cut),
             "batch": _fields(spec.batch),
             "timeouts": {name: getattr(spec.timeouts, field) for field, name in TIMEOUT_NAMES.items()},
@@ -134,7 +135,8 @@ def _built(document: RegionDocument, kind: type[_S]) -> _S:
 
 
 def _group(document: GroupDocument) -> GroupSpec:
-    return GroupSpec(**document.given())
+    sinks = {name: sink.given() for name, sink in (document.sinks or {}).items()}
+    return GroupSpec(**{**document.given(), "sinks": tuple(SinkSpec(name=name, **sinks[name]) for name in sinks)})
 
 
 def _two_batch_timeouts(document: RegionDocument) -> list[tuple[str, str]]:
@@ -177,7 +179,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _fields(value: GroupSpec | CutSpec | BatchSpec) -> dict[str, Any]:
+def _group_fields(group: GroupSpec) -> dict[str, Any]:
+    sinks = {sink.name: _fields(sink) | {"name": None, "key": sink.key or None} for sink in group.sinks}
+    return _fields(group) | {"start": format_start(group.start), "sinks": sinks or None}
+
+
+def _fields(value: GroupSpec | SinkSpec | CutSpec | BatchSpec) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -31,6 +31,7 @@ from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec.checks import findings_of
 from airflow_kcr.spec.findings import path_text
+from airflow_kcr.spec.sinks import SinkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +57,14 @@ class GroupSpec:
 
     kafka_conn_id: str | None = None
     static_membership: bool = True
+    sinks: tuple[SinkSpec, ...] = ()
+    """Where its pipeline writes to; in the file a mapping of names."""
 
     def __post_init__(self) -> None:
         topics: object = self.topics  # a lone text, as no type checker would allow: else each letter is a topic
         object.__setattr__(self, "topics", (topics,) if isinstance(topics, str) else tuple(self.topics))
         object.__setattr__(self, "kafka", _settings(self.kafka))
+        object.__setattr__(self, "sinks", tuple(sorted(self.sinks, key=lambda sink: sink.name)))
 
     @property
     def effective_assignor(self) -> Assignor:

@@ -21,6 +21,7 @@ from airflow_kcr.spec.document import (
     GroupDocument,
     RegionDocument,
     RetentionDocument,
+    SinkDocument,
     TimeoutsDocument,
 )
 from airflow_kcr.spec.findings import Finding, Path, path_text, unknown
@@ -48,6 +49,10 @@ _SENTENCES: Final = {
     "model_type": "must be a mapping of fields to values",
     "model_attributes_type": "must be a mapping of fields to values",
 }
+_SINK: Final = {"kind": "postgres", "table": "mended", "url": "${MENDED}", "conn_id": "mended"}
+_SINK_DEPTH: Final = 4
+"""Of `groups[0].sinks.name`."""
+
 _ROUNDS: Final = 5
 """Each round mends all that the one before found; a mended place can hide one more, but not endlessly."""
 
@@ -96,7 +101,11 @@ def _sentence(detail: ErrorDetails) -> str:
 
 
 def _fields_at(path: Path) -> list[str]:
-    model = _SECTIONS[str(path[0])] if len(path) > 1 else RegionDocument
+    model: type[BaseModel] = RegionDocument
+    if _is_in_sink(path):
+        model = SinkDocument
+    elif len(path) > 1:
+        model = _SECTIONS[str(path[0])]
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -119,13 +128,35 @@ def _mend(document: Any, detail: ErrorDetails) -> None:  # noqa: ANN401 (any pla
     at = document
     for part in parents:
         at = at[part]
-    if isinstance(last, int):
+    if _is_in_sink(detail["loc"]):
+        _mend_sink(at, detail["loc"])
+    elif isinstance(last, int):
         at[last] = f"mended-{last}" if "topics" in parents else _group(last)
     elif last == "groups":
         at[last] = [_group(0)]
     elif last in {"region", "group_id", "pipeline"}:
         index = parents[-1] if parents else 0
         at[last] = _group(index).get(str(last), "mended")
+    else:
+        at.pop(last, None)
+
+
+def _is_in_sink(path: Path) -> bool:
+    """Whether `path` is a sink, `groups[0].sinks.name`, or beneath one."""
+    return len(path) >= _SINK_DEPTH and (path[0], path[2]) == ("groups", "sinks")
+
+
+def _mend_sink(at: Any, path: Path) -> None:  # noqa: ANN401 (any plain value)
+    """Mend the last part of `path`, which is in `at`, so that nothing else seems to be wrong with the sink."""
+    last = path[-1]
+    if isinstance(last, int):
+        at[last] = f"mended-{last}"
+    elif len(path) == _SINK_DEPTH:
+        at[last] = {name: _SINK[name] for name in ("kind", "table", "url")}
+    elif last == "mode" and "key" in at:
+        at[last] = "upsert"
+    elif last in _SINK:
+        at[last] = _SINK[last]
     else:
         at.pop(last, None)
 

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, get_args
 
 from airflow_kcr import errors, kafka_settings
-from airflow_kcr.protocol import delivery, rules, seek_map, targets, timeout_checks, timeouts
+from airflow_kcr.protocol import delivery, rules, seek_map, sinks, targets, timeout_checks, timeouts
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.invariants.verify import CHECKS
 from airflow_kcr.protocol.member import effects as member_effects
@@ -33,6 +33,7 @@ from airflow_kcr.protocol.start_positions import format_start
 from airflow_kcr.spec import document
 from airflow_kcr.spec.changes import TakesEffect, differences
 from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
+from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import tables
 from tests.support import airflow_pages
@@ -438,6 +439,13 @@ MEANING: Mapping[str, str] = {
     "groups[].kafka": "client settings where this group's cluster is another one; they replace the region's altogether",
     "groups[].kafka_conn_id": "the same, as a connection",
     "groups[].static_membership": "whether members keep their place in the group over a restart",
+    "groups[].sinks": "where the pipeline writes to, by the name under which its context has it",
+    "groups[].sinks.*.kind": "what it writes to",
+    "groups[].sinks.*.table": "`table` or `schema.table`, to the letter, without quotes",
+    "groups[].sinks.*.url": "`postgresql://…` with `${NAME}` for a password, or `${NAME}` for the whole",
+    "groups[].sinks.*.conn_id": "instead of `url`: an Airflow connection of type `postgres`",
+    "groups[].sinks.*.mode": "`append` adds rows, `upsert` replaces the row of the same key and can't be rolled back",
+    "groups[].sinks.*.key": "with `upsert`: the columns that name a row",
     "cut.every": "a bound every so long, aligned to 1970-01-01T00:00Z",
     "cut.cron": "bounds by a cron expression",
     "cut.records": "a cut after this many offsets since the base; only in a region of one member",
@@ -473,6 +481,13 @@ OTHER: Mapping[str, Any] = {
     "groups[].kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
     "groups[].kafka_conn_id": "other",
     "groups[].static_membership": False,
+    "groups[].sinks": {},
+    "groups[].sinks.*.kind": None,
+    "groups[].sinks.*.table": "u",
+    "groups[].sinks.*.url": "${OTHER}",
+    "groups[].sinks.*.conn_id": "other",
+    "groups[].sinks.*.mode": "append",
+    "groups[].sinks.*.key": ["b"],
     "cut.every": "7m",
     "cut.cron": "0 * * * *",
     "cut.records": 10,
@@ -492,6 +507,8 @@ OTHER: Mapping[str, Any] = {
 _SHOWN_TYPES = {"Start": "text", "Setting": "text", "str": "text", "int": "number", "bool": "true or false"}
 _WORDS: Mapping[str, type[StrEnum]] = {
     "DeliveryWord": delivery.Delivery,
+    "SinkKindWord": SinkKind,
+    "SinkModeWord": sinks.SinkMode,
     "CutModeWord": rules.CutMode,
     "OutsiderWord": rules.OutsiderPolicy,
     "OutOfRangeWord": rules.OutOfRangePolicy,
@@ -499,6 +516,7 @@ _WORDS: Mapping[str, type[StrEnum]] = {
 _MODELS: Mapping[str, tuple[str, type]] = {
     "": ("RegionDocument", RegionSpec),
     "groups[].": ("GroupDocument", GroupSpec),
+    "groups[].sinks.*.": ("SinkDocument", SinkSpec),
     "cut.": ("CutDocument", CutSpec),
     "batch.": ("BatchDocument", BatchSpec),
     "retention.": ("RetentionDocument", rules.RetentionRules),
@@ -550,7 +568,9 @@ def _default(field: Any) -> str:  # noqa: ANN401 (a dataclass field of any type)
 def takes_effect(path: str) -> TakesEffect:
     """Return when a change of one field counts, by changing it."""
     old, new = _plain(), _plain()
-    if path.startswith("groups[]."):
+    if path.startswith("groups[].sinks"):
+        _change_sink(old["groups"][0], new["groups"][0], path)
+    elif path.startswith("groups[]."):
         _set(new["groups"][0], path.removeprefix("groups[]."))
         new["groups"][0][path.removeprefix("groups[].")] = OTHER[path]
     elif "." in path:
@@ -566,6 +586,19 @@ def takes_effect(path: str) -> TakesEffect:
         old["cut"], new["cut"] = {"every": "5m"}, {"every": "5m", "request": "dag_run"}
     found = {change.takes_effect for change in differences(RegionSpec.from_json(old), RegionSpec.from_json(new))}
     return max(found, key=list(TakesEffect).index)
+
+
+def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+    """Give the old group a sink, and the new one another; the only kind is changed by leaving the sink out."""
+    sink: dict[str, Any] = {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "upsert", "key": ["a"]}
+    name = path.rpartition(".")[2]
+    changed = {**sink, name: OTHER[path]}
+    if name == "conn_id":
+        del changed["url"]
+    if name == "mode":
+        del changed["key"]
+    old["sinks"] = {"x": sink}
+    new["sinks"] = {} if name in {"sinks", "kind"} else {"x": changed}
 
 
 def _plain() -> dict[str, Any]:

@@ -9,9 +9,10 @@ import pytest
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, OutsiderPolicy, RetentionRules
+from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import EARLIEST, parse_start
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.spec import BatchSpec, CutSpec, GroupSpec, RegionSpec, load, parse
+from airflow_kcr.spec import BatchSpec, CutSpec, GroupSpec, RegionSpec, SinkKind, SinkSpec, load, parse
 from airflow_kcr.spec.document import TimeoutsDocument
 from airflow_kcr.spec.json_form import TIMEOUT_NAMES
 from tests.unit.spec.examples import FULL, SMALL, findings
@@ -69,6 +70,7 @@ groups:
     assignor: roundrobin
     kafka: {bootstrap.servers: 'other:9092'}
     static_membership: false
+    sinks: {x: {kind: postgres, table: air.x, conn_id: warehouse, mode: upsert, key: [id, day]}}
   - {group_id: b, topics: [t, u], pipeline: 'm:f', delivery: almost_once, start: 'duration:PT6H', kafka_conn_id: c}
 kafka_conn_id: kafka_default
 cut: {cron: '0 * * * *', timezone: Europe/Berlin, request: dag_run, catchup: true}
@@ -78,6 +80,16 @@ beyond_end: earliest
 """
         )
         assert spec.group("a").start == parse_start("timestamp:2026-01-01T00:00:00Z")
+        assert spec.group("a").sinks == (
+            SinkSpec(
+                name="x",
+                kind=SinkKind.POSTGRES,
+                table="air.x",
+                conn_id="warehouse",
+                mode=SinkMode.UPSERT,
+                key=("id", "day"),
+            ),
+        )
         assert spec.group("b").start == parse_start("duration:PT6H")
         assert spec.group("b").delivery is Delivery.ALMOST_ONCE
         assert spec.cluster_of("a") == (spec.group("a").kafka, None)

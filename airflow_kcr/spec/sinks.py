@@ -1,0 +1,156 @@
+"""Sinks of a spec: where the output of a group's pipeline goes, and what has to hold for that.
+
+A spec is stored and shown, so no secret is in a sink's URL: it holds references, `${NAME}`, which are filled in where
+the sink is opened, or is left out for the id of an Airflow connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from airflow_kcr.kafka_settings import broken_references
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.sinks import SinkMode
+from airflow_kcr.spec.findings import Finding, Path
+
+LONGEST_NAME: Final = 63
+"""Bytes of an identifier; Postgres cuts a longer one without a word."""
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
+_REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
+_SCHEMES: Final = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
+_SECRET_PARAMETERS: Final = frozenset({"password", "sslpassword"})
+_OURS: Final = "kcr_"
+
+
+class SinkKind(StrEnum):
+    """What a sink writes to."""
+
+    POSTGRES = "postgres"
+    """A table; the batch's progress is stored with its rows, under a fence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec:
+    """One sink of a group: in the file an entry of `sinks`, beneath its name."""
+
+    name: str
+    """By which the pipeline finds it: `context.sinks["name"]`."""
+
+    kind: SinkKind
+    table: str
+    """`table` or `schema.table`, taken to the letter, without quotes."""
+
+    url: str | None = field(default=None, repr=False)
+    """`postgresql://…` with references for what is secret, or one reference for the whole; or `conn_id`."""
+
+    conn_id: str | None = None
+    """An Airflow connection of type `postgres`."""
+
+    mode: SinkMode = SinkMode.APPEND
+    key: tuple[str, ...] = ()
+    """The columns that name a row, where `mode` is `upsert`."""
+
+    def __post_init__(self) -> None:
+        key: object = self.key  # a lone text, as no type checker would allow: else each letter is a column
+        object.__setattr__(self, "key", (key,) if isinstance(key, str) else tuple(self.key))
+
+
+def sinks_findings(sinks: tuple[SinkSpec, ...], delivery: Delivery, path: Path) -> Iterator[Finding]:
+    """Yield everything that is wrong with a group's sinks.
+
+    Args:
+        sinks: the group's.
+        delivery: what it promises.
+        path: the group's.
+    """
+    if delivery is Delivery.EXACTLY_ONCE and len(sinks) != 1:
+        yield Finding(
+            (*path, "sinks"),
+            f"has {len(sinks) or 'no'} sink{'s' if len(sinks) > 1 else ''}; delivery exactly_once needs exactly one, "
+            "which stores progress together with the output: declare it, or choose another delivery",
+        )
+    for place, sink in enumerate(sinks):
+        here = (*path, "sinks", sink.name)
+        if sink.name in {other.name for other in sinks[:place]}:
+            yield Finding(here, "is there twice; each sink of a group has its own name")
+        yield from _sink(sink, here)
+
+
+def _sink(sink: SinkSpec, path: Path) -> Iterator[Finding]:
+    if not _NAME.fullmatch(sink.name):
+        yield Finding(path, "is no name: use a letter first, then up to 62 of letters, digits, '_' and '-'")
+    yield from _address(sink, path)
+    parts = sink.table.split(".")
+    if len(parts) > 2 or not all(map(_is_identifier, parts)):
+        yield Finding(
+            (*path, "table"),
+            f"is no table's name: write table or schema.table, without quotes, each at most {LONGEST_NAME} bytes",
+        )
+    elif parts[-1].startswith(_OURS):
+        yield Finding((*path, "table"), f"begins with {_OURS}, as only the sink's own tables do; choose another name")
+    yield from _key(sink, path)
+
+
+def _address(sink: SinkSpec, path: Path) -> Iterator[Finding]:
+    if sink.conn_id is not None:
+        if sink.url is not None:
+            yield Finding((*path, "conn_id"), "is there beside url; a database is reached by one or the other")
+        if not sink.conn_id.strip() or "\0" in sink.conn_id:
+            yield Finding((*path, "conn_id"), "is empty, or holds a NUL")
+    if sink.url is not None:
+        yield from _url(sink.url, (*path, "url"))
+    elif sink.conn_id is None:
+        yield Finding(path, "has no database: write url or conn_id")
+
+
+def _url(url: str, path: Path) -> Iterator[Finding]:
+    """Look at a URL without ever quoting it: a password may be anywhere in it."""
+    if broken_references({"url": url}):
+        yield Finding(path, "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
+        return
+    if _REFERENCE.fullmatch(url):
+        return
+    try:
+        # A reference is no part of a URL's syntax; what stands for it is.
+        parts = urlsplit(_REFERENCE.sub("0", url))
+        secrets = [urlsplit(_REFERENCE.sub("", url)).password or ""]
+    except ValueError:
+        parts, secrets = None, []
+    if parts is None or parts.scheme not in _SCHEMES:
+        yield Finding(path, "is no URL of Postgres: write postgresql://USER:${PASSWORD}@HOST/DATABASE, or ${NAME}")
+        return
+    query = parse_qsl(_REFERENCE.sub("", urlsplit(url).query))
+    secrets += [value for name, value in query if name in _SECRET_PARAMETERS]
+    if any(secrets):
+        yield Finding(
+            path,
+            "holds a password, and specs are stored and shown: write ${NAME} and set NAME in the environment, or use "
+            "conn_id",
+        )
+
+
+def _key(sink: SinkSpec, path: Path) -> Iterator[Finding]:
+    here = (*path, "key")
+    if sink.mode is SinkMode.UPSERT and not sink.key:
+        yield Finding(here, "is missing; mode upsert replaces the row that has the same key: name its columns")
+    if sink.mode is not SinkMode.UPSERT and sink.key:
+        yield Finding(here, f"has no effect with mode {sink.mode}; leave it out, or write mode: upsert")
+    for place, column in enumerate(sink.key):
+        if not _is_identifier(column):
+            yield Finding((*here, place), f"is no column's name: at most {LONGEST_NAME} bytes, not empty, no NUL")
+        elif column in sink.key[:place]:
+            yield Finding((*here, place), f"{column!r} is there twice")
+
+
+def _is_identifier(name: str) -> bool:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < size <= LONGEST_NAME and not set(name) & {"\0", '"'}
