@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -168,7 +169,12 @@ class Working:
             progress = self._sinks.reset(effect)
             of_logs = {p: t for p, t in effect.open.items() if t.source is not SeekSource.SINK_PROGRESS}
             found = {p: Found(offset=progress.get(p)) for p in effect.open.keys() - of_logs.keys()}
-            return events.SinksReset(epoch=effect.epoch, found={**found, **self._places.found(of_logs, effect.target)})
+            in_logs = self._places.found(of_logs, effect.target)
+            places = {p: answer.offset for p, answer in in_logs.items() if answer.offset is not None}
+            if places:
+                # Where these resume is known only now; a sink whose lineage is older goes back to there.
+                self._sinks.reset(replace(effect, resume=OffsetMap(places), open={}))
+            return events.SinksReset(epoch=effect.epoch, found={**found, **in_logs})
 
         def attempt() -> events.Event:
             try:

@@ -230,6 +230,7 @@ class FakeSinks:
     fenced: bool = False
     progress: dict[GroupPartition, Offset | None] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    orders: list[ResetSinks] = field(default_factory=list)
     failures: list[KcrError] = field(default_factory=list)
     """Raised by the next calls, one each."""
 
@@ -238,6 +239,7 @@ class FakeSinks:
 
     def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
         """See `ports.Sinks`."""
+        self.orders.append(order)
         self._ask(f"reset {order.epoch}")
         return self.progress
 

@@ -355,12 +355,23 @@ def test_a_reset_answers_open_entries_from_the_sinks_progress_and_from_the_logs(
     assert desk.hear(events.SinksReset) == events.SinksReset(epoch=Epoch(6), found=found)
 
 
+def test_a_reset_tells_the_sinks_what_only_the_logs_could_tell(desk: Desk) -> None:
+    open_ = {
+        p(0): OpenTarget(source=SeekSource.EXPLICIT, fallback=None),
+        p(1): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(3)),
+    }
+    asked = order(open_, ToLatest())
+    desk.working.reset_sinks(asked)
+    desk.hear(events.SinksReset)
+    assert desk.sinks.orders == [asked, replace(asked, resume=OffsetMap({p(0): Offset(10)}), open={})]
+
+
 def test_a_reset_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
     desk.sinks.failures.append(SinkError("a lock"))
     desk.logs.failures.append(AWAY)
     desk.working.reset_sinks(order({p(0): OpenTarget(source=SeekSource.START_POSITION, fallback=None)}))
     assert desk.hear(events.SinksReset).found == {p(0): Found(offset=Offset(0))}
-    assert desk.sinks.asked == ["reset 6"] * 3
+    assert desk.sinks.asked == ["reset 6"] * 4
 
 
 def test_a_reset_that_sinks_can_not_do_in_its_time_has_failed(desk: Desk) -> None:

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.values import Epoch, Lineage, Offset, Sequence
+from airflow_kcr.sinks.members import MemberSinks
+from tests.support.runtime_fakes import FakeSinks, p
+
+ORDER = ResetSinks(epoch=Epoch(3), lineage=Lineage(2), resume=EMPTY, open={}, target=None, skips={})
+
+
+def test_a_reset_reaches_every_sink_and_answers_what_one_of_them_knows() -> None:
+    one, other = FakeSinks(), FakeSinks(progress={p(0): Offset(7), p(1): None})
+    assert MemberSinks([one, other]).reset(ORDER) == {p(0): 7, p(1): None}
+    assert one.orders == other.orders == [ORDER]
+
+
+def test_cuts_ask_nothing_of_sinks_that_publish_batches() -> None:
+    sink = FakeSinks()
+    sinks = MemberSinks([sink])
+    sinks.prepare(Sequence(1))
+    sinks.publish(Sequence(1))
+    assert sink.asked == []
+    assert sinks.fenced
