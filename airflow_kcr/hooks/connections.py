@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STORE_TYPE: Final = "kcr"
 KAFKA_TYPE: Final = "kafka"
+POSTGRES_TYPE: Final = "postgres"
 
 SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 """As libpq has them."""
@@ -29,9 +30,22 @@ def store_url(connection: Connection) -> URL:
     Raises:
         ConfigurationError: the connection is of another type, or a field is missing or can't be used.
     """
+    return _postgres_url(connection, STORE_TYPE)
+
+
+def sink_url(connection: Connection) -> URL:
+    """Return the URL of the database that a connection of the Postgres provider leads to.
+
+    Raises:
+        ConfigurationError: the connection is of another type, or a field is missing or can't be used.
+    """
+    return _postgres_url(connection, POSTGRES_TYPE)
+
+
+def _postgres_url(connection: Connection, wanted: str) -> URL:
     from sqlalchemy.engine import URL
 
-    _require_type(connection, STORE_TYPE)
+    _require_type(connection, wanted)
     for field, label in (("host", "host"), ("schema", "database (schema)")):
         if not getattr(connection, field):
             raise ConfigurationError(f"{_named(connection)} has no {label}; fill it in")

@@ -174,7 +174,7 @@ class KcrHook(BaseHook):
         return settings
 
     def environment(self, spec: RegionSpec) -> dict[str, str]:
-        """Return the environment variables by which a member outside of Airflow finds the store and Kafka.
+        """Return the environment variables by which a member outside of Airflow finds the store, Kafka and its sinks.
 
         They hold secrets: for the environment of a process, never for its arguments. Logs mask them.
 
@@ -183,6 +183,7 @@ class KcrHook(BaseHook):
         """
         from airflow_kcr.api.clusters import connection_variable
         from airflow_kcr.api.opening import STORE_VARIABLE
+        from airflow_kcr.api.sink_urls import connection_variable as sink_variable
 
         found = {STORE_VARIABLE: self.store_url().render_as_string(hide_password=False)}
         clusters = (spec.cluster_of(group.group_id) for group in spec.groups)
@@ -194,6 +195,15 @@ class KcrHook(BaseHook):
                     f"{connection} and another; rename one of them"
                 )
             found[variable] = json.dumps(self.kafka_settings(connection), sort_keys=True)
+        sinks = {sink.conn_id for group in spec.groups for sink in group.sinks if sink.conn_id is not None}
+        for connection in sorted(sinks):
+            variable = sink_variable(connection)
+            if variable in found:
+                raise ConfigurationError(
+                    f"two Postgres connections of region {spec.region} would share the variable {variable}: "
+                    f"{connection} and another; rename one of them"
+                )
+            found[variable] = connections.sink_url(_connection(connection)).render_as_string(hide_password=False)
         for value in found.values():
             mask_secret(value)
         return found

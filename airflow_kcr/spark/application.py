@@ -34,13 +34,15 @@ from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
-from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.sinks.postgres import PostgresSink
 from airflow_kcr.spark.engine import SparkEngine
+from airflow_kcr.spark.group_sinks import checked_sinks, member_sinks, output_of
 from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spark.reads import Source
 from airflow_kcr.spark.session import SparkSettings, open_session
+from airflow_kcr.spark.sinks import DRIVER, require_driver
 from airflow_kcr.spark.task import look
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.store.regions import RegionStore
@@ -96,6 +98,8 @@ class Prepared:
 
     pipeline: Pipeline
     store_clock: StoreClock
+    sinks: tuple[PostgresSink, ...] = ()
+    """Of the group, each found to be in order."""
 
 
 def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
@@ -104,7 +108,9 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     Raises:
         StoreError: the store can't be reached.
         UnknownRegion, UnknownMember: there is no such region, or no such member in its spec.
-        ConfigurationError: a setting is refused, the pipeline is unusable, a topic missing, a credential wrong.
+        ConfigurationError: a setting is refused, the pipeline is unusable, a topic missing, a credential wrong,
+            a sink's table can't be written as the spec wants.
+        SinkError: a sink's database can't be reached.
         BrokerUnavailable: Kafka can't be reached.
         OutsiderInGroup: somebody else is in the group, and the policy is `fail`.
     """
@@ -113,7 +119,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     for member in run.members:
         require_place(region, member)
     spec = RegionSpec.from_json(region.spec.text)
-    NoSinks(region.rules.groups[run.group])
+    sinks = checked_sinks(spec, run.group, environ)
     pipeline = load_pipeline(spec.group(run.group).pipeline)
     kafka = client_settings(spec, run.group, environ)
     found = preflight(store, run.region, run.members, real_reader, kafka_names)
@@ -127,6 +133,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         kafka=kafka,
         pipeline=pipeline,
         store_clock=store_clock,
+        sinks=sinks,
     )
 
 
@@ -190,8 +197,12 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         logs = stack.enter_context(closing(BrokerLogs(admin_settings(prepared.kafka))))
         reader = stack.enter_context(real_reader(spec, run.group))
         settings = replace(run.spark, consumers=run.spark.consumers or _consumers(prepared, logs))
+        if prepared.sinks:
+            settings = replace(settings, packages=(*settings.packages, DRIVER))
         spark = open_session(settings)
         stack.callback(_stopped, spark)
+        if prepared.sinks:
+            require_driver(spark)
         application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
@@ -263,8 +274,8 @@ def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberI
     world = World(
         store=store,
         logs=parts.logs,
-        engine=SparkEngine(parts.spark, prepared.pipeline, source),
-        sinks=NoSinks(group),
+        engine=SparkEngine(parts.spark, prepared.pipeline, source, output_of(prepared.sinks)),
+        sinks=member_sinks(spec, run.group, prepared.sinks),
         membership=membership,
         end_process=parts.end_process,
         clock=boot_time,

@@ -14,12 +14,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.errors import BatchCancelled, BatchError, BatchFailed
+from airflow_kcr.errors import BatchCancelled, BatchError, BatchFailed, SinkError
 from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.values import BatchId
 from airflow_kcr.spark import jvm
@@ -30,6 +29,7 @@ from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import Source, read
 from airflow_kcr.spark.scans import count_scans
 from airflow_kcr.spark.session import member_session
+from airflow_kcr.spark.sinks import Output, no_output
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from airflow_kcr.spark.jvm import JavaObject
 
 logger = logging.getLogger(__name__)
-
-_NO_SINKS: Final[Mapping[str, object]] = MappingProxyType({})
 
 _INTERRUPT_AFTER: Final = 2.0
 """Seconds that a cancellation has to end the pipeline's call before its thread in the JVM is interrupted."""
@@ -73,19 +71,19 @@ class SparkEngine:
         spark: the application's session, shared with the other members that it hosts.
         pipeline: called with each batch and its context.
         source: where and how to read.
-        sinks: what the pipeline finds in its context, by name.
+        output: makes what a batch writes into its group's sinks.
 
     Raises:
         ConfigurationError: the application's settings would break exactness.
     """
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, source: Source, sinks: Mapping[str, object] = _NO_SINKS
+        self, spark: SparkSession, pipeline: Pipeline, source: Source, output: Callable[[BatchCall], Output] = no_output
     ) -> None:
         self._spark = member_session(spark)
         self._pipeline = pipeline
         self._source = source
-        self._sinks = sinks
+        self._output = output
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._cancelled: deque[BatchId] = deque(maxlen=_REMEMBERED)
@@ -100,10 +98,11 @@ class SparkEngine:
             RangeUnreadable: one of them: a range is not in its log as it is now.
             EngineLost: Spark is gone; nothing is known of the tasks, and this process can run no batch.
         """
-        context = BatchContext.of(call, self._sinks)
+        output = self._output(call)
+        context = BatchContext.of(call, output.writers)
         self._refuse_cancelled(call.batch, context)
         try:
-            return self._run(call, context)
+            return self._run(call, context, output)
         except BatchError:
             raise
         except Exception as error:
@@ -127,7 +126,7 @@ class SparkEngine:
             timer.daemon = True
             timer.start()
 
-    def _run(self, call: BatchCall, context: BatchContext) -> BatchReport:
+    def _run(self, call: BatchCall, context: BatchContext, output: Output) -> BatchReport:
         machine = jvm.virtual_machine(self._spark.sparkContext)
         group = JobGroup(self._spark, f"{call.region}/{call.member}/{call.batch}")
         running = _Running(batch=call.batch, group=group, thread=machine.java.lang.Thread.currentThread())
@@ -146,7 +145,9 @@ class SparkEngine:
             except BaseException:
                 self._closed(running)
                 raise
-            return self._finished(running, context, since)
+            report = self._finished(running, context, since)
+            self._publish(running, context, output)
+            return report
         finally:
             with self._lock:
                 self._running = None
@@ -183,6 +184,16 @@ class SparkEngine:
                 "is what takes the time"
             )
         return BatchReport(scans=scans, warnings=tuple(warnings))
+
+    def _publish(self, running: _Running, context: BatchContext, output: Output) -> None:
+        """Publish what the pipeline wrote, now that none of its tasks can write any more."""
+        try:
+            output.publish()
+        except SinkError as error:
+            raise self._outcome(running, context, error) from error
+        if running.cancelled.is_set():
+            # What is published stays, and the reset that follows finds it.
+            raise BatchCancelled(f"{context} was cancelled while it was published")
 
     def _scans(self, jobs: tuple[int, ...], since: int) -> int | None:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]

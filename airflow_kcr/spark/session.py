@@ -80,6 +80,7 @@ class SparkSettings:
         master: None: as `spark-submit` or Spark's own files say, else all cores of this machine.
         conf: settings by name; they win over all others.
         connector: Maven coordinate of Spark's Kafka connector, used where no other source of it is named.
+        packages: further Maven coordinates, fetched where `connector` is.
         jars: paths of jars instead, which hold the connector and what it needs.
         consumers: how many partitions all members hosted here may read; executors keep that many Kafka consumers.
         log_level: of the JVM. At WARN, a cancelled batch fills the screen.
@@ -89,6 +90,7 @@ class SparkSettings:
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     connector: str = CONNECTOR
+    packages: tuple[str, ...] = ()
     jars: tuple[str, ...] = ()
     consumers: int = 0
     log_level: str = "ERROR"
@@ -204,7 +206,7 @@ def _at_launch(settings: SparkSettings) -> SparkConf:
     if settings.jars:
         conf.set("spark.jars", ",".join((*_listed(settings.conf.get("spark.jars")), *settings.jars)))
     elif not _names_connector(settings.conf):
-        packages = (*_listed(settings.conf.get("spark.jars.packages")), settings.connector)
+        packages = (*_listed(settings.conf.get("spark.jars.packages")), settings.connector, *settings.packages)
         conf.set("spark.jars.packages", ",".join(packages))
     return conf
 

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 from airflow.sdk import Connection
+from sqlalchemy.engine import make_url
 
 from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.group_readers import RealGroupReader
 from airflow_kcr.api.opening import store_url
+from airflow_kcr.api.sink_urls import sink_url
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -211,6 +213,29 @@ def test_two_connections_that_would_share_a_variable_are_refused(
     monkeypatch.setenv("AIRFLOW_CONN_TEAM.A", os.environ["AIRFLOW_CONN_TEAM-A"])
     spec = parse(BY_CONNECTION.replace("kafka: {bootstrap.servers: 'other:9092'}", "kafka_conn_id: team.a"))
     with pytest.raises(ConfigurationError, match="would share the variable KCR_KAFKA_TEAM_A"):
+        KcrHook().environment(spec)
+
+
+def test_a_member_s_environment_holds_the_postgres_connections_of_its_sinks(
+    store_connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_kafka(monkeypatch, "b:9092")
+    warehouse = {"conn_type": "postgres", "host": "db", "schema": "air", "login": "kcr", "password": "a/b"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
+    sinks = "sinks: {x: {kind: postgres, table: t, conn_id: warehouse}}"
+    spec = parse(BY_CONNECTION.replace("'jobs:process'}", f"'jobs:process', {sinks}}}", 1))
+    environ = KcrHook().environment(spec)
+    assert sorted(environ) == ["KCR_KAFKA_TEAM_A", "KCR_POSTGRES_WAREHOUSE", "KCR_STORE_URL"]
+    assert make_url(sink_url(spec.group("g").sinks[0], environ)).password == "a/b"
+
+
+def test_a_sink_behind_a_connection_of_another_type_is_refused(
+    store_connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_kafka(monkeypatch, "b:9092")
+    sinks = "sinks: {x: {kind: postgres, table: t, conn_id: team-a}}"
+    spec = parse(BY_CONNECTION.replace("'jobs:process'}", f"'jobs:process', {sinks}}}", 1))
+    with pytest.raises(ConfigurationError, match="is of type kafka, not postgres"):
         KcrHook().environment(spec)
 
 

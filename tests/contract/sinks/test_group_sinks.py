@@ -1,0 +1,89 @@
+"""What a member does with the sinks of its group before it consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.sinks import SinkMode
+from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.runtime.no_sinks import NoSinks
+from airflow_kcr.spark.group_sinks import checked_sinks, member_sinks, output_of
+from airflow_kcr.spark.sinks import SinkOutput, no_output
+from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
+from tests.support.cutting_proxy import cutting_proxy
+from tests.support.sink_tables import Table
+
+G = GroupId("g")
+
+
+def spec(*sinks: SinkSpec, delivery: Delivery = Delivery.AT_LEAST_ONCE) -> RegionSpec:
+    group = GroupSpec(group_id=G, pipeline="jobs:process", topics=("t",), sinks=sinks, delivery=delivery)
+    return RegionSpec(region="r", kafka={"bootstrap.servers": "localhost:9092"}, groups=(group,))
+
+
+def sink(name: str = "x", table: str = "out", mode: SinkMode = SinkMode.APPEND, key: tuple[str, ...] = ()) -> SinkSpec:
+    return SinkSpec(name=name, kind=SinkKind.POSTGRES, table=table, url="${DB}", mode=mode, key=key)
+
+
+@pytest.fixture
+def environ(empty_database_url: str) -> Iterator[dict[str, str]]:
+    """An environment in which the database is reached as executors reach it."""
+    with cutting_proxy(empty_database_url) as (_, through):
+        yield {"DB": through.render_as_string(hide_password=False)}
+
+
+def test_sinks_are_found_in_order_and_fenced(environ: dict[str, str], empty_database_url: str) -> None:
+    region = spec(sink(), sink("y", "other", SinkMode.UPSERT, ("value",)))
+    sinks = checked_sinks(region, G, environ)
+    assert [(s.target.sink, s.target.table, s.target.mode, s.target.key) for s in sinks] == [
+        ("x", "out", SinkMode.APPEND, ()),
+        ("y", "other", SinkMode.UPSERT, ("value",)),
+    ]
+    assert Table(url=empty_database_url).ask("SELECT region, group_id, sink FROM kcr_fence ORDER BY 3") == [
+        ("r", "g", "x"),
+        ("r", "g", "y"),
+    ]
+    assert member_sinks(region, G, sinks).fenced
+    assert output_of(sinks) is not no_output
+
+
+def test_a_group_without_sinks_writes_where_it_likes() -> None:
+    assert checked_sinks(spec(), G, {}) == ()
+    assert isinstance(member_sinks(spec(), G, ()), NoSinks)
+    assert output_of(()) is no_output
+
+
+def test_a_table_that_does_not_fit_is_refused_before_anything_is_consumed(
+    environ: dict[str, str], empty_database_url: str
+) -> None:
+    Table(url=empty_database_url).ask("CREATE TABLE out (value text)")
+    with pytest.raises(ConfigurationError, match="ADD COLUMN kcr_source integer"):
+        checked_sinks(spec(sink()), G, environ)
+
+
+def test_a_database_that_is_away_is_said_to_be(environ: dict[str, str]) -> None:
+    with pytest.raises(SinkError, match="can't be reached"):
+        checked_sinks(spec(sink()), G, {"DB": "postgresql://kcr:hunter2@127.0.0.1:1/d"})
+
+
+def test_a_socket_is_refused_as_executors_can_not_use_it(empty_database_url: str) -> None:
+    with pytest.raises(ConfigurationError, match="executors write to it by TCP"):
+        checked_sinks(spec(sink()), G, {"DB": empty_database_url})
+
+
+def test_what_is_not_set_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"sinks\.x\.url needs DB"):
+        checked_sinks(spec(sink()), G, {})
+
+
+def test_each_batch_has_writers_of_its_own(environ: dict[str, str]) -> None:
+    make = output_of(checked_sinks(spec(sink()), G, environ))
+    call = Table(url=environ["DB"]).call({0: (0, 1)})
+    one, other = make(call), make(call)
+    assert isinstance(one, SinkOutput)
+    assert one.writers.keys() == {"x"}
+    assert one.writers["x"] is not other.writers["x"]
