@@ -65,7 +65,6 @@ def make(
     Raises:
         SinkError: the columns don't fit the target; the message names them.
     """
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
     ours = [column.name for column in columns if column.name.startswith(PREFIX)]
     if ours:
         raise SinkError(
@@ -73,7 +72,9 @@ def make(
         )
     existing = columns_of(connection, place.schema, place.table)
     if not existing:
-        _make_target(connection, target, place, columns)
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
+        if not columns_of(connection, place.schema, place.table):
+            _make_target(connection, target, place, columns)
         existing = columns_of(connection, place.schema, place.table)
     _require_fit(target, place, existing.keys(), {n for n, c in existing.items() if c.needed}, columns)
     digest = hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
