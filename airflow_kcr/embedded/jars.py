@@ -79,7 +79,7 @@ KAFKA_TOOLS: Final = JarSet(
 )
 POSTGRES_DRIVER: Final = JarSet(
     name="postgres-driver",
-    coordinates="org.postgresql:postgresql:42.7.4",
+    coordinates="org.postgresql:postgresql:42.7.7",
     variable="KCR_POSTGRES_JARS",
     without=frozenset({"checker-qual"}),  # annotations, for its compiler only
 )

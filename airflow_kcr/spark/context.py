@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import (
@@ -20,6 +20,24 @@ from airflow_kcr.protocol.values import (
     Sequence,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class SinkWriter(Protocol):
+    """A sink of the spec, as a pipeline has it for one batch."""
+
+    def write(self, rows: DataFrame) -> None:
+        """Write rows, each made of one record of this batch; once in each batch, also where there is none.
+
+        Args:
+            rows: with the columns `topic`, `partition` and `offset` of the batch as they are.
+
+        Raises:
+            SinkError: the rows don't fit, or the sink was written to before.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +71,11 @@ class BatchContext:
     bound: datetime | None = None
     """The instant that the next cut is aligned to, if it has one."""
 
-    sinks: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    sinks: Mapping[str, SinkWriter] = field(default_factory=lambda: MappingProxyType({}))
     """The sinks of the spec by name."""
 
     @classmethod
-    def of(cls, call: BatchCall, sinks: Mapping[str, object]) -> Self:
+    def of(cls, call: BatchCall, sinks: Mapping[str, SinkWriter]) -> Self:
         """Return the context of a call.
 
         Args:

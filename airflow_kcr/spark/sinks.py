@@ -17,6 +17,7 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging
 from airflow_kcr.sinks.postgres.connecting import Database
 from airflow_kcr.spark import jvm
+from airflow_kcr.spark.context import SinkWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +75,7 @@ class Output(Protocol):
     """What one batch writes, from its begin to its publication."""
 
     @property
-    def writers(self) -> Mapping[str, object]:
+    def writers(self) -> Mapping[str, SinkWriter]:
         """What the pipeline finds in its context, by the sinks' names."""
         ...
 
@@ -91,7 +92,7 @@ class NoOutput:
     """The output of a pipeline without sinks."""
 
     @property
-    def writers(self) -> Mapping[str, object]:
+    def writers(self) -> Mapping[str, SinkWriter]:
         """None."""
         return {}
 
@@ -104,7 +105,7 @@ def no_output(call: BatchCall) -> Output:
     return NoOutput()
 
 
-class SinkWriter:
+class TableWriter:
     """One sink, as a pipeline has it for one batch.
 
     Args:
@@ -159,7 +160,7 @@ class SinkOutput:
     """
 
     def __init__(self, sinks: Iterable[PostgresSink], call: BatchCall) -> None:
-        self._writers = {sink.target.sink: SinkWriter(sink, call) for sink in sinks}
+        self._writers = {sink.target.sink: TableWriter(sink, call) for sink in sinks}
 
     @property
     def writers(self) -> Mapping[str, SinkWriter]:

@@ -113,6 +113,19 @@ def partial_sums(records: DataFrame) -> DataFrame:
     Raises:
         ToolMissing: the package with the tables is not installed.
     """
+    return joined(records, writers=WRITERS).groupBy("kind", "topic", "partition", *KEY).agg(*_measures())
+
+
+def joined(records: DataFrame, *, writers: int) -> DataFrame:
+    """Return one row for each record: the flight with its airline and the weather, or that it is malformed.
+
+    Args:
+        records: as Spark's Kafka connector gives them; they are read once.
+        writers: how many tasks make the rows.
+
+    Raises:
+        ToolMissing: the package with the tables is not installed.
+    """
     tables = _tables(records.sparkSession)
     text = F.col("value").cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
@@ -124,11 +137,9 @@ def partial_sums(records: DataFrame) -> DataFrame:
     kind = F.when(good, FLIGHT).otherwise(MALFORMED).alias("kind")
     return (
         parsed.select("topic", "partition", "offset", kind, *fields)
-        .repartition(WRITERS, "carrier", "day", "hour")
+        .repartition(writers, "carrier", "day", "hour")
         .join(F.broadcast(tables.weather), ["origin", "year", "month", "day", "hour"], "left")
         .join(F.broadcast(tables.airlines), "carrier", "left")
-        .groupBy("kind", "topic", "partition", *KEY)
-        .agg(*_measures())
     )
 
 

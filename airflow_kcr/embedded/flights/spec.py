@@ -21,6 +21,9 @@ BOOTSTRAP_VARIABLE: Final = "KCR_KAFKA_BOOTSTRAP"
 EVERY_VARIABLE: Final = "KCR_FLIGHTS_EVERY"
 """The environment variable with the time between two cuts of the example DAGs; a minute without it."""
 
+TABLE_VARIABLE: Final = "KCR_FLIGHTS_DATABASE"
+"""The environment variable with the URL of the database that the exactly-once variant writes to."""
+
 SINCE_VARIABLE: Final = "KCR_FLIGHTS_SINCE"
 """The environment variable that says from when on the example DAGs have cuts: when the region went live."""
 
@@ -35,6 +38,11 @@ def spec_text() -> str:
 def spec() -> RegionSpec:
     """Return the spec of the region."""
     return parse(spec_text())
+
+
+def exactly_once_text() -> str:
+    """Return the spec of the variant whose flights go into a table of Postgres, each of them once."""
+    return (files("airflow_kcr.embedded.flights") / "flights_exactly_once.yaml").read_text(encoding="utf-8")
 
 
 def airflow_spec(environ: Mapping[str, str] = os.environ) -> RegionSpec:

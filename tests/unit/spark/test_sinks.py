@@ -15,7 +15,7 @@ from airflow_kcr.sinks.postgres import PostgresSink, Staging, Target
 from airflow_kcr.spark import sinks
 from airflow_kcr.spark.sinks import (
     SinkOutput,
-    SinkWriter,
+    TableWriter,
     columns_of,
     jdbc_options,
     no_output,
@@ -208,4 +208,4 @@ class TestOutput:
         assert output.writers == {}
 
     def test_shows_no_url(self) -> None:
-        assert repr(SinkWriter(sink(), CALL)) == "<sink x of group g, batch b>"
+        assert repr(TableWriter(sink(), CALL)) == "<sink x of group g, batch b>"
