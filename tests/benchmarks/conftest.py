@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.spark.session import SparkSettings, open_session
 from airflow_kcr.store.regions import RegionStore
@@ -79,7 +80,7 @@ def bench_spark(connector_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
         SparkSettings(
             app_name="airflow_kcr benchmarks",
             master="local[2,4]",
-            jars=tuple(map(str, connector_jars)),
+            jars=tuple(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))),
             log_level="OFF",
             consumers=MOST_CONSUMERS,
             conf={"spark.driver.host": "127.0.0.1", "spark.driver.memory": "3g", "spark.ui.port": "0"},

@@ -97,9 +97,9 @@ class Race:
             yield contender.name, self.readings[contender.name]
 
 
-def member(lab: Lab, topic: Filled, batch: int) -> Reading:
+def member(lab: Lab, topic: Filled, batch: int, pipeline: str = "noop", group_more: str = "") -> Reading:
     """Let a real member, in its group and with its store, read a topic in batches of one size."""
-    with lab.hosted(topic, batch=fixed(batch)) as hosted:
+    with lab.hosted(topic, batch=fixed(batch), pipeline=pipeline, group_more=group_more) as hosted:
         hosted.until_consumed()
         return ledger(hosted.store.batches(hosted.name))
 

@@ -113,20 +113,24 @@ class Lab:
         values.write.format("kafka").mode("append").options(**options, topic=topic.name).save()
 
     @contextmanager
-    def hosted(self, topic: Filled, *, batch: str, members: int = 1) -> Iterator[Hosted]:
+    def hosted(
+        self, topic: Filled, *, batch: str, members: int = 1, pipeline: str = "noop", group_more: str = ""
+    ) -> Iterator[Hosted]:
         """Lend a new region over a topic, its members running here; it is killed at the end.
 
         Args:
             topic: what it reads, from its beginning.
             batch: the sizes of its batches, as in a spec.
             members: how many, all in this process.
+            pipeline: which of `tests.benchmarks.pipelines`.
+            group_more: further settings of the group, as in a spec in one line.
         """
         group = self.kafka.group_id("bench")
         spec = parse(
             f"region: {group}\n"
             f"kafka: {{bootstrap.servers: '{self.kafka.bootstrap_servers}'}}\n"
-            f"groups: [{{group_id: {group}, topics: [{topic.name}], pipeline: 'tests.benchmarks.pipelines:noop', "
-            f"members: {members}}}]\n"
+            f"groups: [{{group_id: {group}, topics: [{topic.name}], pipeline: 'tests.benchmarks.pipelines:{pipeline}', "
+            f"members: {members}{group_more}}}]\n"
             f"batch: {{{batch}}}\n"
         )
         name = RegionName(group)

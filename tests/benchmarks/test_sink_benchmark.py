@@ -1,0 +1,81 @@
+"""What exactly-once into Postgres costs: against Spark's own JDBC append of the same batches, with no promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from statistics import median
+
+import psycopg
+import pytest
+
+from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from tests.benchmarks.contenders import Contender, Race, Reading, member
+from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.lab import PARTITIONS, Filled, Lab
+from tests.benchmarks.pipelines import DATABASE_VARIABLE
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
+
+RECORDS = 120_000
+BATCH = 20_000
+SIZE = 1_000
+
+
+@pytest.fixture
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A database for the tables, whose every COMMIT waits for the disk."""
+    server = start_postgres(tmp_path_factory.mktemp("target"), settings={})
+    yield server
+    server.stop()
+
+
+def test_exactly_once_against_an_append(
+    lab: Lab,
+    scale: Scale,
+    report: Callable[[str], Report],
+    target: Postgres,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(DATABASE_VARIABLE, target.jdbc_url())
+    monkeypatch.setenv("KCR_BENCHMARK_SINK", target.url())
+    found = report("sink-postgres")
+    topic = lab.filled(scale.of(RECORDS, BATCH), SIZE)
+    numbers = count()
+
+    def into_sink(delivery: str) -> Reading:
+        # A table of its own each time, so that none is larger than the other's.
+        out = f"{{kind: postgres, url: '${{KCR_BENCHMARK_SINK}}', table: out_{next(numbers)}}}"
+        more = f", delivery: {delivery}, sinks: {{out: {out}}}"
+        return emptied(target, member(lab, topic, BATCH, "sink", more))
+
+    def appended(topic: Filled) -> Reading:
+        return emptied(target, member(lab, topic, BATCH, "append"))
+
+    ours, theirs = "the sink, exactly_once", "Spark's JDBC append"
+    race = Race(
+        (
+            Contender(name=ours, read=partial(into_sink, "exactly_once")),
+            Contender(name=theirs, read=partial(appended, topic)),
+        )
+    )
+    race.run(scale.rounds)
+    found.table(
+        f"{topic.records:,} records of {SIZE:,} B, {PARTITIONS} partitions, batches of {BATCH:,}: records a second",
+        ("who writes", "batches a round", "median", "smallest to largest"),
+        [(name, r[0].batches, median(race.rates(name)), spread(race.rates(name))) for name, r in race.rows()],
+    )
+    found.at_least("exactly once: to an append", ratio(race.rates(ours), race.rates(theirs)), 0.8)
+
+
+def emptied(target: Postgres, reading: Reading) -> Reading:
+    """Drop what a round has written; return its figures."""
+    with psycopg.connect(target.url(), autocommit=True) as connection:
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename ~ '^(out|append)_'"
+        ).fetchall()
+        for (name,) in tables:
+            connection.execute(f'DROP TABLE "{name}"'.encode())
+        connection.execute("CHECKPOINT")
+    return reading
