@@ -22,7 +22,7 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
 from airflow_kcr.spark.lines import Application
-from airflow_kcr.spark.session import CONNECTOR
+from airflow_kcr.spark.session import CONNECTOR, POSTGRES_DRIVER
 from airflow_kcr.spark.submit import Submission, is_secret, names_secret
 from airflow_kcr.spark.task import DRAIN_WITHIN, Task
 from airflow_kcr.triggers.payloads import Answer, MembersEnded
@@ -60,7 +60,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
 }
 """The options of the provider's hook, with the attributes in which its operator keeps them."""
 
-_OWN_VARIABLES: Final = re.compile(r"KCR_STORE_URL|KCR_KAFKA_")
+_OWN_VARIABLES: Final = re.compile(r"KCR_STORE_URL|KCR_KAFKA_|KCR_POSTGRES_")
 _FOR_EVER: Final = timedelta(days=3650)
 
 
@@ -161,7 +161,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
             before = tuple(known.get(f"{self.group_id}[{index}]", 0) for index in indexes)
             environment = self.hook.environment(spec)
             task = Task.of_this_process(self._nonce(context), _drain_within())
-            submission = self._submission(indexes, takeover=context["ti"].try_number > 1)
+            submission = self._submission(spec, indexes, takeover=context["ti"].try_number > 1)
             submit = self._prepared(context, submission, {**environment, **task.environment()})
             self._intent = Intent(
                 hook=submit,
@@ -224,7 +224,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
             )
         return indexes
 
-    def _submission(self, indexes: tuple[int, ...], *, takeover: bool) -> Submission:
+    def _submission(self, spec: RegionSpec, indexes: tuple[int, ...], *, takeover: bool) -> Submission:
         listed = ",".join(map(str, indexes))
         arguments = ["member", "run", self.region, "--group", self.group_id, "--index", listed]
         if takeover:
@@ -240,8 +240,14 @@ class KcrConsumeOperator(SparkSubmitOperator):
             conf={str(name): str(value) for name, value in (self.conf or {}).items()},
             jars=_listed(self.jars),
             connector=self.connector,
-            packages=_listed(self.packages),
+            packages=(*_listed(self.packages), *self._drivers(spec)),
         )
+
+    def _drivers(self, spec: RegionSpec) -> tuple[str, ...]:
+        """What the group's sinks need of Spark; where jars are named, they are all that is wanted."""
+        needed = bool(spec.group(self.group_id).sinks) and not self.jars
+        named = any(one.startswith("org.postgresql:postgresql:") for one in _listed(self.packages))
+        return (POSTGRES_DRIVER,) if needed and not named else ()
 
     def _prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:
         """Return the hook that starts the application; nothing has been started."""

@@ -41,8 +41,8 @@ from airflow_kcr.spark.group_sinks import checked_sinks, member_sinks, output_of
 from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spark.reads import Source
-from airflow_kcr.spark.session import SparkSettings, open_session
-from airflow_kcr.spark.sinks import DRIVER, require_driver
+from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session
+from airflow_kcr.spark.sinks import require_driver
 from airflow_kcr.spark.task import look
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.store.regions import RegionStore
@@ -198,7 +198,7 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         reader = stack.enter_context(real_reader(spec, run.group))
         settings = replace(run.spark, consumers=run.spark.consumers or _consumers(prepared, logs))
         if prepared.sinks:
-            settings = replace(settings, packages=(*settings.packages, DRIVER))
+            settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
         spark = open_session(settings)
         stack.callback(_stopped, spark)
         if prepared.sinks:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 """Spark's Kafka connector: the build that is tested, and that can be had everywhere."""
 
+POSTGRES_DRIVER: Final = "org.postgresql:postgresql:42.7.7"
+"""The driver that executors write to a Postgres sink with, where no other source of it is named."""
+
 _CONNECTOR_CLASS: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 _V1_DEFAULT: Final = "avro,csv,json,kafka,orc,parquet,text"

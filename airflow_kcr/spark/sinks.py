@@ -18,15 +18,13 @@ from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging
 from airflow_kcr.sinks.postgres.connecting import Database
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import SinkWriter
+from airflow_kcr.spark.session import POSTGRES_DRIVER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 DRIVER_CLASS: Final = "org.postgresql.Driver"
-DRIVER: Final = "org.postgresql:postgresql:42.7.7"
-"""Maven coordinate of the driver that executors write with, where no other source of it is named."""
-
 COORDINATES: Final = ("topic", "partition", "offset")
 """Columns of a batch, which its pipeline keeps: they name the record that a row was made of."""
 
@@ -280,6 +278,6 @@ def require_driver(spark: SparkSession) -> None:
     if not jvm.has_class(spark.sparkContext, DRIVER_CLASS):
         raise ConfigurationError(
             f"the driver of Postgres is not on the class path of {spark.sparkContext.appName!r}; add\n"
-            f"  --packages {DRIVER}\n"
+            f"  --packages {POSTGRES_DRIVER}\n"
             "to spark-submit, or --jars with its jar"
         )

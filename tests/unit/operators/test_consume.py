@@ -19,6 +19,8 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
 from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.spark.session import POSTGRES_DRIVER
+from airflow_kcr.spec import parse
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
@@ -101,6 +103,27 @@ def test_a_jar_is_used_instead_of_the_coordinate(
     given = arguments(tmp_path)
     assert given[given.index("--jars") + 1] == "a.jar,b.jar"
     assert given[given.index("--packages") + 1] == "org.x:y:1"
+
+
+@pytest.mark.parametrize(
+    ("options", "packages"),
+    [
+        ({}, (POSTGRES_DRIVER,)),
+        ({"packages": "org.x:y:1"}, ("org.x:y:1", POSTGRES_DRIVER)),
+        ({"packages": "org.postgresql:postgresql:42.7.1"}, ("org.postgresql:postgresql:42.7.1",)),
+        ({"jars": "all.jar"}, ()),
+    ],
+)
+def test_a_group_with_a_sink_is_given_the_driver_of_its_database(
+    options: dict[str, Any], packages: tuple[str, ...]
+) -> None:
+    spec = parse(
+        "region: flights\nkafka: {bootstrap.servers: 'broker:9092'}\n"
+        "groups: [{group_id: g, topics: [t], pipeline: 'm:f', "
+        "sinks: {out: {kind: postgres, url: 'postgresql://db/air', table: out}}}]\n"
+    )
+    operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0, **options)
+    assert operator._submission(spec, (0,), takeover=False).packages == packages
 
 
 def test_a_second_try_takes_the_members_over(driver: Driver, submits: Callable[[str], None], tmp_path: Path) -> None:
