@@ -1,0 +1,219 @@
+"""How long it takes to rewind a group that runs, and to have all partitions flow after a kill, beside plain consumers.
+
+Three members in processes of their own, on an engine without Spark, so that what is measured is the group and not a
+JVM; beside them three plain consumers with the same session, over the same topic of twelve partitions.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Offset
+from tests.benchmarks.deliveries import TOP, Bare, Deliveries, steadily
+from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.support.kafka import Kafka
+from tests.support.kafka_tool import consumer_groups
+from tests.support.members import BRISK, Live, live
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
+
+PARTITIONS = 12
+SESSION = 7_000
+"""ms, as in BRISK: the least that leaves a lease its place, and kind to whoever has to wait for its end."""
+
+STEADY = 0.05
+"""s between the records of a partition while somebody is killed."""
+
+Turn = Callable[[], float]
+
+
+def taken_in_turns(contenders: Mapping[str, Turn], rounds: int) -> dict[str, list[float]]:
+    """Let each contender go once in every round, each round beginning with another; return the seconds of each."""
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for number in range(rounds):
+        shift = number % len(names)
+        for name in (*names[shift:], *names[:shift]):
+            found[name].append(contenders[name]())
+    return found
+
+
+@contextmanager
+def members(kafka: Kafka, url: str, folder: Path) -> Iterator[tuple[Live, Deliveries]]:
+    """Lend a region whose three members share the partitions."""
+    with live(kafka, url, folder, members=3, partitions=PARTITIONS, spec=BRISK) as region:
+        for index in range(3):
+            region.start(index)
+        region.shared(0, 1, 2)
+        region.until_running()
+        yield region, Deliveries(files=lambda: [process.output for process in region.processes])
+
+
+@contextmanager
+def plain(kafka: Kafka, topic: str, folder: Path, *, static: bool) -> Iterator[Bare]:
+    """Lend three plain consumers of a topic."""
+    bare = Bare(kafka=kafka, topic=topic, folder=folder, session=SESSION, static=static)
+    bare.start()
+    try:
+        yield bare
+    finally:
+        bare.kill()
+
+
+def test_a_reset_of_a_group_that_runs(
+    kafka: Kafka, durable_store: str, tmp_path: Path, scale: Scale, report: Callable[[str], Report]
+) -> None:
+    found = report("reset-online")
+    each, target = 400, 200
+    ends, wanted = dict.fromkeys(range(PARTITIONS), each - 1), dict.fromkeys(range(PARTITIONS), target)
+    with (
+        members(kafka, durable_store, tmp_path) as (region, delivered),
+        Region(region.name, region.store) as ours,
+        plain(kafka, region.topic, tmp_path, static=False) as dynamic,
+        plain(kafka, region.topic, tmp_path, static=True) as static,
+    ):
+        region.fill(each)
+        for seen in (delivered, dynamic.deliveries, static.deliveries):
+            seen.until(ends)
+
+        def measured(reset: Callable[[], object], seen: Deliveries) -> float:
+            seen.forget()
+            began = time.perf_counter()
+            reset()
+            seen.until(wanted)
+            seconds = time.perf_counter() - began
+            assert seen.first == wanted, "the first record of each partition is the right one"
+            seen.until(ends)
+            return seconds
+
+        def online() -> float:
+            # The members process nothing any more, and the last reset is done.
+            region.until(region.consumed, "all consumed")
+            region.until_running()
+            request = ResetRequest(target=ToOffset(offset=Offset(target)))
+            return measured(lambda: ours.apply_reset(ours.plan_reset(request), "to measure"), delivered)
+
+        def by_command() -> float:
+            region.until(region.consumed, "all consumed")
+            region.until_running()
+            return measured(lambda: commands(region, target, tmp_path), delivered)
+
+        def stopped(bare: Bare) -> float:
+            def reset() -> None:
+                bare.stop()
+                bare.until_empty()
+                where = ("--topic", bare.topic, "--to-offset", str(target))
+                consumer_groups(kafka.bootstrap_servers, "--group", bare.group, "--reset-offsets", *where, "--execute")
+                bare.start()
+
+            return measured(reset, bare.deliveries)
+
+        contenders: dict[str, Turn] = {
+            "a region, from Python": online,
+            "a region, `kcr reset plan` and `apply`": by_command,
+            "consumers stopped, Kafka's tool, started": lambda: stopped(dynamic),
+            "the same with static ids": lambda: stopped(static),
+        }
+        for turn in contenders.values():
+            turn()
+        seconds = taken_in_turns(contenders, scale.rounds)
+    first, command, peer, _ = seconds.values()
+    found.table(
+        f"three consumers, {PARTITIONS} partitions, sessions of {SESSION // 1000} s: s from the request to the first "
+        "right record of every partition",
+        ("how", "median", "smallest to largest", "to a region's"),
+        [(name, median(one), spread(one), ratio(one, first)) for name, one in seconds.items()],
+    )
+    found.at_least("stopped, Kafka's tool and started, to a reset online", ratio(peer, first), 5)
+    found.at_least("the same, to a reset online by two commands", ratio(peer, command), 1)
+
+
+def commands(region: Live, target: int, folder: Path) -> None:
+    """Reset by the command line: a plan, and its application, which does not wait."""
+    file, kcr = folder / "plan.json", (sys.executable, "-m", "airflow_kcr", "reset")
+    store = ("--store", region.url)
+    plan = ("plan", region.name, "--to-offset", str(target), "--save", str(file), *store)
+    for command in (plan, ("apply", str(file), "--reason", "to measure", *store)):
+        ran = subprocess.run((*kcr, *command), cwd=TOP, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+
+
+def test_all_partitions_flow_after_one_of_three_was_killed(
+    kafka: Kafka, durable_store: str, tmp_path: Path, scale: Scale, report: Callable[[str], Report]
+) -> None:
+    found = report("kill-of-one")
+    with (
+        members(kafka, durable_store, tmp_path) as (region, delivered),
+        plain(kafka, region.topic, tmp_path, static=True) as bare,
+        steadily(kafka, region.topic, PARTITIONS, STEADY),
+    ):
+        now = dict(enumerate(region.processes))
+
+        def of_ours(*, again: bool) -> float:
+            def fault() -> None:
+                now[0].kill()
+                if again:
+                    now[0] = region.start(0, takeover=True)
+
+            seconds = _until_flowing(kafka, region.topic, delivered, fault)
+            if not again:
+                now[0] = region.start(0, takeover=True)
+            region.shared(0, 1, 2)
+            region.until_running()
+            return seconds
+
+        def of_theirs(*, again: bool) -> float:
+            def fault() -> None:
+                bare.kill(0)
+                if again:
+                    bare.start(0)
+
+            seconds = _until_flowing(kafka, region.topic, bare.deliveries, fault)
+            if not again:
+                bare.start(0)
+            _flowing(kafka, region.topic, bare.deliveries)
+            return seconds
+
+        contenders: dict[str, Turn] = {
+            "a region, killed": lambda: of_ours(again=False),
+            "consumers, killed": lambda: of_theirs(again=False),
+            "a region, killed and started again at once": lambda: of_ours(again=True),
+            "consumers, killed and started again at once": lambda: of_theirs(again=True),
+        }
+        for seen in (delivered, bare.deliveries):
+            _flowing(kafka, region.topic, seen)
+        seconds = taken_in_turns(contenders, scale.rounds)
+    found.table(
+        f"three consumers with static ids, {PARTITIONS} partitions, sessions of {SESSION // 1000} s: s from the kill "
+        "-9 of one to a newer record of every partition",
+        ("who", "median", "smallest to largest"),
+        [(name, median(one), spread(one)) for name, one in seconds.items()],
+    )
+    ours, theirs, ours_again, theirs_again = seconds.values()
+    found.at_most("a region less 1 s, to consumers", (median(ours) - 1) / median(theirs), 1.2)
+    found.at_most("the same, started again at once", (median(ours_again) - 1) / median(theirs_again), 1.2)
+
+
+def _flowing(kafka: Kafka, topic: str, seen: Deliveries) -> None:
+    """Wait until every partition has delivered a record that was produced from now on."""
+    seen.forget()
+    seen.until(kafka.ends(topic))
+
+
+def _until_flowing(kafka: Kafka, topic: str, seen: Deliveries, fault: Callable[[], object]) -> float:
+    """Let a fault happen while everything flows; return the seconds until everything flows again."""
+    _flowing(kafka, topic, seen)
+    began = time.perf_counter()
+    fault()
+    _flowing(kafka, topic, seen)
+    return time.perf_counter() - began
