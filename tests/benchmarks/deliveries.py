@@ -1,21 +1,19 @@
-"""What is delivered, and when: outputs that are read as they grow, a steady producer, plain consumers to compare."""
+"""What is delivered, and when: outputs that are read as they grow, and plain consumers to compare with."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import ConsumerGroupState, Producer
+from confluent_kafka import ConsumerGroupState
 
-from tests.support.kafka import QUIET, WITHIN, Kafka
+from tests.support.kafka import WITHIN, Kafka
 
 TOP: Final = Path(__file__).parents[2]
 LOOK: Final = 0.005
@@ -144,25 +142,3 @@ class Bare:
 
     def _output(self, index: int) -> Path:
         return self.folder / f"{self.group}-{index}.jsonl"
-
-
-@contextmanager
-def steadily(kafka: Kafka, topic: str, partitions: int, every: float) -> Iterator[None]:
-    """Produce a record to every partition each `every` seconds, in a thread, for as long as the context lasts."""
-    over = threading.Event()
-
-    def produce() -> None:
-        producer = Producer({**kafka.settings, **QUIET, "linger.ms": 0})
-        while not over.wait(every):
-            for partition in range(partitions):
-                producer.produce(topic, value=b"steady", partition=partition)
-            producer.poll(0)
-        producer.flush(WITHIN)
-
-    thread = threading.Thread(target=produce)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

@@ -19,10 +19,11 @@ import pytest
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
-from tests.benchmarks.deliveries import TOP, Bare, Deliveries, steadily
+from tests.benchmarks.deliveries import TOP, Bare, Deliveries
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.support.kafka import Kafka
 from tests.support.kafka_tool import consumer_groups
+from tests.support.load import steadily
 from tests.support.members import BRISK, Live, live
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
