@@ -1,0 +1,349 @@
+"""A person's reset, in each of its phases, and a fault in it (design section 8).
+
+Real broker, a Postgres of this file's own, three members in processes of their own with an engine without Spark. Judged
+by the invariants over the history, and by counting what was written. A reset that the fault makes fail says why, has
+changed nothing, and is done when it is asked for again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_kcr.api import Region, ResetRequest, ResetView
+from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.region.rows import PersonResetState, RegionState, ResetCause
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Nonce, Offset
+from airflow_kcr.store.schema_upgrade import upgrade
+from tests.conftest import StartKafka
+from tests.support.faults import Note, finished, judged, resets, runs
+from tests.support.kafka import Kafka, KafkaSet
+from tests.support.members import BRISK, Live, Process, live
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
+
+PARTITIONS = 6
+TARGET, OTHER, DONE, MORE = 50, 20, 100, 60
+WITHIN = timedelta(seconds=60)
+PATIENCE = 120.0
+ENDED = {PersonResetState.DONE, PersonResetState.FAILED}
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """A region in the middle of a person's reset, held there by a gate in the process of member 0."""
+
+    one: Live
+    region: Region
+    members: list[Process]
+    gate: str = ""
+    nonces: list[Nonce] = field(default_factory=list)
+    server: Postgres
+    forced: bool = False
+
+    @property
+    def held(self) -> Process:
+        """The process that is held."""
+        return self.members[0]
+
+    def apply(self, target: int = TARGET, *, forced: bool = False) -> None:
+        """Ask for a reset, and don't wait for it."""
+        plan = self.region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(target))))
+        self.region.apply_reset(plan, "to see", forced=forced)
+        self.nonces.append(Nonce(plan.plan))
+
+    def holds(self, gate: str) -> None:
+        """Put up the gate of the phase."""
+        self.gate = gate
+        self.held.gate(gate)
+
+    def until_held(self) -> None:
+        """Wait until member 0 stands at the gate."""
+        self.one.until(lambda: self.held.reached(self.gate), f"member 0 at {self.gate}")
+
+    def goes_on(self) -> None:
+        """Let whoever is held go on."""
+        self.held.open(self.gate)
+
+
+# -- phases ------------------------------------------------------------------------------------------------------------
+
+
+def requested(scene: Scene) -> None:
+    """Accepted, and its drain waits for a batch of member 0."""
+    scene.holds("processing")
+    scene.one.fill(MORE)
+    scene.until_held()
+    scene.apply()
+
+
+def planned(scene: Scene) -> None:
+    """Drained, and one contribution short of its begin."""
+    scene.one.fill(MORE)
+    scene.one.until(scene.one.consumed, "consumed")
+    scene.holds("contributing")
+    scene.apply()
+    scene.until_held()
+
+
+def cancelling(scene: Scene) -> None:
+    """Begun without a drain, and member 0 has a batch that does not hear its cancellation."""
+    scene.holds("hung")
+    scene.one.fill(MORE)
+    scene.until_held()
+    scene.apply(forced=True)
+    scene.forced = True
+
+
+def seeking(scene: Scene) -> None:
+    """Begun, and member 0 has not gone to its positions."""
+    scene.one.fill(MORE)
+    scene.one.until(scene.one.consumed, "consumed")
+    scene.holds("resetting")
+    scene.apply()
+    scene.until_held()
+
+
+def acknowledging(scene: Scene) -> None:
+    """Begun, and member 0 has claimed and not acknowledged."""
+    scene.one.fill(MORE)
+    scene.one.until(scene.one.consumed, "consumed")
+    scene.holds("claimed")
+    scene.apply()
+    scene.until_held()
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+def a_member_killed(scene: Scene) -> None:
+    """kill -9 of the one that is held; it comes back."""
+    scene.held.kill()
+    scene.one.start(0)
+
+
+def two_killed(scene: Scene) -> None:
+    """kill -9 of two; they come back."""
+    for index in (0, 1):
+        scene.members[index].kill()
+    for index in (0, 1):
+        scene.one.start(index)
+
+
+def a_new_incarnation(scene: Scene) -> None:
+    """Somebody takes the place of the one that is held, which lives on as a zombie."""
+    index = scene.one.member(0)
+    before = scene.one.region().members[index].incarnation
+    scene.one.start(0, takeover=True)
+    scene.one.until(lambda: scene.one.region().members[index].incarnation > before, "superseded")
+    scene.goes_on()
+
+
+def a_rebalance(scene: Scene) -> None:
+    """A fourth member joins, and one leaves."""
+    scene.one.start(3)
+    scene.one.until(lambda: scene.one.member(3) in scene.one.region().members, "member 3 there")
+    scene.members[2].terminate()
+    scene.goes_on()
+
+
+def partitions_added(scene: Scene) -> None:
+    """The topic grows, and the new partitions have records."""
+    total = scene.one.kafka.partitions(scene.one.topic) + 2
+    scene.one.kafka.add_partitions(scene.one.topic, total)
+    scene.one.kafka.fill(scene.one.topic, {total - 2: MORE, total - 1: MORE})
+    scene.goes_on()
+
+
+def a_broker_restart(scene: Scene) -> None:
+    """The only broker is killed and comes back."""
+    assert isinstance(scene.one.kafka, KafkaSet)
+    scene.one.kafka.broker(1).kill()
+    scene.goes_on()
+    scene.one.kafka.broker(1).start()
+
+
+def a_postgres_restart(scene: Scene) -> None:
+    """The store is killed and comes back."""
+    scene.server.kill()
+    scene.goes_on()
+    scene.server.start()
+
+
+def a_lost_notification(scene: Scene) -> None:
+    """Whoever listens is cut off, and hears nothing of what comes next."""
+    with psycopg.connect(scene.one.url.replace("+psycopg", "")) as connection:
+        cut = connection.execute(
+            # What a listener has asked last, before it waits.
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND query LIKE 'SELECT counter FROM kcr.region%'"
+        ).fetchone()
+    assert cut is not None
+    assert cut[0] > 0
+    scene.goes_on()
+
+
+def the_same_again(scene: Scene) -> None:
+    """A second person asks for the same."""
+    scene.apply()
+    scene.goes_on()
+
+
+def another_target(scene: Scene) -> None:
+    """A second person asks for something else."""
+    scene.apply(OTHER)
+    scene.goes_on()
+
+
+def attempts_used_up(scene: Scene) -> None:
+    """It is held for so long that the drain fails, or that the region halts; a forced reset is the answer."""
+    first = scene.nonces[0]
+
+    def is_over() -> bool:
+        now = scene.one.region()
+        return now.state is RegionState.HALTED or now.person_resets[first].state in ENDED
+
+    scene.one.until(is_over, "given up", PATIENCE)
+    assert scene.one.region().person_resets[first].failure
+    scene.goes_on()
+    if not scene.held.running:
+        scene.one.start(0)
+    scene.apply(forced=True)
+
+
+Step = Callable[[Scene], None]
+PHASES: tuple[Step, ...] = (requested, planned, cancelling, seeking, acknowledging)
+FAULTS: tuple[Step, ...] = (
+    a_member_killed,
+    two_killed,
+    a_new_incarnation,
+    a_rebalance,
+    partitions_added,
+    a_broker_restart,
+    a_postgres_restart,
+    a_lost_notification,
+    the_same_again,
+    another_target,
+    attempts_used_up,
+)
+SAMPLE: frozenset[tuple[Step, Step]] = frozenset(
+    {
+        (requested, another_target),
+        (planned, a_postgres_restart),
+        (cancelling, a_new_incarnation),
+        (seeking, partitions_added),
+        (acknowledging, a_lost_notification),
+    }
+)
+"""What an ordinary run tries: every phase once, and no fault twice."""
+
+
+def combinations() -> Iterator[object]:
+    for phase in PHASES:
+        for fault in FAULTS:
+            marks = () if (phase, fault) in SAMPLE else (pytest.mark.soak,)
+            name = f"{phase.__name__}, {fault.__name__.replace('_', ' ')}"
+            yield pytest.param(phase, fault, id=name, marks=marks)
+
+
+# -- the region --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A Postgres that the tests of this file may kill."""
+    one = start_postgres(tmp_path_factory.mktemp("pg"))
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def store(server: Postgres, tmp_path: Path) -> str:
+    """The address of an empty store in it."""
+    server.start()
+    url = server.ensure_database(f"db_{abs(hash(tmp_path.name))}")
+    upgrade(url)
+    return url
+
+
+@pytest.mark.parametrize(("phase", "fault"), [*combinations()])
+def test_a_reset_is_done_as_a_whole_or_fails_and_is_done_when_asked_again(
+    kafka: Kafka,
+    kafka_set: StartKafka,
+    server: Postgres,
+    store: str,
+    tmp_path: Path,
+    record_property: Note,
+    phase: Step,
+    fault: Step,
+) -> None:
+    broker = kafka_set(1) if fault is a_broker_restart else kafka
+    spec = BRISK + ("max_failures: 1\n" if fault is attempts_used_up else "")
+    with ExitStack() as stack:
+        one = stack.enter_context(live(broker, store, tmp_path, members=4, partitions=PARTITIONS, spec=spec))
+        region = stack.enter_context(Region(one.name, one.store))
+        scene = Scene(one=one, region=region, members=[one.start(index) for index in range(3)], server=server)
+        one.shared(0, 1, 2)
+        one.fill(DONE)
+        finished(one)
+        phase(scene)
+        fault(scene)
+        record_property("phase", phase.__name__)
+        record_property("fault", fault.__name__)
+        views = [ended(scene, nonce) for nonce in scene.nonces]
+        record_property("asked", [view.state for view in views])
+        record_property("why", [view.asked.failure for view in views if view.asked is not None and view.asked.failure])
+        if views[-1].state != "done":
+            again(scene)
+        one.until(lambda: runs(one), "running")
+        finished(one, 90)
+        assert went_there(scene)
+        judged(one, record_property)
+
+
+def ended(scene: Scene, nonce: Nonce) -> ResetView:
+    """Wait until a reset is done or has failed, and return it; a store or broker that is away has no answer to that."""
+
+    def is_ended() -> bool:
+        try:
+            return scene.one.region().person_resets[nonce].state in ENDED
+        except KcrError:
+            return False
+
+    scene.one.until(is_ended, f"reset {nonce} done or failed", PATIENCE)
+    view = scene.region.applied_reset(nonce)
+    assert view is not None
+    return view
+
+
+def again(scene: Scene) -> None:
+    """Ask again until it is done, as a person would who is told why it was not; what changed meanwhile is looked at."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        scene.one.until(lambda: runs(scene.one), "running")
+        try:
+            scene.apply()
+        except KcrError:
+            assert time.monotonic() < deadline
+            continue
+        if ended(scene, scene.nonces[-1]).state == "done":
+            return
+        assert time.monotonic() < deadline
+
+
+def went_there(scene: Scene) -> bool:
+    """Whether all that began by a person's wish sent every partition that there was where that person wanted."""
+    begun = [body.epoch for body in resets(scene.one) if body.cause is ResetCause.PERSON]
+    maps = scene.one.region().seek_maps
+    # A forced one, which has read no log, leaves the offsets to the owners; where an attempt was given up, unanswered.
+    places = [{e.offset for p, e in maps[n].items() if p.partition < PARTITIONS} - {None} for n in begun]
+    return bool(places) and bool(places[-1]) and all(found in (set(), {TARGET}, {OTHER}) for found in places)
