@@ -15,7 +15,7 @@ fenced sink holds. Refusals pass through to the test.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from airflow_kcr.ports import Transactions
@@ -193,6 +193,12 @@ class Driver:
         return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=self.region.epoch)
 
     # -- members -------------------------------------------------------------------------------------------------
+
+    def number_from(self, sequence: int) -> None:
+        """Have a region that was never started number from there, as one does that has run for long."""
+        self.store._transactions.decide(
+            self.name, lambda region, now: replace(region, next_sequence=Sequence(sequence))
+        )
 
     def up(self) -> None:
         """Start the region with every member, partitions spread evenly, and let it run."""

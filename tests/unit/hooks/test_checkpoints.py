@@ -64,7 +64,7 @@ def extra(event: PublishedCheckpoint) -> dict[str, object]:
 
 
 def test_partition_keys_sort_as_checkpoints_do() -> None:
-    keys = [partition_key(*pair) for pair in ((1, 9), (1, 10), (2, 2), (10, 1))]
+    keys = [partition_key(*pair) for pair in ((1, 9), (1, 10), (1, 1_000), (1, 2**31 + 1), (2, 2), (10, 1))]
     assert keys == sorted(keys)
     assert keys[0] == "000001.0000000009"
 

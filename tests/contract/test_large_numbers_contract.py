@@ -1,0 +1,68 @@
+"""A region that has run for long: sequences with many digits, below, at and beyond what 32 bits hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.protocol.invariants.verify import verify
+from airflow_kcr.protocol.region.rows import PersonResetState
+from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint
+from airflow_kcr.protocol.values import Nonce, Sequence
+from tests.contract.conftest import Drive
+from tests.support.driver import Driver
+
+LONG = (998, 2**31 - 3, 2**31, 2**53, 2**62)
+"""Each is followed by more than one sequence; beyond 2**53 a float would round them."""
+
+
+@pytest.fixture(params=LONG)
+def first(request: pytest.FixtureRequest) -> int:
+    """The sequence that a region's start burns."""
+    number: int = request.param
+    return number
+
+
+@pytest.fixture
+def driver(drive: Drive, first: int) -> Driver:
+    """A region that numbers from there, with two cuts, at 10 and 20, and positions at 30."""
+    driver = drive()
+    driver.number_from(first)
+    driver.up()
+    for nonce in ("one", "two"):
+        driver.process()
+        driver.cut(nonce)
+    driver.process()
+    return driver
+
+
+def test_cuts_and_resets_go_on_from_any_sequence(driver: Driver, first: int) -> None:
+    assert [c for c, row in driver.region.checkpoints.items() if row.is_complete] == [first + 1, first + 2]
+    reset = driver.reset(ToCheckpoint(sequence=Sequence(first + 2)), nonce="back")
+    assert reset.state is PersonResetState.DRAINING
+    drained = driver.complete()
+    driver.publish()
+    driver.settle_reset()
+    region = driver.region
+    assert (drained, region.base, region.next_sequence) == (first + 3, first + 4, first + 5)
+    assert region.person_resets[Nonce("back")].state is PersonResetState.DONE
+    assert {c.position for c in region.claims.values()} == {20}
+    driver.process()
+    assert driver.cut("three") == first + 5
+    assert verify(driver.store.history(driver.name)) == ()
+
+
+def test_a_checkpoint_of_any_sequence_is_undone_pinned_and_retired(driver: Driver, first: int) -> None:
+    oldest, newest = sorted(driver.region.checkpoints)
+    assert (oldest, newest) == (first + 1, first + 2)
+    driver.store.pin(driver.name, oldest, "kept", "a test")
+    driver.reset(ShiftBy(by=-15), nonce="between")
+    driver.complete()
+    driver.publish()
+    driver.settle_reset()
+    region = driver.region
+    assert region.resets[region.epoch].undoes == (newest, first + 3)
+    assert region.checkpoints[oldest].pinned_as == "kept"
+    with pytest.raises(CheckpointNotUsable, match=str(newest)):
+        driver.reset(ToCheckpoint(sequence=newest))
+    assert verify(driver.store.history(driver.name)) == ()
