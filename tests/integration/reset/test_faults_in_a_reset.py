@@ -242,11 +242,11 @@ FAULTS: tuple[Step, ...] = (
 )
 SAMPLE: frozenset[tuple[Step, Step]] = frozenset(
     {
-        (requested, another_target),
-        (planned, a_postgres_restart),
-        (cancelling, a_new_incarnation),
-        (seeking, partitions_added),
-        (acknowledging, a_lost_notification),
+        (requested, partitions_added),
+        (planned, a_lost_notification),
+        (cancelling, another_target),
+        (seeking, a_new_incarnation),
+        (acknowledging, a_postgres_restart),
     }
 )
 """What an ordinary run tries: every phase once, and no fault twice."""
