@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from airflow_kcr.hooks.connections import SSL_MODES, STORE_TYPE
+from airflow_kcr.hooks.connections import DEFAULT_CONNECTION, SSL_MODES, STORE_TYPE
 
 INTEGRATION: Final = "Kafka Consistent Regions"
 
@@ -88,7 +88,7 @@ def _connection_type() -> dict[str, Any]:
 
 def _configuration() -> dict[str, Any]:
     return {
-        "description": "How tasks wait for regions, and how applications end.",
+        "description": "How tasks wait for regions, how applications end, and what the page of the regions shows.",
         "options": {
             "poll_interval": _number(
                 "1.0", "Seconds between two looks at the store, for all tasks that wait in a triggerer."
@@ -97,6 +97,14 @@ def _configuration() -> dict[str, Any]:
                 "30",
                 "Seconds that a Spark application may take to drain after its task has gone, before it just stops.",
             ),
+            "page_conn_ids": {
+                "description": "The connections of the stores whose regions the page Browse, Regions shows, by commas. "
+                "Whoever may see DAG runs sees them all.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "kcr_default,team_kcr",
+                "default": DEFAULT_CONNECTION,
+            },
         },
     }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="checkpoint",
-    help="Look at checkpoints, keep them, forget them, compare them with Kafka.",
+    help="Look at checkpoints, keep them, forget them, compare them with Kafka, repair what Kafka holds.",
     no_args_is_help=True,
 )
 
@@ -160,6 +160,20 @@ def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None)
     with region_of(name, store) as region:
         rows = [row.to_json() for row in region.compare(sequence)]
     show(Answer(document=rows, columns=COMPARED, rows=rows, numbers=_NUMBERS), output)
+
+
+@app.command()
+@reported
+def repair(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
+    """Tell Kafka the offsets of the base, where its groups' committed offsets are others, or have expired.
+
+    Only the base, which is what `kcr region show` calls it, and only while nobody is in the groups: members commit by
+    themselves, at the latest with the next cut. What Kafka then holds is read back and shown.
+
+    Example: kcr checkpoint repair flights 12
+    """
+    with region_of(name, store) as region:
+        show(_shown(region.repair_commit(sequence)), output)
 
 
 def _shown(view: CheckpointView) -> Answer:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
 STORE_TYPE: Final = "kcr"
+DEFAULT_CONNECTION: Final = "kcr_default"
+"""The connection that is used where none is named."""
+
 KAFKA_TYPE: Final = "kafka"
 POSTGRES_TYPE: Final = "postgres"
 

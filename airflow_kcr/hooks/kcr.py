@@ -41,7 +41,7 @@ class KcrHook(BaseHook):
     """
 
     conn_name_attr: ClassVar[str] = "kcr_conn_id"
-    default_conn_name: ClassVar[str] = "kcr_default"
+    default_conn_name: ClassVar[str] = connections.DEFAULT_CONNECTION
     conn_type: ClassVar[str] = connections.STORE_TYPE
     hook_name: ClassVar[str] = "Kafka Consistent Regions"
 

@@ -11,6 +11,8 @@ from urllib.parse import quote, urlsplit
 
 from airflow.sdk import BaseOperatorLink, conf
 
+from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
     from airflow.sdk.types import TaskInstanceKey
@@ -29,9 +31,20 @@ def page_path(place: str) -> str:
     return f"{below}{PAGE}{place}"
 
 
-def region_path(region: str) -> str:
-    """Return the way to a region's page."""
-    return page_path(f"/regions/{quote(region, safe='')}")
+def region_path(region: str, kcr_conn_id: str = DEFAULT_CONNECTION) -> str:
+    """Return the way to a region's page.
+
+    Args:
+        region: its name.
+        kcr_conn_id: the connection of its store.
+    """
+    return page_path(f"/{region_place(region, kcr_conn_id)}")
+
+
+def region_place(region: str, kcr_conn_id: str) -> str:
+    """Return where a region is within the page, as an address that is relative to it; nothing in it leads elsewhere."""
+    place = f"regions/{quote(region, safe='')}"
+    return place if kcr_conn_id == DEFAULT_CONNECTION else f"stores/{quote(kcr_conn_id, safe='')}/{place}"
 
 
 class RegionLink(BaseOperatorLink):
@@ -45,11 +58,18 @@ class RegionLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the way to the page; empty where the operator has no region."""
         region = getattr(operator, "region", None)
-        return region_path(region) if isinstance(region, str) and region else ""
+        store = getattr(operator, "kcr_conn_id", None) or DEFAULT_CONNECTION
+        return region_path(region, str(store)) if isinstance(region, str) and region else ""
 
-    def persist(self, context: Context, region: str) -> None:
-        """Show the link from now on."""
-        context["ti"].xcom_push(key=self.xcom_key, value=region_path(region))
+    def persist(self, context: Context, region: str, kcr_conn_id: str = DEFAULT_CONNECTION) -> None:
+        """Show the link from now on.
+
+        Args:
+            context: the task's.
+            region: the region's name.
+            kcr_conn_id: the connection of its store.
+        """
+        context["ti"].xcom_push(key=self.xcom_key, value=region_path(region, kcr_conn_id))
 
 
 class SparkUiLink(BaseOperatorLink):

@@ -64,7 +64,7 @@ class KcrApproveResetOperator(ApprovalOperator):
             AirflowFailException: there is no plan.
             TaskAwaitingInput: always, else; the task goes on in `execute_complete`.
         """
-        RegionLink().persist(context, self.region)
+        RegionLink().persist(context, self.region, self.kcr_conn_id)
         found = self._planned(context)
         self.subject = f"Reset region {found.plan.region}: {found.plan.target}?"
         self.body = markdown(found.plan, found.reason, found.by)

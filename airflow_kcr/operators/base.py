@@ -57,6 +57,6 @@ class RegionOperator(BaseOperator):
             AirflowFailException: a retry can't help.
             AirflowException: it may.
         """
-        RegionLink().persist(context, self.region)
+        RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated(), self.hook.region(self.region, contexts.requester(context, reason)) as region:
             yield region

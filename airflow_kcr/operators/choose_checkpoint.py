@@ -70,7 +70,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
             AirflowFailException: the region has no checkpoint to go back to.
             TaskAwaitingInput: always, else; the task goes on in `execute_complete`.
         """
-        RegionLink().persist(context, self.region)
+        RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated(), KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
             usable = [one for one in region.checkpoints() if one.checkpoint.is_complete and one.checkpoint.is_on_path]
             reachable = [one for one in usable if one.reach is None or not one.reach.is_unreachable]

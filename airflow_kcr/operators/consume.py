@@ -153,7 +153,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         from airflow_kcr.api.opening import STORE_VARIABLE
 
         with translated():
-            RegionLink().persist(context, self.region)
+            RegionLink().persist(context, self.region, self.kcr_conn_id)
             with self.hook.region(self.region, contexts.requester(context)) as region:
                 spec = region.spec()
                 known = {str(one.member): one.incarnation for _, rows in region.show().groups for one in rows}

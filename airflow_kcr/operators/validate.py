@@ -40,7 +40,7 @@ class KcrValidateGroupOperator(RegionOperator):
         """
         from airflow_kcr.protocol.evidence import Verdict
 
-        RegionLink().persist(context, self.region)
+        RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated():
             found = self.hook.validate(self.region, self.groups)
         said: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}

@@ -9,8 +9,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
+from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
 from airflow_kcr.hooks.links import PAGE, page_path
 
 if TYPE_CHECKING:
@@ -41,4 +43,11 @@ class KcrPlugin(AirflowPlugin):
         from airflow_kcr.hooks.kcr import KcrHook
         from airflow_kcr.plugins.page import build_page
 
-        return build_page(KcrHook().opened)
+        return build_page({name: KcrHook(name).opened for name in shown_connections()})
+
+
+def shown_connections() -> tuple[str, ...]:
+    """Return the connections of the stores that the page shows, as `[kcr] page_conn_ids` names them, each once."""
+    named = conf.get("kcr", "page_conn_ids", fallback="") or ""
+    found = dict.fromkeys(part.strip() for part in named.split(",") if part.strip())
+    return tuple(found) or (DEFAULT_CONNECTION,)

@@ -6,18 +6,22 @@ them are relative, so it does not matter below which path Airflow is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from airflow_kcr.api import RegionSummary
 from airflow_kcr.api.opening import regions
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
+from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
+from airflow_kcr.hooks.links import region_place
 from airflow_kcr.plugins.access import may_look
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.values import region_name
@@ -34,35 +38,74 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 
+NOT_SHOWN: Final = (
+    "The regions of that connection are not shown here: the setting [kcr] page_conn_ids does not name it. Whoever "
+    "administers Airflow can add it there."
+)
+
 NONE: Final = "-"
 """Stands for what there is none of."""
 
 
-def build_page(lend: Callable[[], AbstractContextManager[RegionStore]]) -> FastAPI:
+Lend: TypeAlias = Callable[[], AbstractContextManager["RegionStore"]]
+"""Opens a store, for one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRegions:
+    """The regions of one store, or why they can't be shown."""
+
+    kcr_conn_id: str
+    regions: tuple[RegionSummary, ...] = ()
+    problem: str = ""
+
+    @classmethod
+    def read(cls, kcr_conn_id: str, lend: Lend) -> Self:
+        """Return the regions of a store; one store that is away does not hide the others."""
+        try:
+            with lend() as store:
+                return cls(kcr_conn_id=kcr_conn_id, regions=tuple(regions(store)))
+        except KcrError as error:
+            return cls(kcr_conn_id=kcr_conn_id, problem=error.message)
+
+    def place(self, region: str) -> str:
+        """Return the relative address of a region."""
+        return region_place(region, self.kcr_conn_id)
+
+
+def build_page(stores: Mapping[str, Lend]) -> FastAPI:
     """Return the application; every route of it asks who is there.
 
     Args:
-        lend: opens the store, for one request.
+        stores: what opens them, by their connections, in the order in which they are shown.
     """
     app = FastAPI(title="Regions", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/", dependencies=[may_look()], response_class=HTMLResponse)
     def listed() -> HTMLResponse:
-        with lend() as store:
-            return _page("regions.html", regions=regions(store))
+        found = [StoreRegions.read(name, lend) for name, lend in stores.items()]
+        status = 503 if all(one.problem for one in found) else 200
+        return _page("regions.html", status=status, stores=found)
 
     @app.get("/regions/{region}", dependencies=[may_look()], response_class=HTMLResponse)
     def shown(region: str) -> HTMLResponse:
-        with lend() as store:
-            overview = Overview.of(*store.read(region_name(region)))
-        return _page("region.html", it=overview)
+        return region_page(DEFAULT_CONNECTION, region, up="../")
 
-    @app.exception_handler(KcrError)
-    def failed(request: Request, error: Exception) -> HTMLResponse:
-        is_missing = isinstance(error, UnknownRegion | InvalidIdentifier)
-        message = error.message if isinstance(error, KcrError) else str(error)
-        up = "../" if "/regions/" in request.url.path else "./"
-        return _page("problem.html", status=404 if is_missing else 503, message=message, up=up)
+    @app.get("/stores/{store}/regions/{region}", dependencies=[may_look()], response_class=HTMLResponse)
+    def shown_of(store: str, region: str) -> HTMLResponse:
+        return region_page(store, region, up="../../../")
+
+    def region_page(store: str, region: str, *, up: str) -> HTMLResponse:
+        lend = stores.get(store)
+        if lend is None:
+            return _page("problem.html", status=404, message=NOT_SHOWN, up=up)
+        try:
+            with lend() as opened:
+                overview = Overview.of(*opened.read(region_name(region)))
+        except KcrError as error:
+            status = 404 if isinstance(error, UnknownRegion | InvalidIdentifier) else 503
+            return _page("problem.html", status=status, message=error.message, up=up)
+        return _page("region.html", it=overview, store=store, is_one_of_many=len(stores) > 1, up=up)
 
     return app
 

@@ -79,7 +79,7 @@ class RegionSensor(BaseSensorOperator):
             AirflowFailException: it can't be reached any more.
             AirflowException: the store was away.
         """
-        RegionLink().persist(context, self.region)
+        RegionLink().persist(context, self.region, self.kcr_conn_id)
         if not self.deferrable:
             return super().execute(context)
         return self.resume_execution("begin", None, context)

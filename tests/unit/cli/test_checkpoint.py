@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
 from tests.unit.cli.conftest import Kcr
@@ -49,7 +50,7 @@ def test_a_checkpoint_is_pinned_and_unpinned(kcr: Kcr, cut: Driver) -> None:
     assert kcr.json("checkpoint", "list", "flights")[0]["pinned_as"] is None
 
 
-@pytest.mark.parametrize("verb", ["show", "pin", "unpin", "compare"])
+@pytest.mark.parametrize("verb", ["show", "pin", "unpin", "compare", "repair"])
 def test_an_unknown_checkpoint_is_refused(kcr: Kcr, cut: Driver, cluster: FakeCluster, verb: str) -> None:
     assert "has no checkpoint 7" in kcr.refused("checkpoint", verb, "flights", 7, status=3)
 
@@ -69,3 +70,38 @@ def test_a_checkpoint_is_held_against_kafka(kcr: Kcr, cut: Driver, cluster: Fake
     table = kcr("checkpoint", "compare", "flights", 2, "-o", "table").stdout.splitlines()
     assert table[0].split() == ["group", "topic", "partition", "offset", "committed", "log_start", "log_end", "finding"]
     assert table[1].split() == ["g", "t", "0", "10", "10", "0", "1000", "equal"]
+
+
+# -- repair -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unheld(driver: Driver) -> int:
+    """The sequence of a base of which Kafka holds something else."""
+    driver.up()
+    driver.process()
+    driver.request_cut("n")
+    sequence = driver.complete()
+    driver.publish()
+    driver.echo(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
+    return sequence
+
+
+def test_the_base_is_repaired_and_what_kafka_holds_then_is_shown(kcr: Kcr, unheld: int, cluster: FakeCluster) -> None:
+    shown = kcr.json("checkpoint", "repair", "flights", unheld)
+    assert {row["committed"] for row in shown["offsets"]} == {row["offset"] for row in shown["offsets"]} == {10}
+    assert set(cluster.held.values()) == {10}
+    assert "committed  yes" in kcr("checkpoint", "repair", "flights", unheld, "-o", "table").stdout
+
+
+def test_with_members_in_the_group_nothing_is_repaired(kcr: Kcr, unheld: int, cluster: FakeCluster) -> None:
+    cluster.inside = "somebody"
+    assert "somebody" in kcr.refused("checkpoint", "repair", "flights", unheld, status=3)
+    assert cluster.held == {}
+
+
+def test_only_the_base_is_repaired(kcr: Kcr, driver: Driver, unheld: int, cluster: FakeCluster) -> None:
+    driver.process()
+    driver.cut("later")
+    assert "not the base" in kcr.refused("checkpoint", "repair", "flights", unheld, status=3)
+    assert cluster.held == {}

@@ -39,6 +39,16 @@ def test_a_link_can_not_lead_anywhere_else() -> None:
     assert region_path("../../api?x#y").endswith("/kcr/regions/..%2F..%2Fapi%3Fx%23y")
 
 
+def test_a_region_of_another_store_is_found_under_its_connection() -> None:
+    assert region_path("flights", "team kcr") == "/kcr/stores/team%20kcr/regions/flights"
+    operator = OfRegion(task_id="t", region="flights")
+    operator.kcr_conn_id = "team"
+    assert RegionLink().get_link(operator, ti_key=KEY) == "/kcr/stores/team/regions/flights"
+    task = FakeTask()
+    RegionLink().persist(task_context(task), "flights", "team")
+    assert task.xcoms == {"_link_RegionLink": "/kcr/stores/team/regions/flights"}
+
+
 def test_an_operator_without_a_region_has_no_link() -> None:
     assert RegionLink().get_link(OfRegion(task_id="t", region=None), ti_key=KEY) == ""
     assert RegionLink().get_link(BaseOperator(task_id="t"), ti_key=KEY) == ""

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
@@ -32,12 +32,12 @@ def driver(database_url: str) -> Iterator[Driver]:
         yield driver
 
 
-def page_at(url: str) -> FastAPI:
-    def lend() -> AbstractContextManager[RegionStore]:
-        return opened(url)
+def page_at(url: str, **others: str) -> FastAPI:
+    def lending(url: str) -> Callable[[], AbstractContextManager[RegionStore]]:
+        return lambda: opened(url)
 
     create_auth_manager()
-    return build_page(lend)
+    return build_page({"kcr_default": lending(url)} | {name: lending(other) for name, other in others.items()})
 
 
 def as_role(app: FastAPI, role: str | None) -> TestClient:
@@ -58,14 +58,15 @@ def viewer(app: FastAPI) -> TestClient:
 
 def paths(app: FastAPI) -> list[str]:
     """Every way into the application, whatever kind of route it is."""
-    return [str(getattr(route, "path", "?")).replace("{region}", "flights") for route in app.routes]
+    found = [str(getattr(route, "path", "?")) for route in app.routes]
+    return [path.replace("{region}", "flights").replace("{store}", "kcr_default") for path in found]
 
 
 # -- who may look -----------------------------------------------------------------------------------------------------
 
 
 def test_there_are_no_ways_in_but_those_that_are_meant(app: FastAPI) -> None:
-    assert paths(app) == ["/", "/regions/flights"]
+    assert paths(app) == ["/", "/regions/flights", "/stores/kcr_default/regions/flights"]
     assert all(isinstance(route, APIRoute) and route.methods == {"GET"} for route in app.routes)
 
 
@@ -211,4 +212,44 @@ def test_a_store_that_is_away_or_has_no_tables_is_said_without_its_password(empt
     assert away.status_code == 503
     assert "127.0.0.1:1" in away.text
     assert "hunter2" not in away.text
-    assert Tags(away.text).links == ["./"]
+    assert Tags(away.text).links == []
+
+
+# -- several stores ---------------------------------------------------------------------------------------------------
+
+
+def test_each_store_has_its_regions_and_one_that_is_away_hides_no_other(
+    database_url: str, empty_database_url: str, driver: Driver
+) -> None:
+    driver.up()
+    client = as_role(page_at(database_url, team_kcr=empty_database_url), "viewer")
+    listed = client.get("/")
+    assert listed.status_code == 200
+    said = words(listed.text)
+    assert "kcr_default Region" in said
+    assert "flights running" in said
+    assert "team_kcr" in said
+    assert "run `kcr store upgrade`" in said
+    assert client.get("/stores/team_kcr/regions/flights").status_code == 503
+
+
+def test_a_region_of_another_store_is_found_under_its_connection(
+    database_url: str, empty_database_url: str, driver: Driver
+) -> None:
+    client = as_role(page_at(empty_database_url, **{"team/kcr x": database_url}), "viewer")
+    links = Tags(client.get("/").text).links
+    assert links == ["stores/team%2Fkcr%20x/regions/flights"]
+    client = as_role(page_at(empty_database_url, team_kcr=database_url), "viewer")
+    (link,) = Tags(client.get("/").text).links
+    shown = client.get(f"/{link}")
+    assert shown.status_code == 200
+    assert "Store team_kcr State stopped" in words(shown.text)
+    (up,) = Tags(shown.text).links
+    assert client.get(f"/{link.rpartition('/')[0]}/{up}").url.path == "/"
+
+
+def test_a_store_that_is_not_to_be_shown_is_not(viewer: TestClient, driver: Driver) -> None:
+    answer = viewer.get("/stores/team_kcr/regions/flights")
+    assert answer.status_code == 404
+    assert "page_conn_ids" in words(answer.text)
+    assert "team_kcr" not in answer.text

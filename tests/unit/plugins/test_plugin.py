@@ -10,7 +10,7 @@ from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 from fastapi import FastAPI
 
 from airflow_kcr.hooks.links import region_path
-from airflow_kcr.plugins import KcrPlugin
+from airflow_kcr.plugins import KcrPlugin, shown_connections
 from tests.support.browsing import TestClient
 
 
@@ -39,6 +39,23 @@ def test_the_link_of_a_task_leads_into_the_page_and_asks_who_is_there() -> None:
 def test_asking_twice_gives_the_same_page() -> None:
     plugin = KcrPlugin()
     assert plugin.fastapi_apps[0]["app"] is plugin.fastapi_apps[0]["app"]
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        (None, ("kcr_default",)),
+        ("", ("kcr_default",)),
+        ("team_kcr", ("team_kcr",)),
+        (" kcr_default , team_kcr,kcr_default,", ("kcr_default", "team_kcr")),
+    ],
+)
+def test_the_page_shows_the_stores_that_the_setting_names(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, shown: tuple[str, ...]
+) -> None:
+    if named is not None:
+        monkeypatch.setenv("AIRFLOW__KCR__PAGE_CONN_IDS", named)
+    assert shown_connections() == shown
 
 
 @pytest.mark.parametrize("library", ["fastapi", "jinja2.sandbox", "airflow_kcr.plugins.page"])
