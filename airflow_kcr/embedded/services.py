@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -229,16 +230,28 @@ class Register:
 
     folder: Path
     services: dict[str, Service] = field(default_factory=dict)
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Services may be started side by side, by several threads."""
 
     def launch(self, name: str) -> Launch:
         """Return how the processes of a service are launched: to stay, and written down at once."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return partial(_launch, self.folder, self.services, self.services.setdefault(name, Service()))
+        with self._turn:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            service = self.services.setdefault(name, Service())
+
+        def start(
+            command: Sequence[str], *, name: str, log: Path, env: Mapping[str, str], user: str | None = None
+        ) -> Child:
+            with self._turn:
+                return _launch(self.folder, self.services, service, command, name=name, log=log, env=env, user=user)
+
+        return start
 
     def is_ready(self, name: str, address: str) -> None:
         """Write down that a service is up."""
-        self.services[name].address = address
-        _write(self.folder, self.services)
+        with self._turn:
+            self.services[name].address = address
+            _write(self.folder, self.services)
 
 
 def _launch(

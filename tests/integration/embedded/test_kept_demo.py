@@ -1,0 +1,160 @@
+"""What `kcr demo --keep` leaves is seen by `kcr dev status` and stopped by `kcr dev down`: the play is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from airflow_kcr.cli import app
+from airflow_kcr.embedded import services
+from airflow_kcr.embedded.airflow_settings import MARKER, kept
+from airflow_kcr.embedded.demo import performance
+from airflow_kcr.embedded.demo.audience import Audience
+from airflow_kcr.embedded.demo.judgement import Check, Verdict
+from airflow_kcr.embedded.demo.performance import Addresses, Summary
+from airflow_kcr.embedded.demo.play import Happened
+from airflow_kcr.embedded.demo.stage import Curtain, Launches, Stage, staged
+from airflow_kcr.embedded.processes import Child
+from airflow_kcr.embedded.waiting import happened
+from tests.support.kafka import Kafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.timeout(300)]
+
+COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+TASK = [
+    sys.executable,
+    "-c",
+    f"import subprocess, time; subprocess.Popen({SLEEP!r}, start_new_session=True); time.sleep(600)",
+]
+"""A process of Airflow that has started an application in a session of its own, as the consumers are."""
+
+NOTHING = {"kafka": None, "store_url": None, "spark": None, "airflow": None}
+
+
+class Refused(Exception):
+    """Stands for an act that fails."""
+
+
+def processes_of_airflow(stage: Stage) -> list[Child]:
+    folder = stage.folder / "airflow"
+    launch = stage.launches("airflow")
+    environment = {**os.environ, MARKER: str(folder)}
+    return [launch(TASK, name=component, log=folder / f"{component}.log", env=environment) for component in COMPONENTS]
+
+
+def standing_in(monkeypatch: pytest.MonkeyPatch, *, passed: bool = True, fails: bool = False) -> None:
+    """Have `kcr demo` start a real Kafka and a real Postgres, and for Airflow processes that only sleep."""
+
+    @contextmanager
+    def performed(audience: Audience, folder: Path, *, curtain: Curtain, launches: Launches) -> Iterator[Summary]:
+        with staged(folder, curtain, launches) as stage:
+            children = processes_of_airflow(stage)
+            try:
+                if fails:
+                    raise Refused
+                yield Summary(
+                    verdict=Verdict(intervals=(), checks=(Check(name="all", passed=passed, detail="looked at"),)),
+                    happened=Happened(since=datetime.now(UTC)),
+                    seconds={"all": 1.0},
+                    addresses=Addresses(
+                        airflow=kept(folder / "airflow").url,
+                        users=kept(folder / "airflow").users,
+                        store_url=stage.store_url,
+                        kafka=stage.kafka.bootstrap_servers,
+                        folder=folder,
+                    ),
+                )
+            finally:
+                for child in children:
+                    curtain.falls_on(child.stop)
+
+    monkeypatch.setattr(performance, "performed", performed)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "demo"
+    yield path
+    services.down(path, lambda _: None)
+
+
+def kcr(*arguments: object) -> dict[str, object]:
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert done.exit_code == 0, done.output
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def left(folder: Path) -> list[int]:
+    """The processes that were started from a folder and still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mine = str(folder) in " ".join(process.cmdline()) or process.environ().get(MARKER, "").startswith(
+                str(folder)
+            )
+        except psutil.Error:
+            continue
+        if mine and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def test_what_is_kept_is_shown_serves_and_is_stopped_with_all_that_it_has_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing_in(monkeypatch)
+    done = CliRunner().invoke(app, ["demo", "--keep", "--folder", str(folder), "-o", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["sound"]
+    assert f"kcr dev down --folder {folder}" in " ".join(done.stderr.split())
+
+    found: services.StatusJson = json.loads(
+        CliRunner().invoke(app, ["dev", "status", "--folder", str(folder), "-o", "json"]).stdout
+    )
+    assert found["spark"] is None
+    assert found["airflow"] is not None
+    assert {user["name"] for user in found["airflow"]["users"]} == {"viewer", "editor", "admin"}
+    assert found["kafka"] is not None
+    kafka = Kafka(found["kafka"]["bootstrap_servers"])
+    kafka.produce(kafka.topic(), [b"x"])
+    assert found["store_url"] is not None
+    assert f"KCR_STORE_URL={found['store_url']}" in "".join(done.stderr.split("\n"))
+    with psycopg.connect(found["store_url"]) as connection:
+        assert connection.execute("SELECT count(*) FROM kcr.region").fetchone() == (0,)
+    assert happened(lambda: len(left(folder)) >= 2 + 2 * len(COMPONENTS), within=30), left(folder)
+
+    assert kcr("dev", "down", "--folder", folder, "-o", "json") == NOTHING
+    assert happened(lambda: not left(folder), within=30), left(folder)
+    assert kcr("dev", "status", "--folder", folder, "-o", "json") == NOTHING
+
+
+def test_what_found_differences_is_kept_too_and_says_so_by_its_status(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing_in(monkeypatch, passed=False)
+    done = CliRunner().invoke(app, ["demo", "--keep", "--folder", str(folder), "-o", "json"])
+    assert done.exit_code == 1
+    assert kcr("dev", "status", "--folder", folder, "-o", "json")["kafka"] is not None
+    assert kcr("dev", "down", "--folder", folder, "-o", "json") == NOTHING
+    assert happened(lambda: not left(folder), within=30), left(folder)
+
+
+def test_a_demo_that_breaks_off_keeps_nothing_running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing_in(monkeypatch, fails=True)
+    done = CliRunner().invoke(app, ["demo", "--keep", "--folder", str(folder)])
+    assert isinstance(done.exception, Refused)
+    assert kcr("dev", "status", "--folder", folder, "-o", "json") == NOTHING
+    services.down(folder, lambda _: None)
+    assert happened(lambda: not left(folder), within=30), left(folder)
