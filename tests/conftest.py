@@ -31,6 +31,7 @@ MARKERS = {
     "postgres": {"postgres_server", "database_url", "empty_database_url"},
     "kafka": {"kafka", "kafka_set"},
     "airflow": {"airflow"},
+    "browser": {"browser"},
 }
 
 RUN_DIR = pytest.StashKey[Path]()

@@ -30,7 +30,7 @@ from airflow_kcr.protocol.region.rows import Committed, CutRequest, RegionState,
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, RegionName
-from airflow_kcr.spec import parse
+from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.kafka import Kafka
 from tests.support.member_accounts import Account, judged
@@ -336,5 +336,31 @@ def live(
         for process in one.processes:
             if process.running:
                 process.thaw()
+                process.kill()
+        transactions.close()
+
+
+@contextmanager
+def named(kafka: Kafka, url: str, spec: RegionSpec, folder: Path) -> Iterator[Live]:
+    """Lend a started region of one group whose names a test has chosen; at the end every process is ended.
+
+    Args:
+        kafka: the broker, with the region's one topic.
+        url: of the store.
+        spec: of the region; its pipeline is never called.
+        folder: for what the processes leave.
+    """
+    (group,) = spec.groups
+    (topic,) = group.topics
+    transactions = connect(store_url(url))
+    store, name = RegionStore(transactions), RegionName(spec.region)
+    store.declare(name, Spec(text=spec.to_json_text(), rules=spec.rules()))
+    store.start(name)
+    one = Live(kafka=kafka, store=store, url=url, name=name, group=group.group_id, topic=topic, folder=folder)
+    try:
+        yield one
+    finally:
+        for process in one.processes:
+            if process.running:
                 process.kill()
         transactions.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from airflow_kcr.embedded.airflow import example_dags
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
+from tests.support.browser import Person, person_at
 from tests.support.kafka import Kafka
 from tests.support.live_airflow import LiveAirflow, live_airflow
 
@@ -20,3 +22,17 @@ def airflow(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patched.setenv(BOOTSTRAP_VARIABLE, kafka.bootstrap_servers)
         with live_airflow(tmp_path_factory.mktemp("live"), kafka, examples=example_dags()) as live:
             yield live
+
+
+@pytest.fixture
+def browser(airflow: LiveAirflow) -> Iterator[Callable[[str], Person]]:
+    """Somebody at Airflow's pages, logged in as the user of that name."""
+    with ExitStack() as stack:
+
+        def opened(name: str) -> Person:
+            (user,) = [one for one in airflow.airflow.users if one.name == name]
+            person = stack.enter_context(person_at(airflow.airflow.url))
+            person.logs_in(user.name, user.password)
+            return person
+
+        yield opened

@@ -1,0 +1,152 @@
+"""A person at Airflow's pages: a headless Chromium, which has to be installed (`apt-get install chromium-driver`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver import Chrome
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from airflow_kcr.embedded.waiting import happened
+
+if TYPE_CHECKING:
+    from selenium.webdriver.remote.webelement import WebElement
+
+Found = TypeVar("Found")
+
+WITHIN = 60.0
+LOOK = 0.2
+PICTURES_VARIABLE = "KCR_PICTURES"
+"""The environment variable with the folder where pictures are kept; without it none are taken."""
+
+WIDTH, HEIGHT = 1_200, 900
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody who looks at Airflow."""
+
+    driver: Chrome
+    url: str
+
+    def sees(self, look: Callable[[], Found], what: str) -> Found:
+        """Wait until a look finds something, and return it."""
+        found: list[Found] = []
+
+        def is_there() -> bool:
+            try:
+                seen = look()
+            except WebDriverException:  # not there yet, or redrawn in this moment
+                return False
+            if seen:
+                found.append(seen)
+            return bool(seen)
+
+        assert happened(is_there, within=WITHIN, pause=LOOK), f"{what} is not seen on {self.driver.current_url}"
+        return found[0]
+
+    def one(self, css: str) -> WebElement:
+        """Wait for an element that can be seen, and return it."""
+
+        def look() -> WebElement | None:
+            return next((e for e in self.driver.find_elements(By.CSS_SELECTOR, css) if e.is_displayed()), None)
+
+        found = self.sees(look, css)
+        assert found is not None
+        return found
+
+    def press(self, css: str) -> None:
+        """Press a button, wherever on the page it is."""
+        button = self.one(css)
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.click()
+
+    def reads(self, *texts: str) -> str:
+        """Wait until all these texts can be read on the page, or in the frame, and return its whole text."""
+
+        def read() -> str:
+            text = self.driver.find_element(By.TAG_NAME, "body").text
+            return text if all(one in text for one in texts) else ""
+
+        return self.sees(read, " and ".join(texts))
+
+    def goes(self, path: str) -> None:
+        """Open a page of Airflow."""
+        self.driver.switch_to.default_content()
+        self.driver.get(f"{self.url}{path}")
+
+    def goes_to_task(self, dag: str, run_id: str, task: str, tab: str = "") -> None:
+        """Open the page of a task of a run."""
+        self.goes(f"/dags/{dag}/runs/{quote(run_id, safe='')}/tasks/{task}/{tab}")
+
+    def logs_in(self, name: str, password: str) -> None:
+        """Log in, and wait for the first page."""
+        self.goes("/")
+        self.one("input[name=username]").send_keys(name)
+        self.one("input[name=password]").send_keys(password, Keys.ENTER)
+        self.one("[data-testid=nav-dags-link]")
+
+    def chooses(self, field: str, text: str) -> None:
+        """Choose what begins with a text in one of the drop-down lists of a form."""
+        place = f"//input[@name='element_{field}']/..//input[@role='combobox']"
+        box = self.sees(lambda: self.driver.find_element(By.XPATH, place), field)
+        box.send_keys(text)
+        self.one("[role=option]")
+        box.send_keys(Keys.ENTER)
+
+    def writes(self, field: str, text: str) -> None:
+        """Write into a field of a form."""
+        self.one(f"input[name=element_{field}]").send_keys(text)
+
+    def enters_frame(self) -> None:
+        """Look into the one frame of the page from now on."""
+        self.driver.switch_to.frame(self.one("iframe"))
+
+    def links(self) -> dict[str, str]:
+        """Return where the links of the page lead, by their texts."""
+        found = self.driver.find_elements(By.TAG_NAME, "a")
+        return {one.text.strip(): str(one.get_attribute("href")) for one in found}
+
+    def takes_picture(self, name: str) -> None:
+        """Keep a picture of what is seen, where somebody wants pictures."""
+        folder = os.environ.get(PICTURES_VARIABLE)
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+@contextmanager
+def person_at(url: str) -> Iterator[Person]:
+    """Lend a browser that nobody has logged in with; it ends at the end, with its processes."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        raise AssertionError("these tests need chromium and chromedriver: apt-get install chromium chromium-driver")
+    options = Options()
+    options.binary_location = chromium
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",  # a container's root has no other way
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--lang=en-US",
+        f"--window-size={WIDTH},{HEIGHT}",
+    ):
+        options.add_argument(argument)
+    chrome = Chrome(options=options, service=Service(driver))
+    try:
+        chrome.set_page_load_timeout(WITHIN)
+        yield Person(driver=chrome, url=url)
+    finally:
+        chrome.quit()
