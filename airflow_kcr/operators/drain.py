@@ -65,7 +65,11 @@ class KcrDrainOperator(WaitingOperator):
         return CutPublished(nonce=asked.request.nonce)
 
     def resume(
-        self, context: Context, event: Mapping[str, object], waiting_for: Mapping[str, Any], asked_at: str
+        self,
+        context: Context,
+        event: Mapping[str, object],
+        waiting_for: Mapping[str, Any] | None = None,
+        asked_at: str = "",
     ) -> dict[str, Any]:
         """Go on after the trigger; a cut that a reset has undone meanwhile is asked for anew, under the same name."""
         with translated():

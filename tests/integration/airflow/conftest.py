@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_kcr.embedded.airflow import example_dags
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
-from tests.support.browser import Person, person_at
 from tests.support.kafka import Kafka
 from tests.support.live_airflow import LiveAirflow, live_airflow
+
+if TYPE_CHECKING:
+    from tests.support.browser import Person
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +30,8 @@ def airflow(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture
 def browser(airflow: LiveAirflow) -> Iterator[Callable[[str], Person]]:
     """Somebody at Airflow's pages, logged in as the user of that name."""
+    from tests.support.browser import person_at  # its library is for these tests alone
+
     with ExitStack() as stack:
 
         def opened(name: str) -> Person:

@@ -57,6 +57,17 @@ def test_a_running_region_is_waited_for_without_a_slot(driver: Driver) -> None:
     assert driver.region.state is RegionState.STOPPED
 
 
+def test_a_task_that_has_lost_what_it_kept_asks_once_more_as_in_dag_test(driver: Driver) -> None:
+    driver.up()
+    driver.process()
+    made = KcrStopOperator(task_id="stop", region="flights")
+    with pytest.raises(TaskDeferred) as deferred:
+        made.execute(task_context())
+    finish_stop(driver)
+    said = getattr(made, deferred.value.method_name)(task_context(), event={"status": "reached"})
+    assert (said["state"], said["sequence"]) == ("stopped", driver.region.base)
+
+
 def test_what_the_trigger_could_not_reach_fails_the_task(driver: Driver) -> None:
     driver.up()
     made = KcrStopOperator(task_id="stop", region="flights")
