@@ -1,0 +1,141 @@
+"""What importing operators, sensors and triggers, and parsing the example DAGs, adds to what Airflow takes anyway.
+
+Each figure is of an interpreter of its own that has imported `airflow.sdk` already, as Airflow's processes have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import airflow_kcr
+from airflow_kcr.embedded.airflow import example_dags
+from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
+from tests.benchmarks.figures import SMALL, Report, Scale, spread
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
+
+TOP = Path(__file__).parents[2]
+MOST = 100.0
+"""Milliseconds over `airflow.sdk`, as issue 5 wants it."""
+
+PARENTS = {
+    "consume": "airflow.providers.apache.spark.operators.spark_submit",
+    "choose_checkpoint": "airflow.providers.standard.operators.hitl",
+    "approve_reset": "airflow.providers.standard.operators.hitl",
+}
+"""The modules of other providers whose operators ours are built on; whoever uses theirs pays for them too."""
+
+FIRST_LOOK = "airflow_kcr.triggers.looking"
+"""What a trigger's first look at a store imports, in a thread: the store with its database driver. Nobody waits for it
+when an operator or a trigger is imported."""
+
+SDK = "from airflow.sdk import DAG, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Param, task\n"
+
+IMPORT = """\
+import importlib, json, sys, time
+told = json.loads(sys.argv[1])
+began = time.perf_counter()
+for name in told["parents"]:
+    importlib.import_module(name)
+parents = time.perf_counter()
+for name in told["modules"]:
+    importlib.import_module(name)
+print(json.dumps({"parents": parents - began, "own": time.perf_counter() - parents}))
+"""
+
+PARSE = """\
+import importlib.util, json, sys, time
+def parse(number):
+    began = time.perf_counter()
+    spec = importlib.util.spec_from_file_location(f"dag_{number}", sys.argv[1])
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    return time.perf_counter() - began
+print(json.dumps({"first": parse(1), "again": min(parse(n) for n in range(2, 7))}))
+"""
+
+
+def modules(package: str) -> list[str]:
+    """The modules of a package of ours that Airflow, or one of them, imports at once, by their full names."""
+    folder = Path(airflow_kcr.__file__).parent / package
+    names = [f"airflow_kcr.{package}.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem != "__init__"]
+    return [name for name in names if name != FIRST_LOOK]
+
+
+def measured(program: str, argument: str, home: Path) -> Mapping[str, float]:
+    """Run a program in a new interpreter, and return its figures in milliseconds."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW__")}
+    environment |= {"AIRFLOW_HOME": str(home), BOOTSTRAP_VARIABLE: "broker.example:9092"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SDK + program, argument],
+        cwd=TOP,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return {name: 1_000 * seconds for name, seconds in found.items()}
+
+
+def in_turns(what: Mapping[str, tuple[str, str]], rounds: int, home: Path) -> dict[str, list[Mapping[str, float]]]:
+    """Measure everything once a round, each round beginning with another; a round to warm up does not count."""
+    found: dict[str, list[Mapping[str, float]]] = {name: [] for name in what}
+    names = list(what)
+    for number in range(rounds + 1):
+        at = number % len(names)
+        for name in names[at:] + names[:at]:
+            figures = measured(*what[name], home)
+            if number:
+                found[name].append(figures)
+    return found
+
+
+def of(figures: Sequence[Mapping[str, float]], *names: str) -> list[float]:
+    """The sums of some figures of each round."""
+    return [sum(one[name] for name in names) for one in figures]
+
+
+def imported(*names: str) -> tuple[str, str]:
+    """The program that imports modules, after those of other providers that they are built on."""
+    parents = sorted({PARENTS[short] for name in names if (short := name.rpartition(".")[2]) in PARENTS})
+    return IMPORT, json.dumps({"parents": parents, "modules": names})
+
+
+def test_importing_operators_costs_little_and_parsing_the_examples_too(
+    scale: Scale, report: Callable[[str], Report], tmp_path: Path
+) -> None:
+    found = report("imports")
+    packages = {package: modules(package) for package in ("operators", "sensors", "triggers")}
+    single = packages if scale is not SMALL else {name: listed[:1] for name, listed in packages.items()}
+    everything = {f"all of airflow_kcr.{package}": imported(*listed) for package, listed in packages.items()}
+    each = {name: imported(name) for listed in single.values() for name in listed}
+    later = {f"{FIRST_LOOK} (at the first look)": imported(FIRST_LOOK)}
+    figures = in_turns({**everything, **each, **later}, scale.rounds, tmp_path)
+    found.table(
+        "Importing a module where `airflow.sdk` is imported already: ms, what it is built on of other providers apart",
+        ("module", "other providers", "ours", "smallest to largest"),
+        [
+            (name, median(of(rounds, "parents")), median(of(rounds, "own")), spread(of(rounds, "own")))
+            for name, rounds in figures.items()
+        ],
+    )
+    files = {path.name: (PARSE, str(path)) for path in sorted(example_dags().glob("*.py"))}
+    parsed = in_turns(files, scale.rounds, tmp_path)
+    found.table(
+        "Parsing an example DAG file: ms, in a new process with all its imports, and once more in the same one",
+        ("file", "first", "smallest to largest", "once more"),
+        [
+            (name, median(of(rounds, "first")), spread(of(rounds, "first")), median(of(rounds, "again")))
+            for name, rounds in parsed.items()
+        ],
+    )
+    for name in everything:
+        found.at_most(f"{name}, of {MOST:g} ms", median(of(figures[name], "own")) / MOST, 1)
