@@ -1,8 +1,8 @@
 """A process that runs DAGs of a folder with `dag.test()`, one after the other, and answers what they ask a person.
 
-Started by tests, since Airflow reads its settings when it is imported. It is given a file, and a list of `Order` as
-JSON, and it writes into the file what has come of each. Whoever answers does so as people do, over the API of an
-Airflow with the same metadata database; here it is in this process.
+Started by tests, since Airflow reads its settings when it is imported. On standard input it is given a list of `Order`
+as JSON, when all else is ready, and it writes what has come of each into a file. Whoever answers does so as people do,
+over the API of an Airflow with the same metadata database; here it is in this process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
+    from fastapi.testclient import TestClient
 
 LOOK = 0.2
 
@@ -59,11 +61,7 @@ class Answerer:
             os._exit(3)
 
     def _answer(self) -> None:
-        from airflow.api_fastapi.app import create_app
-        from fastapi.testclient import TestClient
-
-        client = TestClient(create_app(apps="core"), base_url="http://test/api/v2/")
-        client.headers["Authorization"] = f"Bearer {client.get('http://test/auth/token').json()['access_token']}"
+        client = _api()
         open_ones = dict(self.answers)
         while open_ones and not self.ended.wait(LOOK):
             with suppress(KeyError):
@@ -84,15 +82,28 @@ class Answerer:
                         del open_ones[task["task_id"]]
 
 
-def main(output: Path, told: str) -> None:
-    """Run what is told, and write what came of it."""
-    orders = [Order(**one) for one in json.loads(told)]
+def main(output: Path) -> None:
+    """Make the metadata, read the DAGs, run what standard input then says, and write what came of it."""
     from airflow.dag_processing.dagbag import DagBag
+    from airflow.utils.db import upgradedb
 
+    upgradedb()
     bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
     if bag.import_errors:
         raise SystemExit(str(bag.import_errors))
+    orders = [Order(**one) for one in json.load(sys.stdin)]
     output.write_text(json.dumps({order.dag: _ran(order, bag.dags[order.dag]) for order in orders}, default=str))
+
+
+@lru_cache(maxsize=1)
+def _api() -> TestClient:
+    """Airflow's API, with somebody who may do everything logged in."""
+    from airflow.api_fastapi.app import create_app
+    from fastapi.testclient import TestClient
+
+    client = TestClient(create_app(apps="core"), base_url="http://test/api/v2/")
+    client.headers["Authorization"] = f"Bearer {client.get('http://test/auth/token').json()['access_token']}"
+    return client
 
 
 def _ran(order: Order, dag: Any) -> dict[str, Any]:  # noqa: ANN401 (Airflow's own)
@@ -120,4 +131,4 @@ def _tasks(run: DagRun) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

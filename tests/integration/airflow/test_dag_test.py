@@ -72,16 +72,6 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
     """What came of each DAG, by its id."""
     folder = tmp_path_factory.mktemp("dag-test")
     with ExitStack() as stack:
-        cluster = start_cluster(folder / "kafka")
-        stack.callback(cluster.stop)
-        kafka = KafkaSet(cluster)
-        patched = stack.enter_context(pytest.MonkeyPatch.context())
-        patched.setenv(BOOTSTRAP_VARIABLE, kafka.bootstrap_servers)
-        patched.setenv(EVERY_VARIABLE, f"{EVERY.seconds}s")
-        patched.setenv(SINCE_VARIABLE, format_instant(datetime.now(UTC)))
-        producer.ensure_topic(kafka.settings, producer.TOPIC)
-        producer.produce(kafka.settings, producer.Order(first=FLIGHTS))
-
         metadata = stack.enter_context(postgres_server.database())
         declared = stack.enter_context(postgres_server.database(template=database_template))
         store = stack.enter_context(postgres_server.database(template=database_template))
@@ -100,23 +90,37 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
             "PATH": stand_in_for_spark(folder / "bin"),
         }
         environment.pop("SPARK_HOME", None)
-        migrated = subprocess.Popen(
-            [sys.executable, "-m", "airflow", "db", "migrate"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        told = {EVERY_VARIABLE: f"{EVERY.seconds}s", SINCE_VARIABLE: format_instant(datetime.now(UTC))}
+        result = folder / "result.json"
+        with (folder / "said").open("wb") as said_by:
+            running_dags = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.dag_test", str(result)],
+                cwd=TOP,
+                env={**environment, **told},
+                stdin=subprocess.PIPE,
+                stdout=said_by,
+                stderr=subprocess.STDOUT,
+            )
+        stack.enter_context(running_dags)
+        stack.callback(running_dags.kill)
+        cluster = start_cluster(folder / "kafka")
+        stack.callback(cluster.stop)
+        kafka = KafkaSet(cluster)
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
+        told[BOOTSTRAP_VARIABLE] = kafka.bootstrap_servers
+        for name, value in told.items():
+            patched.setenv(name, value)
+        producer.ensure_topic(kafka.settings, producer.TOPIC)
+        producer.produce(kafka.settings, producer.Order(first=FLIGHTS))
+
         spec, minimal = airflow_spec(), parse(MINIMAL.format(bootstrap=kafka.bootstrap_servers))
         flights = stack.enter_context(running(kafka, store, spec, folder / "flights"))
         small = stack.enter_context(running(kafka, store, minimal, folder / "minimal", ("contributing",)))
-        said, _ = migrated.communicate(timeout=120)
-        assert migrated.returncode == 0, said[-3_000:]
         for one in (flights, small):
             one.until(one.consumed, "all flights")
 
-        empty = {"AIRFLOW_CONN_KCR_DEFAULT": connection_json(declared)}
-        full = {"AIRFLOW_CONN_KCR_DEFAULT": connection_json(store)}
+        empty = {**told, "AIRFLOW_CONN_KCR_DEFAULT": connection_json(declared)}
+        full = {**told, "AIRFLOW_CONN_KCR_DEFAULT": connection_json(store)}
         bound = Every(EVERY).at_or_before(datetime.now(UTC)).isoformat()
         answers = {
             "choose": {"options": ["Choose"], "fields": {"checkpoint": None, "reason": "wrong rates"}},
@@ -131,17 +135,9 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
             Order(dag="flights_reset", environment=full, answers=answers),
             Order(dag="minimal_reset", environment=full, answers=answers),
         ]
-        result = folder / "result.json"
-        with (folder / "said").open("wb") as said_by:
-            running_dags = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.dag_test", str(result), json.dumps([asdict(o) for o in orders])],
-                cwd=TOP,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=said_by,
-                stderr=subprocess.STDOUT,
-            )
-            stack.callback(running_dags.kill)
+        assert running_dags.stdin is not None
+        running_dags.stdin.write(json.dumps([asdict(order) for order in orders]).encode())
+        running_dags.stdin.close()
 
         def log() -> str:
             return (folder / "said").read_text()
