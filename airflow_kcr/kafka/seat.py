@@ -6,13 +6,14 @@ callbacks run inside `poll` and only record; what they recorded is taken with `n
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -53,6 +54,12 @@ class Complaint:
     text: str
 
 
+SETTLE_SHARE: Final = 0.6
+"""The share of a close's time in which an assignment that is on its way has to come."""
+
+SETTLE_POLL: Final = 0.1
+"""Seconds of one poll for it."""
+
 News: TypeAlias = SeatAssigned | SeatRevoked | SeatLost | Complaint
 
 
@@ -68,6 +75,11 @@ class Answer:
         """What can be done about it; empty: Kafka said yes to all of it."""
         errors = (*self.partitions.values(), *([self.error] if self.error else []))
         return frozenset(failures.kind(error) for error in errors)
+
+
+def _abandon(client: Consumer) -> None:
+    """Leave a client behind for as long as the process lives: its destructor would close it after all."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 
 class Seat:
@@ -175,13 +187,34 @@ class Seat:
         The client can't be told how long that may take, so it is done in a thread of its own, and left behind with it
         where it takes longer. The caller must not touch the seat afterwards.
 
+        An assignment that comes while the client closes hangs it for ever, and every thread of Python with it
+        (librdkafka's `assign` waits for an answer that a closing group does not give, and the client holds the
+        interpreter's lock meanwhile). So one that is on its way is taken first; where it does not come in time, or the
+        client must not be polled, it is not closed but abandoned: its session ends without it.
+
         Returns:
             Whether it is closed.
         """
+        if not self.fatal and not self._is_settled(bound * SETTLE_SHARE):
+            _abandon(self._client)
+            return False
         closing = threading.Thread(target=self._client.close, name=f"kcr-close-{self._group}", daemon=True)
         closing.start()
         closing.join(bound.total_seconds())
         return not closing.is_alive()
+
+    def _is_settled(self, bound: timedelta) -> bool:
+        """Take the assignment that is on its way, if one is; return whether none is any more."""
+        if self.is_adrift:
+            return False
+        until = time.monotonic() + bound.total_seconds()
+        self.poll(0)
+        while self.subscribed and self.assigned is None and not self.fatal and not self.is_adrift:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self.poll(min(left, SETTLE_POLL))
+        return not self.is_adrift
 
     # -- what the client calls, inside of poll ---------------------------------------------------------------------
 

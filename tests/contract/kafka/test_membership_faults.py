@@ -85,6 +85,29 @@ def test_a_commit_between_revoke_and_assignment_waits_for_the_assignment(kafka: 
     assert kafka.committed(group) == {(topic, 0): 5}
 
 
+def test_a_client_that_closes_while_its_assignment_is_on_its_way_does_not_hang(kafka: Kafka, groups: Groups) -> None:
+    # Seen once on a busy machine. It hangs with the interpreter's lock, so no time limit of its process would end it.
+    topic, group = kafka.topic(2), kafka.group_id()
+    closing = subprocess.Popen(
+        [sys.executable, "-m", "tests.contract.kafka.closing", kafka.bootstrap_servers, group, topic],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=TOP,
+    )
+    try:
+        assert closing.stdout is not None
+        assert closing.stdout.readline() == "subscribed\n"
+        # The broker has given the assignment out, and nobody has polled for it.
+        assert happened(lambda: groups.describe(GroupId(group)).seen.state == "stable", within=30)
+        told, _ = closing.communicate("close\n", timeout=40)
+        assert told == "closed: True\n"
+        assert closing.returncode == 0
+    finally:
+        closing.kill()
+        closing.communicate()
+
+
 def test_a_restart_of_the_broker_leaves_no_commit_and_no_question_unanswered(
     broken: KafkaSet, endangered: Members
 ) -> None:
