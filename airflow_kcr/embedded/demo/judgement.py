@@ -24,7 +24,15 @@ from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Committed, Outco
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spark.session import SparkSettings, member_session, open_session
 
-_SPARK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
+_SPARK: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    # A few thousand rows in hundreds of small files, looked at once: Spark's own settings are for the contrary.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

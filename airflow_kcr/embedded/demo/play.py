@@ -68,7 +68,7 @@ class Script:
         undone: how many of them the reset goes back by.
     """
 
-    every: timedelta = timedelta(seconds=30)
+    every: timedelta = timedelta(seconds=40)
     rate: float = 150.0
     before_reset: int = 4
     undone: int = 2
