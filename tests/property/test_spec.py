@@ -13,9 +13,20 @@ from hypothesis import strategies as st
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.rules import Assignor, OutOfRangePolicy, OutsiderPolicy, RetentionRules
+from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import COMMITTED, EARLIEST, LATEST, FromDuration, FromTimestamp
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.spec import BatchSpec, CutSpec, GroupSpec, RegionSpec, differences, parse, split
+from airflow_kcr.spec import (
+    BatchSpec,
+    CutSpec,
+    GroupSpec,
+    RegionSpec,
+    SinkKind,
+    SinkSpec,
+    differences,
+    parse,
+    split,
+)
 
 NAMES = st.text("abcxyz019._-", min_size=1, max_size=8).filter(lambda text: text not in {".", ".."})
 TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=8)
@@ -41,15 +52,41 @@ SUBSCRIPTIONS = st.one_of(
     st.builds(lambda topics: {"topics": tuple(topics)}, st.lists(NAMES, min_size=1, max_size=3, unique=True)),
     st.builds(lambda name: {"pattern": f"^{name}.*"}, st.text("abc", max_size=3)),
 )
+IDENTIFIERS = st.text("abcxyz_", min_size=1, max_size=8)
+SINKS = st.builds(
+    lambda name, table, database, writing: SinkSpec(
+        name=name, kind=SinkKind.POSTGRES, table=table, **database, **writing
+    ),
+    IDENTIFIERS,
+    st.lists(st.text("abcxyz", min_size=1, max_size=8), min_size=1, max_size=2).map(".".join),
+    st.one_of(
+        st.sampled_from(["${URL}", "postgresql://etl:${PASSWORD}@db.example:5433/air"]).map(lambda url: {"url": url}),
+        TEXTS.map(lambda conn_id: {"conn_id": conn_id}),
+    ),
+    st.one_of(
+        st.just({"mode": SinkMode.APPEND}),
+        st.lists(IDENTIFIERS, min_size=1, max_size=2, unique=True).map(
+            lambda key: {"mode": SinkMode.UPSERT, "key": tuple(key)}
+        ),
+    ),
+)
+DELIVERIES: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    SINKS.map(lambda sink: {"delivery": Delivery.EXACTLY_ONCE, "sinks": (sink,)}),
+    st.builds(
+        lambda delivery, sinks: {"delivery": delivery, "sinks": tuple(sinks)},
+        st.sampled_from([one for one in Delivery if one is not Delivery.EXACTLY_ONCE]),
+        st.lists(SINKS, max_size=2, unique_by=lambda sink: sink.name),
+    ),
+)
 GROUPS = st.builds(
     lambda group_id, subscription, cluster, members, start, delivery, assignor, static: GroupSpec(
         group_id=group_id,
         pipeline="jobs:process",
         members=members,
         start=start,
-        delivery=delivery,
         assignor=assignor,
         static_membership=static,
+        **delivery,
         **subscription,
         **cluster,
     ),
@@ -58,7 +95,7 @@ GROUPS = st.builds(
     st.just({}) | CLUSTERS,
     st.integers(1, 5),
     STARTS,
-    st.sampled_from(Delivery),
+    DELIVERIES,
     st.sampled_from([None, Assignor.RANGE, Assignor.ROUNDROBIN]),
     st.booleans(),
 )
