@@ -25,6 +25,7 @@ from xml.sax.saxutils import quoteattr
 
 from airflow_kcr.embedded.java import java
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+from airflow_kcr.spark import session
 
 HOME_VARIABLE: Final = "KCR_HOME"
 REPOSITORY_VARIABLE: Final = "KCR_MAVEN_REPOSITORY"
@@ -79,7 +80,7 @@ KAFKA_TOOLS: Final = JarSet(
 )
 POSTGRES_DRIVER: Final = JarSet(
     name="postgres-driver",
-    coordinates="org.postgresql:postgresql:42.7.7",
+    coordinates=session.POSTGRES_DRIVER,
     variable="KCR_POSTGRES_JARS",
     without=frozenset({"checker-qual"}),  # annotations, for its compiler only
 )
@@ -89,7 +90,7 @@ def spark_connector() -> JarSet:
     """Return the Kafka connector of Spark, without what the installed PySpark ships already."""
     return JarSet(
         name="spark-kafka",
-        coordinates="org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+        coordinates=session.CONNECTOR,
         variable="KCR_SPARK_KAFKA_JARS",
         without=frozenset(re.sub(r"-\d.*", "", jar.stem) for jar in pyspark_jars().glob("*.jar")),
     )

@@ -19,19 +19,12 @@ from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_kcr.embedded.jars import KAFKA_BROKER, JarSet, resolve
+from airflow_kcr.embedded.jars import KAFKA_BROKER, KAFKA_TOOLS, resolve
 from airflow_kcr.embedded.java import java
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.spark.reads import DEFAULTS
 from tests.benchmarks.lab import Filled, Lab, fixed
 
-TOOLS: Final = JarSet(
-    name="kafka-tools",
-    coordinates="org.apache.kafka:kafka-tools:4.1.1",
-    variable="KCR_KAFKA_TOOLS_JARS",
-    # What it needs for Kafka Connect, which it is not asked for.
-    without=frozenset({"connect-api", "connect-json", "connect-runtime", "connect-transforms"}),
-)
 CONSUME: Final = 10_000
 PATIENCE: Final = 60.0
 
@@ -173,7 +166,7 @@ def java_tool(lab: Lab, topic: Filled, settings: Mapping[str, str] | None = None
         topic: what.
         settings: of its consumer; absent: the tool's own.
     """
-    classes = os.pathsep.join(str(jar) for jar in (*resolve(TOOLS), *resolve(KAFKA_BROKER)))
+    classes = os.pathsep.join(str(jar) for jar in (*resolve(KAFKA_TOOLS), *resolve(KAFKA_BROKER)))
     with tempfile.TemporaryDirectory(dir=lab.folder) as folder:
         config = Path(folder) / "consumer.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in (settings or {}).items()), encoding="utf-8")

@@ -150,7 +150,8 @@ def test_the_connector_comes_without_what_spark_ships(connector_jars: tuple[Path
 
 
 def test_the_postgres_driver_can_be_fetched() -> None:
-    assert [jar.name for jar in resolve(POSTGRES_DRIVER)] == ["postgresql-42.7.4.jar"]
+    ((_, artifact, version),) = POSTGRES_DRIVER.wanted
+    assert [jar.name for jar in resolve(POSTGRES_DRIVER)] == [f"{artifact}-{version}.jar"]
 
 
 def test_without_java_it_says_what_to_install(
