@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from airflow_kcr.api.connection_variables import kafka_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.kafka_settings import connection_settings, resolve_environment
 from airflow_kcr.ports import CommittedOffset, Logs
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition
 from airflow_kcr.spec import RegionSpec
-
-CONNECTION_PREFIX: Final = "KCR_KAFKA_"
-"""Begins the variables that hold the settings of Airflow connections, outside of Airflow."""
-
-_NOT_IN_VARIABLES: Final = re.compile(r"[^A-Z0-9]")
 
 
 class Cluster(Protocol):
@@ -75,7 +70,7 @@ def client_settings(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]
         spec: the region's.
         group: one of its groups.
         environ: where references of the spec are looked up, and the settings of an Airflow connection: Airflow's hook
-            reads the connection, and hands its settings to the processes that it starts in `connection_variable`.
+            reads the connection, and hands its settings to the processes that it starts in `kafka_variable`.
 
     Raises:
         ConfigurationError: a variable is not set, or its settings can't be used.
@@ -83,7 +78,7 @@ def client_settings(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]
     settings, connection = spec.cluster_of(group)
     if settings is not None:
         return resolve_environment(settings, environ)
-    variable = connection_variable(connection or "")
+    variable = kafka_variable(connection or "")
     text = environ.get(variable)
     if text is None:
         raise ConfigurationError(
@@ -91,11 +86,6 @@ def client_settings(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]
             f"elsewhere set {variable} to its client settings, one JSON object, or write them into the spec (kafka: …)"
         )
     return connection_settings(_json_object(text, variable), where=variable)
-
-
-def connection_variable(connection: str) -> str:
-    """Return the environment variable that holds the client settings of an Airflow connection, as one JSON object."""
-    return CONNECTION_PREFIX + _NOT_IN_VARIABLES.sub("_", connection.upper())
 
 
 def _json_object(text: str, variable: str) -> Mapping[str, object]:

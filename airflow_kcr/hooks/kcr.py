@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -181,32 +181,40 @@ class KcrHook(BaseHook):
         Args:
             spec: of the region that the member belongs to.
         """
-        from airflow_kcr.api.clusters import connection_variable
+        from airflow_kcr.api.connection_variables import kafka_variable, postgres_variable
         from airflow_kcr.api.opening import STORE_VARIABLE
-        from airflow_kcr.api.sink_urls import connection_variable as sink_variable
 
-        found = {STORE_VARIABLE: self.store_url().render_as_string(hide_password=False)}
         clusters = (spec.cluster_of(group.group_id) for group in spec.groups)
-        for connection in sorted({connection for _, connection in clusters if connection is not None}):
-            variable = connection_variable(connection)
-            if variable in found:
-                raise ConfigurationError(
-                    f"two Kafka connections of region {spec.region} would share the variable {variable}: "
-                    f"{connection} and another; rename one of them"
-                )
-            found[variable] = json.dumps(self.kafka_settings(connection), sort_keys=True)
+        kafka = {connection for _, connection in clusters if connection is not None}
         sinks = {sink.conn_id for group in spec.groups for sink in group.sinks if sink.conn_id is not None}
-        for connection in sorted(sinks):
-            variable = sink_variable(connection)
-            if variable in found:
-                raise ConfigurationError(
-                    f"two Postgres connections of region {spec.region} would share the variable {variable}: "
-                    f"{connection} and another; rename one of them"
-                )
-            found[variable] = connections.sink_url(_connection(connection)).render_as_string(hide_password=False)
+        found = {
+            STORE_VARIABLE: self.store_url().render_as_string(hide_password=False),
+            **{
+                variable: json.dumps(self.kafka_settings(connection), sort_keys=True)
+                for variable, connection in _named(kafka, kafka_variable, spec).items()
+            },
+            **{
+                variable: connections.sink_url(_connection(connection)).render_as_string(hide_password=False)
+                for variable, connection in _named(sinks, postgres_variable, spec).items()
+            },
+        }
         for value in found.values():
             mask_secret(value)
         return found
+
+
+def _named(connections: Collection[str], variable_of: Callable[[str], str], spec: RegionSpec) -> dict[str, str]:
+    """The connections by the variable that hands each on."""
+    named: dict[str, str] = {}
+    for connection in sorted(connections):
+        variable = variable_of(connection)
+        if variable in named:
+            raise ConfigurationError(
+                f"connections {named[variable]} and {connection} of region {spec.region} would share the variable "
+                f"{variable}; rename one of them"
+            )
+        named[variable] = connection
+    return named
 
 
 def _connection(conn_id: str) -> Connection:

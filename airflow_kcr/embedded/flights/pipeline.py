@@ -113,15 +113,14 @@ def partial_sums(records: DataFrame) -> DataFrame:
     Raises:
         ToolMissing: the package with the tables is not installed.
     """
-    return joined(records, writers=WRITERS).groupBy("kind", "topic", "partition", *KEY).agg(*_measures())
+    return joined(records).groupBy("kind", "topic", "partition", *KEY).agg(*_measures())
 
 
-def joined(records: DataFrame, *, writers: int) -> DataFrame:
+def joined(records: DataFrame) -> DataFrame:
     """Return one row for each record: the flight with its airline and the weather, or that it is malformed.
 
     Args:
         records: as Spark's Kafka connector gives them; they are read once.
-        writers: how many tasks make the rows.
 
     Raises:
         ToolMissing: the package with the tables is not installed.
@@ -137,7 +136,7 @@ def joined(records: DataFrame, *, writers: int) -> DataFrame:
     kind = F.when(good, FLIGHT).otherwise(MALFORMED).alias("kind")
     return (
         parsed.select("topic", "partition", "offset", kind, *fields)
-        .repartition(writers, "carrier", "day", "hour")
+        .repartition(WRITERS, "carrier", "day", "hour")
         .join(F.broadcast(tables.weather), ["origin", "year", "month", "day", "hour"], "left")
         .join(F.broadcast(tables.airlines), "carrier", "left")
     )

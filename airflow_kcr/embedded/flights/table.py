@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 SINK: Final = "flights"
 """The sink's name in the spec, and the table's."""
 
-_WRITERS: Final = 2
 _ROW: Final = (*KEY, "origin", "dep_delay", "arr_delay", "precipitation")
 
 _SUMS: Final = """
@@ -54,7 +53,7 @@ def process(batch: DataFrame, context: BatchContext) -> None:
         SinkError: the rows don't fit the table.
         ToolMissing: the package with the tables is not installed.
     """
-    flights = joined(batch, writers=_WRITERS).where(f"kind = '{FLIGHT}'")
+    flights = joined(batch).where(f"kind = '{FLIGHT}'")
     context.sinks[SINK].write(flights.select("topic", "partition", "offset", *_ROW))
 
 

@@ -56,6 +56,11 @@ def has_claimed(member: Member, view: MemberView) -> bool:
     )
 
 
+def is_doubtful(member: Member) -> bool:
+    """Whether Kafka has fenced the member's client, and no lease renewed since says that it is this process."""
+    return member.fenced_at is not None and member.lease_sent_at <= member.fenced_at
+
+
 def is_well(member: Member) -> bool:
     """Whether the member holds a lease and means to stay."""
     return (

@@ -25,8 +25,7 @@ def lease(member: Member, now: float) -> Driven:
     age = now - member.lease_sent_at
     if age >= facts.seconds(member.timeouts.lease):
         return facts.without_lease(member), ()
-    is_doubtful = member.fenced_at is not None and member.lease_sent_at <= member.fenced_at
-    if (is_doubtful or age >= facts.seconds(member.timeouts.renew)) and "renew" not in member.awaited:
+    if (facts.is_doubtful(member) or age >= facts.seconds(member.timeouts.renew)) and "renew" not in member.awaited:
         return awaiting(member, "renew"), (effects.Renew(incarnation=member.incarnation),)
     return member, ()
 
@@ -106,9 +105,9 @@ def join(member: Member, now: float) -> Driven:
     view = member.view
     if member.in_group or view is None or not facts.is_well(member) or "leave" in member.awaited:
         return member, ()
-    if view.state not in CLAIM_STATES or now < member.join_after:
+    if view.state not in CLAIM_STATES or facts.is_doubtful(member):
         return member, ()
-    if member.fenced_at is not None and member.lease_sent_at <= member.fenced_at:
+    if member.fenced_at is not None and now - member.fenced_at < member.join_backoff:
         return member, ()
     return replace(member, in_group=True), (effects.Join(),)
 

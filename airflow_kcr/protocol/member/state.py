@@ -170,10 +170,9 @@ class Member:
     fenced_at: float | None = None
     """When Kafka fenced its client last; it joins again only by a lease that was renewed since."""
 
-    join_after: float = 0.0
-    """After being fenced it does not join again before."""
-
     join_backoff: float = 0.0
+    """How long after being fenced it does not join again."""
+
     assignment: Assignment | None = None
     """None from a revoke to the next assignment."""
 

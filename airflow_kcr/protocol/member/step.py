@@ -361,9 +361,7 @@ def _instance_fenced(member: Member, event: events.InstanceFenced, now: float) -
     first, most = REJOIN_BACKOFF
     again = member.fenced_at is not None and now - member.fenced_at < CALM
     backoff = min(member.join_backoff * 2, most) if again else first
-    return replace(
-        member, in_group=False, assignment=None, fenced_at=now, join_after=now + backoff, join_backoff=backoff
-    )
+    return replace(member, in_group=False, assignment=None, fenced_at=now, join_backoff=backoff)
 
 
 def _committed(member: Member, event: events.Committed, now: float) -> Member:

@@ -7,7 +7,7 @@ publishes any more.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.values import BatchId, Epoch
 from airflow_kcr.sinks.postgres.bookkeeping import DDL_LOCK
 from airflow_kcr.sinks.postgres.checking import columns_of
-from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, PREFIX, Place, Target, names
+from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, PREFIX, Place, Target, TargetColumn, names
 
 ROW: Final = "kcr_row"
 """A column of staging tables: the row's number in the DataFrame. A task that was run twice wrote a row twice, with one
@@ -76,7 +76,7 @@ def make(
         if not columns_of(connection, place.schema, place.table):
             _make_target(connection, target, place, columns)
         existing = columns_of(connection, place.schema, place.table)
-    _require_fit(target, place, existing.keys(), {n for n, c in existing.items() if c.needed}, columns)
+    _require_fit(target, place, existing, columns)
     digest = hashlib.blake2s(batch.encode(), digest_size=8).hexdigest()
     table = f"{_PREFIX}{place.source}_{epoch}_{digest}"
     own = [*((name, f"{kind} NOT NULL") for name, kind in COORDINATES.items()), (ROW, "bigint NOT NULL")]
@@ -103,14 +103,15 @@ def _make_target(connection: psycopg.Connection, target: Target, place: Place, c
     connection.execute(sql.SQL("CREATE INDEX ON {} USING brin (kcr_partition, kcr_offset)").format(place.target))
 
 
-def _require_fit(target: Target, place: Place, existing: object, needed: set[str], columns: Sequence[Column]) -> None:
+def _require_fit(target: Target, place: Place, existing: Mapping[str, TargetColumn], columns: Sequence[Column]) -> None:
     written = {column.name for column in columns}
-    unknown = [column.name for column in columns if column.name not in existing]  # type: ignore[operator]
+    unknown = [column.name for column in columns if column.name not in existing]
     if unknown:
         raise SinkError(
             f"{target}: table {place.schema}.{place.table} has no column {', '.join(unknown)}; add it to the table, or "
             "leave it out in the pipeline"
         )
+    needed = {name for name, column in existing.items() if column.needed}
     absent = sorted((needed - written - OWN_COLUMNS.keys()) | (set(target.key) - written))
     if absent:
         raise SinkError(

@@ -1,18 +1,32 @@
 """A seat that is closed while its assignment waits to be taken, in a process of its own: it may hang whoever does that.
 
 Arguments: bootstrap servers, group, topic. Closes when it is told to on standard input, and says what became of it.
+Where the hang would be is seen without it: whether the client asked for the assignment to be taken while it closed.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from airflow_kcr.kafka.seat import Seat
 from airflow_kcr.kafka.settings import member_settings
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicName
 from tests.contract.kafka.members import SHORT
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, TopicPartition
+
+
+class Watched(Seat):
+    """A seat that remembers which thread each of its assignments was taken in."""
+
+    def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        sys.stdout.write(f"taken in {threading.current_thread().name}\n")
+        super()._on_assign(client, partitions)
 
 
 def main() -> None:
@@ -25,7 +39,7 @@ def main() -> None:
         rules=rules,
         timeouts=SHORT,
     )
-    seat = Seat(settings, rules.group_id)
+    seat = Watched(settings, rules.group_id)
     seat.subscribe([topic])
     sys.stdout.write("subscribed\n")
     sys.stdout.flush()

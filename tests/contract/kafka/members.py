@@ -142,6 +142,7 @@ class Members:
         pattern: str | None = None,
         static: bool = True,
         settings: Mapping[str, str] | None = None,
+        timeouts: Timeouts = SHORT,
     ) -> Member:
         rules = GroupRules(
             group_id=GroupId(group),
@@ -156,7 +157,7 @@ class Members:
             region=REGION,
             member=MemberId(rules.group_id, index),
             rules=rules,
-            timeouts=SHORT,
+            timeouts=timeouts,
         )
         heard = Heard()
         consumer = ControlConsumer(built, group=rules.group_id, topics=subscription(rules), listener=heard)

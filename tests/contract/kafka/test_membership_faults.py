@@ -18,6 +18,7 @@ from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
+from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId
 from tests.contract.kafka.members import Members, log, logs_of, timed
 from tests.support.kafka import Kafka, KafkaSet
@@ -101,7 +102,7 @@ def test_a_client_that_closes_while_its_assignment_is_on_its_way_does_not_hang(k
         # The broker has given the assignment out, and nobody has polled for it.
         assert happened(lambda: groups.describe(GroupId(group)).seen.state == "stable", within=30)
         told, _ = closing.communicate("close\n", timeout=40)
-        assert told == "closed: True\n"
+        assert told == "taken in MainThread\nclosed: True\n", "the client's own close must not meet it"
         assert closing.returncode == 0
     finally:
         closing.kill()
@@ -114,7 +115,8 @@ def test_a_restart_of_the_broker_leaves_no_commit_and_no_question_unanswered(
     topic, group = broken.topic(2), broken.group_id()
     broken.fill(topic, {0: 3})
     logs = BrokerLogs(admin_settings(broken.settings), timedelta(seconds=60))
-    member = endangered.make(group, topic=topic).joined()
+    # Its session outlasts the restart: what becomes of a fenced client is another question.
+    member = endangered.make(group, topic=topic, timeouts=Timeouts(session=timedelta(seconds=60))).joined()
     assert member.commit(dict.fromkeys(member.heard.holds, 1)).failure == ""
     broken.broker(1).kill()
     result = member.begin_commit(dict.fromkeys(logs_of(group, topic, 0, 1), 2), timeout=timedelta(seconds=30))

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from airflow_kcr.embedded.airflow_settings import MARKER
+from tests.support.leftovers import left
 
 pytestmark = [pytest.mark.soak, pytest.mark.kafka, pytest.mark.postgres, pytest.mark.timeout(1_500)]
-
-
-def left(folder: Path) -> list[str]:
-    """The processes that were started from a folder and still run."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            mine = str(folder) in " ".join(process.cmdline()) or process.environ().get(MARKER, "").startswith(
-                str(folder)
-            )
-        except psutil.Error:
-            continue
-        if mine and process.pid != os.getpid():
-            found.append(" ".join(process.cmdline()))
-    return found
 
 
 def started(folder: Path, *options: str) -> subprocess.Popen[str]:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 import psycopg
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +26,7 @@ from airflow_kcr.embedded.demo.stage import Curtain, Launches, Stage, staged
 from airflow_kcr.embedded.processes import Child
 from airflow_kcr.embedded.waiting import happened
 from tests.support.kafka import Kafka
+from tests.support.leftovers import left
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.timeout(300)]
 
@@ -93,21 +93,6 @@ def kcr(*arguments: object) -> dict[str, object]:
     done = CliRunner().invoke(app, [str(one) for one in arguments])
     assert done.exit_code == 0, done.output
     found: dict[str, object] = json.loads(done.stdout)
-    return found
-
-
-def left(folder: Path) -> list[int]:
-    """The processes that were started from a folder and still run."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            mine = str(folder) in " ".join(process.cmdline()) or process.environ().get(MARKER, "").startswith(
-                str(folder)
-            )
-        except psutil.Error:
-            continue
-        if mine and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
     return found
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from airflow_kcr.api.clusters import client_settings, connection_variable
+from airflow_kcr.api.clusters import client_settings
+from airflow_kcr.api.connection_variables import kafka_variable
 from airflow_kcr.api.group_readers import reader_with
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupId
@@ -21,8 +22,8 @@ BY_CONNECTION = spec_with("kafka_conn_id: team-a.kafka")
 
 
 def test_the_variable_of_a_connection_is_its_id_in_upper_case_with_nothing_but_letters_and_digits() -> None:
-    assert connection_variable("kafka_default") == "KCR_KAFKA_KAFKA_DEFAULT"
-    assert connection_variable("team-a.kafka") == "KCR_KAFKA_TEAM_A_KAFKA"
+    assert kafka_variable("kafka_default") == "KCR_KAFKA_KAFKA_DEFAULT"
+    assert kafka_variable("team-a.kafka") == "KCR_KAFKA_TEAM_A_KAFKA"
 
 
 def test_references_of_a_spec_are_filled_in() -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.api.sink_urls import connection_variable, sink_url
+from airflow_kcr.api.connection_variables import postgres_variable
+from airflow_kcr.api.sink_urls import sink_url
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.spec import SinkKind, SinkSpec
 
@@ -22,7 +23,7 @@ def test_a_reference_that_is_not_set_is_named_with_its_field() -> None:
 
 
 def test_a_connection_is_a_variable_outside_of_airflow() -> None:
-    assert connection_variable("my-warehouse") == "KCR_POSTGRES_MY_WAREHOUSE"
+    assert postgres_variable("my-warehouse") == "KCR_POSTGRES_MY_WAREHOUSE"
     assert (
         sink_url(sink(conn_id="my-warehouse"), {"KCR_POSTGRES_MY_WAREHOUSE": "postgresql://h/d"}) == "postgresql://h/d"
     )
