@@ -41,7 +41,7 @@ from airflow_kcr.runtime.grouping import Grouping, Happening
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.metrics import Metrics, Snapshot
 from airflow_kcr.runtime.placing import Places
-from airflow_kcr.runtime.planner import Planner
+from airflow_kcr.runtime.planner import Linger, Planner
 from airflow_kcr.runtime.sizes import BatchSize, Limits
 from airflow_kcr.runtime.store_calls import StoreCalls
 from airflow_kcr.runtime.working import Working
@@ -151,7 +151,7 @@ class MemberHost:
         self._grouping = Grouping(who, self.tell, self.fail, self._metrics)
         membership = world.membership(self._grouping)
         self._grouping.use(membership)
-        self._planner = Planner(world.logs, self._clock, world.store_clock, cut.grace)
+        self._planner = Planner(world.logs, self._clock, world.store_clock, cut.grace, _linger(limits))
         self._working = Working(
             who,
             world.engine,
@@ -197,7 +197,7 @@ class MemberHost:
         """
 
         def adopted() -> None:
-            self._planner.grace = cut.grace
+            self._planner.grace, self._planner.linger = cut.grace, _linger(limits)
             self._size = self._size.within(limits)
             self._asking.spec_revision = revision
 
@@ -457,3 +457,7 @@ class MemberHost:
             return machine.incarnation == mine and self._clock() - machine.lease_sent_at < lease
 
         return holds
+
+
+def _linger(limits: Limits) -> Linger:
+    return Linger(least=limits.least, longest=limits.linger)

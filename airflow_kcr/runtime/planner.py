@@ -47,6 +47,20 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Linger:
+    """How long a member waits for records before it takes the few that there are; `batch.linger` in the spec.
+
+    Each batch costs something whatever its size: begin and end in the store, a Spark job, a file of the pipeline's.
+    """
+
+    least: int = 0
+    """Records that are not few any more."""
+
+    longest: timedelta = timedelta(0)
+    """From when the first of them was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """How far one partition may be read now."""
 
@@ -57,6 +71,10 @@ class Reach:
     outside: dict[GroupPartition, LogBounds] = field(default_factory=dict)
 
 
+NO_LINGER: Final = Linger()
+"""Whatever there is is taken at once."""
+
+
 class Planner:
     """Plans the batches of one member; used by one thread.
 
@@ -65,14 +83,22 @@ class Planner:
         clock: the member's.
         store_clock: what is known of the store's.
         grace: `cut.grace`.
+        linger: how long few records are waited with.
     """
 
-    def __init__(self, logs: Logs, clock: Clock, store_clock: StoreClock, grace: timedelta) -> None:
+    def __init__(
+        self, logs: Logs, clock: Clock, store_clock: StoreClock, grace: timedelta, linger: Linger = NO_LINGER
+    ) -> None:
         self._logs, self._clock, self._store_clock = logs, clock, store_clock
         self.grace = grace
         """Of bounds; may be changed at any time, from any thread: a plan reads it once."""
 
+        self.linger = linger
+        """As `grace`."""
+
         self._seen: Seen | None = None
+        self._few_since: float | None = None
+        """Since when there have been records, too few to be taken."""
 
     def plan(self, batch: BatchId, positions: OffsetMap, view: MemberView, size: int) -> Planned:
         """Return the next ranges, and where the bound falls in partitions that lacked it.
@@ -94,11 +120,31 @@ class Planner:
         if reach is None or reach.outside or _available(reach, positions) < size:
             seen = self._seen = self._look(positions, view)
             reach = self._reach(positions, view, seen)
+        if self._lingers(positions, view, reach):
+            return Planned(batch=batch, ranges={}, bound=view.limit, outside=reach.outside)
         most = size if view.records_left is None else min(size, view.records_left)
         backlog = {p: to - positions[p] for p, to in reach.ranges.items()}
         taken = shares(backlog, most) if most > 0 else {}
         ranges = {p: Range(positions[p], Offset(positions[p] + n)) for p, n in sorted(taken.items())}
         return Planned(batch=batch, ranges=ranges, bound=view.limit, bounds=reach.bounds, outside=reach.outside)
+
+    def _lingers(self, positions: OffsetMap, view: MemberView, reach: Reach) -> bool:
+        """Whether there is so little to read that more is waited for.
+
+        Never where somebody waits for it to be read: before a bound that has passed, in an open cut, or where a count
+        of records is to be reached.
+        """
+        linger, available = self.linger, _available(reach, positions)
+        awaited = view.cut is not None or view.records_left is not None or view.bound_offsets or reach.bounds
+        if not 0 < available < linger.least or awaited:
+            self._few_since = None
+            return False
+        if self._few_since is None:
+            self._few_since = self._clock()
+        if self._clock() - self._few_since < linger.longest.total_seconds():
+            return True
+        self._few_since = None
+        return False
 
     def logs_seen(self, partitions: frozenset[GroupPartition]) -> dict[GroupPartition, LogBounds]:
         """Return the logs' bounds, read not long ago, or now.

@@ -48,6 +48,9 @@ class Limits:
     """Records; the floor of the size, not of a batch: one with less to read is smaller."""
 
     most: int
+    linger: timedelta = timedelta(0)
+    """How long a batch of fewer than `least` is waited with; see `planner.Linger`."""
+
     longest: timedelta = timedelta(seconds=30)
     """No batch is made larger than what is estimated to take this long: well below its timeout."""
 

@@ -298,6 +298,7 @@ def _limits(spec: RegionSpec) -> Limits:
         target=spec.batch.target,
         least=spec.batch.min_records,
         most=spec.batch.max_records,
+        linger=spec.batch.linger,
         longest=spec.batch.timeout / 4,
     )
 

@@ -171,6 +171,8 @@ def _batch(batch: BatchSpec) -> Iterator[Finding]:
             f"is {batch.target.total_seconds():g} s and batch.timeout is {batch.timeout.total_seconds():g} s; a batch "
             "that takes as long as it should would already count as hung",
         )
+    if batch.linger < _ZERO:
+        yield Finding(("batch", "linger"), "must not be negative; 0s takes at once whatever there is")
     if batch.min_records < 1:
         yield Finding(("batch", "min_records"), f"is {batch.min_records}; it must be 1 or more")
     if batch.max_records > MOST_RECORDS:

@@ -140,6 +140,7 @@ class BatchDocument(_Document):
     """The section `batch`."""
 
     target: Duration | None = None
+    linger: Duration | None = None
     min_records: int | None = None
     max_records: int | None = None
     timeout: Duration | None = None

@@ -133,6 +133,9 @@ class BatchSpec:
     target: timedelta = timedelta(seconds=2)
     """How long a batch should take; its size adapts to that."""
 
+    linger: timedelta = timedelta(0)
+    """How long fewer than `min_records` are waited with, before a bound or a cut wants them."""
+
     min_records: int = 1_000
     max_records: int = 2_000_000
     timeout: timedelta = timedelta(minutes=2)

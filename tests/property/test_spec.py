@@ -112,7 +112,7 @@ SPECS = st.builds(
     region=st.text("abc019_-", min_size=1, max_size=8),
     groups=st.lists(GROUPS, min_size=1, max_size=3, unique_by=lambda group: group.group_id).map(tuple),
     cut=CUTS,
-    batch=st.builds(BatchSpec, min_records=st.integers(1, 10), timeout=seconds(60, 179)),
+    batch=st.builds(BatchSpec, linger=seconds(0, 9), min_records=st.integers(1, 10), timeout=seconds(60, 179)),
     timeouts=st.builds(
         Timeouts, reset=seconds(300, 900), session=st.none() | seconds(121, 299), publish=seconds(1, 10**6)
     ),

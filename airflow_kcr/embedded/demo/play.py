@@ -70,8 +70,8 @@ class Script:
 
     every: timedelta = timedelta(seconds=40)
     rate: float = 150.0
-    before_reset: int = 4
-    undone: int = 2
+    before_reset: int = 3
+    undone: int = 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -27,6 +27,9 @@ TABLE_VARIABLE: Final = "KCR_FLIGHTS_DATABASE"
 SINCE_VARIABLE: Final = "KCR_FLIGHTS_SINCE"
 """The environment variable that says from when on the example DAGs have cuts: when the region went live."""
 
+LINGER: Final = timedelta(seconds=5)
+"""How long the members of the example DAGs wait with few flights."""
+
 GROUP: Final = GroupId("flights-etl")
 
 
@@ -48,10 +51,14 @@ def exactly_once_text() -> str:
 def airflow_spec(environ: Mapping[str, str] = os.environ) -> RegionSpec:
     """Return the spec as the example DAGs have it: cut less often, and once for each data interval whatever happens.
 
+    Its members wait some seconds for a batch that is worth its files, instead of writing all the time.
+
     Raises:
         ConfigurationError: `KCR_FLIGHTS_EVERY` is no duration.
     """
-    return replace(spec(), cut=CutSpec(every=_every(environ), catchup=True))
+    shipped = spec()
+    batch = replace(shipped.batch, linger=LINGER)
+    return replace(shipped, cut=CutSpec(every=_every(environ), catchup=True), batch=batch)
 
 
 def live_since(environ: Mapping[str, str] = os.environ) -> datetime:

@@ -9,8 +9,8 @@ import pytest
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.protocol.member.events import Planned
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import BoundOffset, Claim, RegionState, Wanted
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.rows import BoundOffset, Claim, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.view import CutView, MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
     Epoch,
@@ -24,7 +24,7 @@ from airflow_kcr.protocol.values import (
     TopicId,
 )
 from airflow_kcr.runtime.clocks import StoreClock
-from airflow_kcr.runtime.planner import KEPT, Planner
+from airflow_kcr.runtime.planner import KEPT, Linger, Planner
 from tests.support.runtime_fakes import NOON, FakeLogs, Hands, p, records
 from tests.support.simulation.broker import Log
 
@@ -291,6 +291,60 @@ def test_only_partitions_without_a_stored_place_are_looked_up() -> None:
 
 
 # -- skips, counts -------------------------------------------------------------------------------------------------
+
+
+# -- few records ---------------------------------------------------------------------------------------------------
+
+
+def lingering(*logs: Log) -> Desk:
+    desk = Desk(*logs)
+    desk.planner.linger = Linger(least=50, longest=3 * SECOND)
+    return desk
+
+
+def test_few_records_are_waited_with_from_when_the_first_was_seen() -> None:
+    desk = lingering(records(0), records(10))
+    assert ranges(desk.plan(0, 10)) == {}, "there is nothing yet"
+    desk.hands.now += 60
+    desk.logs.logs[p(0)] = records(7)
+    assert ranges(desk.plan(0, 10)) == {}
+    desk.hands.now += 2.9
+    assert ranges(desk.plan(0, 10)) == {}
+    desk.hands.now += 0.1
+    assert ranges(desk.plan(0, 10)) == {p(0): (0, 7)}
+    desk.logs.logs[p(0)] = records(8)
+    assert ranges(desk.plan(7, 10)) == {}, "the next few are waited with anew"
+
+
+def test_enough_records_are_taken_at_once_and_what_comes_after_them_is_waited_with_anew() -> None:
+    desk = lingering(records(20), records(20))
+    assert ranges(desk.plan(0, 0)) == {}
+    desk.hands.now += 1
+    desk.logs.logs[p(1)] = records(30)
+    assert ranges(desk.plan(0, 0)) == {p(0): (0, 20), p(1): (0, 30)}
+    desk.hands.now += 2
+    desk.logs.logs[p(0)] = records(21)
+    assert ranges(desk.plan(20, 30)) == {}
+
+
+def test_records_before_a_bound_that_has_passed_are_not_waited_with() -> None:
+    desk = lingering(records(10, at=NOON - SECOND), records(0))
+    view = a_view(limit=NOON)
+    assert ranges(desk.plan(0, 0, view=view)) == {}, "others may come"
+    desk.hands.now += 2.5  # the grace is over, so the bound falls at the ends
+    planned = desk.plan(0, 0, view=view)
+    assert planned.bounds
+    assert ranges(planned) == {p(0): (0, 10)}
+    known = a_view(limit=NOON, bound_offsets=planned.bounds)
+    assert ranges(desk.plan(0, 0, view=known)) == {p(0): (0, 10)}
+
+
+def test_in_an_open_cut_and_where_a_count_is_to_be_reached_nothing_is_waited_with() -> None:
+    desk = lingering(records(10))
+    opened = CutView(sequence=Sequence(1), phase=CutPhase.APPROACHING, bound=None, on_roster=True, contributed=False)
+    assert ranges(desk.plan(0, view=a_view(cut=opened))) == {p(0): (0, 10)}
+    assert ranges(desk.plan(0, view=a_view(records_left=30))) == {p(0): (0, 10)}
+    assert ranges(desk.plan(0)) == {}
 
 
 def test_a_batch_ends_before_a_record_that_is_skipped() -> None:

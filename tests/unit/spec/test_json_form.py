@@ -42,7 +42,7 @@ def test_the_json_of_the_example_is_this() -> None:
             }
         ],
         "cut": {"every": "PT5M", "timezone": "UTC", "request": "auto", "grace": "PT2S", "catchup": False},
-        "batch": {"target": "PT2S", "min_records": 1000, "max_records": 2_000_000, "timeout": "PT2M"},
+        "batch": {"target": "PT2S", "linger": "PT0S", "min_records": 1000, "max_records": 2_000_000, "timeout": "PT2M"},
         "timeouts": {
             "lease": "PT10S",
             "renew": "PT2S",
