@@ -219,8 +219,8 @@ class MemberStore(Protocol):
         """Write open seek entries of the member's own partitions."""
         ...
 
-    def acknowledge(self, name: RegionName, caller: Caller) -> Region:
-        """Say that the member is quiet, its fences raised and its positions set."""
+    def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
+        """Say that the member is quiet, its fences raised and its positions set; the answer is what it now sees."""
         ...
 
     def request_reset(self, name: RegionName, caller: Caller, cause: ResetCause, detail: str) -> Region:

@@ -162,8 +162,8 @@ class Asking:
         def ask() -> events.Event:
             if effect.found:
                 self._store.answer(self._who.region, effect.caller, effect.found)
-            self._store.acknowledge(self._who.region, effect.caller)
-            return events.Acknowledged(epoch=effect.caller.epoch)
+            view = self._store.acknowledge(self._who.region, effect.caller)
+            return events.Acknowledged(epoch=effect.caller.epoch, view=view)
 
         self._requests.call(
             ask, lambda error: events.AcknowledgementRefused(epoch=effect.caller.epoch, why=error.message)

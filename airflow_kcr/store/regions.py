@@ -192,9 +192,11 @@ class RegionStore:
         """Write open seek entries of the member's own partitions; the first writer wins."""
         return self._decide(name, lambda region, now: acknowledgement.answer(region, now, caller, found))
 
-    def acknowledge(self, name: RegionName, caller: Caller) -> Region:
-        """Say that the member is quiet, its fences raised and its positions set."""
-        return self._decide(name, lambda region, now: acknowledgement.acknowledge(region, now, caller))
+    def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
+        """Say that the member is quiet, its fences raised and its positions set; the answer is what it now sees."""
+        return self._decide_for(
+            caller.member, name, lambda region, now: acknowledgement.acknowledge(region, now, caller)
+        )
 
     def request_reset(self, name: RegionName, caller: Caller, cause: ResetCause, detail: str) -> Region:
         """Ask for a reset automatically; one asked for in an older epoch is already answered."""

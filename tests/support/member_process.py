@@ -29,7 +29,6 @@ from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.completion import Part
-from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
@@ -70,7 +69,7 @@ class GatedStore(RegionStore):
 
     gates: Gates
 
-    def acknowledge(self, name: RegionName, caller: Caller) -> Region:
+    def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
         """Acknowledge, behind the gate `claimed`."""
         self.gates.wait("claimed")
         return super().acknowledge(name, caller)

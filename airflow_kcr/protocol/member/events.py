@@ -145,6 +145,8 @@ class Acknowledged:
     """The store has the acknowledgement of this epoch."""
 
     epoch: Epoch
+    view: MemberView | None = None
+    """As in `Contributed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,9 @@ from airflow_kcr.protocol.region.rows import CutPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import EventNumber, Sequence
 
+_SHOWING: Final = frozenset({"contribute", "acknowledge"})
+"""Requests whose answers show the region; what is asked after them would be answered after them."""
+
 _OUT: Final = frozenset({RegionState.STOPPED})
 
 
@@ -45,8 +48,12 @@ def read(member: Member, now: float) -> Driven:
         return member, ()
     if not member.view_is_stale and now - member.view_read_at < facts.seconds(member.timeouts.lease):
         return member, ()
+    if member.awaited & _SHOWING:
+        return member, ()
     counter = EventNumber(0) if member.view is None else member.view.counter
-    asked = replace(member, view_read_at=now, view_read_from=counter, view_read_idle=member.batch is None)
+    asked = replace(
+        member, heard=EventNumber(0), view_read_at=now, view_read_from=counter, view_read_idle=member.batch is None
+    )
     return awaiting(asked, "read"), (effects.Read(),)
 
 

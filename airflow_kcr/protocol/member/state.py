@@ -157,6 +157,9 @@ class Member:
     view_is_stale: bool = True
     """Whether something happened since that only a new view tells."""
 
+    heard: EventNumber = EventNumber(0)
+    """The counter of which it was told last since it last asked for the region."""
+
     view_read_at: float = 0.0
     """When the region was last asked about."""
 

@@ -108,7 +108,7 @@ def _renewed(member: Member, event: events.Renewed, now: float) -> Member:
     sent_at = max(member.lease_sent_at, event.sent_at)
     member = replace(member, lease_sent_at=sent_at, due=member.due or event.due)
     is_old = member.view is None or event.counter != member.view.counter
-    return _stale(_compared(member, event.epoch, event.counter)) if is_old else member
+    return _told(_compared(member, event.epoch, event.counter), event.counter) if is_old else member
 
 
 def _renewal_refused(member: Member, event: events.RenewalRefused, now: float) -> Member:
@@ -182,7 +182,7 @@ def _seen(member: Member, view: MemberView) -> Member:
     return replace(
         member,
         view=view,
-        view_is_stale=False,
+        view_is_stale=member.heard > view.counter,
         positions=_positions(member, view),
         newest_epoch=max(member.newest_epoch, view.epoch),
         newest_sequence=max(member.newest_sequence, Sequence(view.next_sequence - 1)),
@@ -229,7 +229,7 @@ def _claim_refused(member: Member, event: events.ClaimRefused, now: float) -> Me
 
 
 def _acknowledged(member: Member, event: events.Acknowledged, now: float) -> Member:
-    return _stale(_store_seen(answered(member, "acknowledge")))
+    return _with_answer(_store_seen(answered(member, "acknowledge")), event.view)
 
 
 def _acknowledgement_refused(member: Member, event: events.AcknowledgementRefused, now: float) -> Member:
@@ -255,7 +255,13 @@ def _store_back(member: Member, event: events.StoreBack, now: float) -> Member:
 
 def _changed(member: Member, event: events.Changed, now: float) -> Member:
     # A lower counter than the view's is worth a look too: it may be a store that was restored.
-    return member if member.view is not None and member.view.counter == event.counter else _stale(member)
+    is_known = member.view is not None and member.view.counter == event.counter
+    return member if is_known else _told(member, event.counter)
+
+
+def _told(member: Member, counter: EventNumber) -> Member:
+    """Return the member after a hint; an answer that is on its way may be from before it."""
+    return replace(_stale(member), heard=counter)
 
 
 def _with_answer(member: Member, view: MemberView | None) -> Member:

@@ -394,8 +394,8 @@ class Host:
         def ask() -> events.Event:
             if effect.found:
                 self.around.store.answer(self.around.name, effect.caller, effect.found)
-            self.around.store.acknowledge(self.around.name, effect.caller)
-            return events.Acknowledged(epoch=effect.caller.epoch)
+            view = self.around.store.acknowledge(self.around.name, effect.caller)
+            return events.Acknowledged(epoch=effect.caller.epoch, view=view)
 
         self._call(ask, lambda why: events.AcknowledgementRefused(epoch=effect.caller.epoch, why=why))
 

@@ -133,6 +133,30 @@ def test_then_the_acknowledgement_with_what_they_found() -> None:
     assert lone.wanted(effects.Read)
 
 
+def test_the_answer_to_an_acknowledgement_shows_the_region_so_it_is_not_looked_at_meanwhile() -> None:
+    lone = resetting()
+    lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
+    assert lone.wanted(effects.Acknowledge)
+    seen = lone.member.view
+    assert seen is not None
+    lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
+    assert not lone.wanted(effects.Read)
+    done = later(replace(seen, state=RegionState.RUNNING, acknowledged=True), seen.counter + 1)
+    lone.feed(events.Acknowledged(epoch=Epoch(2), view=done))
+    assert not lone.wanted(effects.Read)
+    assert lone.state is State.PROCESSING
+
+
+def test_a_hint_that_is_newer_than_the_answer_is_followed_by_a_look() -> None:
+    lone = resetting()
+    lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
+    seen = lone.member.view
+    assert seen is not None
+    lone.feed(events.Changed(counter=EventNumber(seen.counter + 2)))
+    lone.feed(events.Acknowledged(epoch=Epoch(2), view=later(replace(seen, acknowledged=True), seen.counter + 1)))
+    assert lone.wanted(effects.Read)
+
+
 def test_what_was_found_for_an_older_epoch_is_not_told() -> None:
     lone = resetting()
     lone.feed(events.SinksReset(epoch=Epoch(1), found={}))

@@ -209,6 +209,30 @@ def test_a_hint_of_less_than_was_seen_is_followed_by_a_look_too_as_the_store_may
     assert len(lone.wanted(effects.Read)) == before + 1
 
 
+def test_a_hint_while_it_looks_is_followed_by_another_look_if_the_answer_is_from_before_it() -> None:
+    lone = LoneMember().processing()
+    seen = lone.member.view
+    assert seen is not None
+    lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
+    assert lone.wanted(effects.Read)
+    lone.feed(events.Changed(counter=EventNumber(seen.counter + 2)))
+    assert not lone.wanted(effects.Read), "one look at a time"
+    lone.see(replace(seen, counter=EventNumber(seen.counter + 1)))
+    assert lone.wanted(effects.Read)
+    lone.see(replace(seen, counter=EventNumber(seen.counter + 2)))
+    assert not lone.wanted(effects.Read)
+
+
+def test_a_store_that_was_restored_to_less_than_a_hint_told_is_not_asked_again_and_again() -> None:
+    lone = LoneMember().processing()
+    seen = lone.member.view
+    assert seen is not None
+    lone.feed(events.Changed(counter=EventNumber(seen.counter + 9)))
+    assert lone.wanted(effects.Read)
+    lone.see(replace(seen, counter=EventNumber(seen.counter + 3)))
+    assert not lone.wanted(effects.Read)
+
+
 def test_a_batch_is_void_by_then() -> None:
     lone = LoneMember().in_batch()
     away(lone, 30)
