@@ -19,6 +19,7 @@ from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets_csv import write_offsets
 from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanEntry
 from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Nonce, Offset, TopicName, region_name
@@ -120,6 +121,9 @@ class PlanView:
     ignored: tuple[GroupPartition, ...] = ()
     """Partitions of the target checkpoint that the region no longer has."""
 
+    upserts: tuple[UpsertSink, ...] = ()
+    """Sinks whose tables it could not restore: applied, it needs consent."""
+
     @classmethod
     def of(cls, plan: Plan, request: ResetRequest, log: LogView) -> Self:
         """Return a plan as it was made."""
@@ -138,6 +142,7 @@ class PlanView:
             undoes=plan.undoes,
             runs=plan.runs,
             ignored=plan.ignored,
+            upserts=plan.upserts,
         )
 
     @property
@@ -182,6 +187,7 @@ class PlanView:
             "undoes": list(self.undoes),
             "runs": [{"dag_id": run.dag_id, "run_id": run.run_id} for run in self.runs],
             "ignored": [[p.group, p.topic, p.partition] for p in self.ignored],
+            "upserts": [[sink.group, sink.name, sink.table] for sink in self.upserts],
             "entries": [line.to_json() for line in lines],
         }
 
@@ -225,6 +231,9 @@ class PlanView:
                         ignored=tuple(
                             GroupPartition(GroupId(str(g)), TopicName(str(t)), int(str(n)))
                             for g, t, n in _rows(more.get("ignored"))
+                        ),
+                        upserts=tuple(
+                            UpsertSink(GroupId(str(g)), str(s), str(t)) for g, s, t in _rows(more.get("upserts"))
                         ),
                     )
                 except (KeyError, IndexError, TypeError, ValueError):

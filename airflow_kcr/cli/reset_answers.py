@@ -19,6 +19,7 @@ LISTED: Final = (
     "target",
     "scope",
     "forced",
+    "consent_upsert",
     "who",
     "reason",
     "dag_id",
@@ -76,6 +77,7 @@ def planned(plan: PlanView) -> Answer:
         "clamped": f"{totals.clamped} partition(s): the log does not have what was asked for" if totals.clamped else "",
         "unreachable": f"{totals.unreachable} partition(s): it would be refused" if totals.unreachable else "",
         "undoes": _undone(plan),
+        "not restored": ", ".join(map(str, plan.upserts)),
         "not in the region": ", ".join(map(str, plan.ignored)),
         "shown": shown,
     }

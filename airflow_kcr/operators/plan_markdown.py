@@ -34,6 +34,7 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
         "Not in the log any more": f"{totals.unreachable:,} partition(s)" if totals.unreachable else "",
         "Checkpoints undone": ", ".join(map(str, plan.undoes)),
         "DAG runs undone": runs,
+        "Not restored, as mode upsert keeps no history": ", ".join(map(str, plan.upserts)),
         "Chosen by": by,
         "Reason": reason,
         "Epoch": str(plan.epoch),

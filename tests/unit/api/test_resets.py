@@ -19,6 +19,7 @@ from airflow_kcr.errors import (
     ResetFailed,
     StalePlan,
     UnknownCheckpoint,
+    UpsertNeedsConsent,
 )
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
@@ -406,6 +407,47 @@ def test_a_halted_region_needs_force(region: Region, driver: Driver) -> None:
     assert positions(driver) == [201, 200, 200, 200]
 
 
+# -- consent -------------------------------------------------------------------------------------------------------
+
+UPSERTING = SPEC.replace(
+    "pipeline: 'jobs.flights:process'}",
+    "pipeline: 'jobs.flights:process', sinks: {rates: {kind: postgres, url: '${URL}', table: public.rates, "
+    "mode: upsert, key: [day]}}}",
+)
+
+
+def test_going_back_behind_an_upsert_table_needs_consent(database_url: str, cluster: FakeCluster) -> None:
+    with live_region(database_url, UPSERTING) as driver:
+        driver.up()
+        driver.process(width=100)
+        region = Region(driver.name, driver.store, clusters=cluster.clusters)
+        plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0"))
+        assert [str(sink) for sink in plan.upserts] == ["sink rates of group g (table public.rates)"]
+        assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).upserts == plan.upserts
+        before = region.counter()
+        with pytest.raises(UpsertNeedsConsent, match=r"table public\.rates.*Nothing was reset.*--consent-upsert"):
+            region.apply_reset(plan, "to see")
+        assert region.counter() == before
+        region.apply_reset(plan, "to see", consent_upsert=True)
+        driver.complete()
+        driver.settle_reset()
+        assert region.wait_for_reset(plan.plan, timedelta(0)).to_json()["consent_upsert"] is True
+        assert positions(driver) == [50, 100, 100, 100]
+        assert region.apply_reset(plan, "once more").state == "done", "one that is applied is not asked for again"
+
+
+def test_going_ahead_or_elsewhere_needs_no_consent(database_url: str, cluster: FakeCluster) -> None:
+    with live_region(database_url, UPSERTING) as driver:
+        driver.up()
+        driver.process(width=100)
+        region = Region(driver.name, driver.store, clusters=cluster.clusters)
+        for target in (ShiftBy(by=5), ToCurrent(), ToLatest()):
+            plan = region.plan_reset(ResetRequest(target=target))
+            assert plan.upserts == ()
+            applied(region, driver, plan)
+        assert positions(driver) == [1_000] * 4
+
+
 # -- applied offline -----------------------------------------------------------------------------------------------
 
 
@@ -496,6 +538,7 @@ def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver:
         "target": "to-checkpoint 2",
         "scope": "--topic t:0,1",
         "forced": False,
+        "consent_upsert": False,
         "skip": [],
         "who": "pat",
         "dag_id": None,
