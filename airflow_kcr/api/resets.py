@@ -13,6 +13,7 @@ from typing import Final
 
 from airflow_kcr.api import offline
 from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.reachability import Reach, reach
 from airflow_kcr.api.reset_logs import read_logs
 from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_requests import ResetRequest
@@ -29,6 +30,12 @@ from airflow_kcr.protocol.values import Nonce, RegionName
 from airflow_kcr.store.regions import RegionStore
 
 _NAMED: Final = 5
+
+WITHOUT_WHAT_IS_LOST: Final = (
+    "choose a later checkpoint, or go on without what the log has lost: plan the same with -o csv, and then that file "
+    "with --from-file, which is clamped into the log and shows where"
+)
+"""What to do about a target that retention has overtaken."""
 
 
 def plan(
@@ -49,7 +56,9 @@ def plan(
     """
     region, now = store.read(name)
     found, log = _planned(region, now, _asked(request, now, nonce or f"{name}/{uuid.uuid4().hex[:12]}"), clusters)
-    return PlanView.of(found, request, log)
+    named = resolution.target_checkpoint(region, found.reset)
+    soon = None if named is None or found.unreachable else reach(region).get(named, Reach()).overtaken_at
+    return replace(PlanView.of(found, request, log), overtaken_at=soon)
 
 
 def apply(
@@ -134,7 +143,7 @@ def _accept(
         more = f"; and {len(found.unreachable) - _NAMED} more" if len(found.unreachable) > _NAMED else ""
         raise CheckpointNotUsable(
             f"{len(found.unreachable)} partition(s) can't go there, the log does not have it: {named}{more}. Nothing "
-            "was changed; choose a later checkpoint, or --to-earliest for these partitions"
+            f"was changed; {WITHOUT_WHAT_IS_LOST}"
         )
     if region.state is RegionState.STOPPED and not forced:
         offline.require_empty(region, clusters)

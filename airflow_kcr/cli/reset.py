@@ -184,9 +184,11 @@ def _show_plan(found: PlanView, save: Path | None, output: Output) -> None:
     else:
         show(answers.planned(found), output)
     if found.totals.unreachable:
+        from airflow_kcr.api.resets import WITHOUT_WHAT_IS_LOST
+
         note(
             f"{found.totals.unreachable} partition(s) are unreachable: the log no longer has where they would go. "
-            "Applied, this plan is refused; choose a later checkpoint, or --to-earliest for these partitions"
+            f"Applied, this plan is refused; {WITHOUT_WHAT_IS_LOST}"
         )
         return
     if found.upserts:

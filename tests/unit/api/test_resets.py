@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.api.reachability import reach
+from airflow_kcr.cli.reset_answers import planned
 from airflow_kcr.errors import (
     BrokerUnavailable,
     CheckpointNotUsable,
@@ -21,6 +23,7 @@ from airflow_kcr.errors import (
     UnknownCheckpoint,
     UpsertNeedsConsent,
 )
+from airflow_kcr.operators.plan_markdown import markdown
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import parse_scope
@@ -140,6 +143,54 @@ def test_a_checkpoint_that_retention_has_overtaken_is_unreachable(region: Region
     with pytest.raises(CheckpointNotUsable, match="g:t-2 would resume at 100, its log has 150 to 1000"):
         region.apply_reset(plan, "to see")
     assert region.counter() == before
+
+
+def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
+    region: Region, driver: Driver, cluster: FakeCluster
+) -> None:
+    cluster.starts = {2: 150}
+    lost = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    with pytest.raises(CheckpointNotUsable, match=r"plan the same with -o csv, and then that file with --from-file"):
+        region.apply_reset(lost, "to see")
+    plan = region.plan_reset(ResetRequest(target=region.offsets_file(lost.to_csv())))
+    assert [(line.target, line.asked) for line in plan.lines] == [(100, None), (100, None), (150, 100), (100, None)]
+    assert (plan.totals.clamped, plan.totals.unreachable) == (1, 0)
+    driver.grow(driver.partition(2), start=150, end=1_000)
+    applied(region, driver, plan)
+    assert positions(driver) == [100, 100, 150, 100]
+    assert region.verify().violations == ()
+
+
+def test_an_initial_offset_that_the_log_has_no_more_is_unreachable_too(region: Region, cluster: FakeCluster) -> None:
+    cluster.starts = {0: 5}
+    plan = region.plan_reset(ResetRequest(target=ToInitial()))
+    assert [line.is_unreachable for line in plan.lines] == [True, False, False, False]
+    with pytest.raises(CheckpointNotUsable, match="g:t-0 would resume at 0, its log has 5 to 1000"):
+        region.apply_reset(plan, "to see")
+    assert region.plan_reset(ResetRequest(target=ToEarliest())).totals.unreachable == 0
+
+
+def test_what_retention_overtakes_while_it_drains_fails_and_the_region_goes_on(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    region.apply_reset(plan, "to see")
+    driver.grow(driver.partition(1), start=101, end=1_000)
+    driver.complete()
+    with pytest.raises(ResetFailed, match="the log has moved on: g:t-1 would resume at 100, its log has 101 to 1000"):
+        region.wait_for_reset(plan.plan, timedelta(0))
+    assert (driver.region.state, positions(driver)) == (RegionState.RUNNING, [300] * 4)
+
+
+def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region, driver: Driver) -> None:
+    target = ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))
+    assert region.plan_reset(target).overtaken_at is None, "no log has moved"
+    driver.grow(driver.partition(1), start=50, end=1_000)
+    driver.cut("third")
+    plan = region.plan_reset(target)
+    assert plan.overtaken_at == reach(driver.region)[Sequence(2)].overtaken_at is not None
+    assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
+    assert "| Out of reach | from 20" in markdown(plan)
+    assert planned(plan).facts["out of reach"].startswith("from 20")
+    assert region.plan_reset(ResetRequest(target=ToEarliest())).overtaken_at is None
 
 
 def test_durations_count_back_from_the_stores_clock(region: Region, driver: Driver, cluster: FakeCluster) -> None:
