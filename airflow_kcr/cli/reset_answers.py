@@ -77,9 +77,7 @@ def planned(plan: PlanView) -> Answer:
         "skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),
         "clamped": f"{totals.clamped} partition(s): the log does not have what was asked for" if totals.clamped else "",
         "unreachable": f"{totals.unreachable} partition(s): it would be refused" if totals.unreachable else "",
-        "out of reach": ""
-        if plan.overtaken_at is None
-        else f"from {format_instant(plan.overtaken_at)} on, by retention",
+        "out of reach": f"from {format_instant(plan.overtaken_at)} on, by retention" if plan.overtaken_at else "",
         "undoes": _undone(plan),
         "not restored": ", ".join(map(str, plan.upserts)),
         "not in the region": ", ".join(map(str, plan.ignored)),

@@ -34,9 +34,7 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
         "Records skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),
         "Clamped into the log": f"{totals.clamped:,} partition(s)" if totals.clamped else "",
         "Not in the log any more": f"{totals.unreachable:,} partition(s)" if totals.unreachable else "",
-        "Out of reach": ""
-        if plan.overtaken_at is None
-        else f"from {format_instant(plan.overtaken_at)} on, by retention",
+        "Out of reach": f"from {format_instant(plan.overtaken_at)} on, by retention" if plan.overtaken_at else "",
         "Checkpoints undone": ", ".join(map(str, plan.undoes)),
         "DAG runs undone": runs,
         "Not restored, as mode upsert keeps no history": ", ".join(map(str, plan.upserts)),

@@ -1,4 +1,7 @@
-"""A reset to a checkpoint that retention overtakes: warned of before, refused then, and what is left of it; real broker."""
+"""A reset to a checkpoint that retention overtakes: warned of before, refused then, and what is left of it.
+
+Real broker, real store, members in a process of their own.
+"""
 
 from __future__ import annotations
 

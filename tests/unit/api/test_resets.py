@@ -189,7 +189,9 @@ def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region,
     assert plan.overtaken_at == reach(driver.region)[Sequence(2)].overtaken_at is not None
     assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
     assert "| Out of reach | from 20" in markdown(plan)
-    assert planned(plan).facts["out of reach"].startswith("from 20")
+    facts = planned(plan).facts
+    assert facts is not None
+    assert str(facts["out of reach"]).startswith("from 20")
     assert region.plan_reset(ResetRequest(target=ToEarliest())).overtaken_at is None
 
 
