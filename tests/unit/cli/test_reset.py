@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.unit.cli.conftest import Kcr, Meanwhile
@@ -124,6 +126,24 @@ def test_an_unreachable_checkpoint_is_planned_with_a_warning_and_not_applied(
     assert "unreachable, the log has 11 to 1000" in called.stdout
     assert "this plan is refused" in called.stderr
     assert "the log does not have it" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
+
+
+def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, cut: Driver, cluster: FakeCluster) -> None:
+    cut.reset(ToOffset(offset=Offset(5)))
+    cut.complete()
+    cut.settle_reset()
+    assert "--forward" in kcr.refused("reset", "plan", "flights", "--to-checkpoint", 2, status=3)
+    plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", 2, "--forward")
+    assert {entry["target"] for entry in plan["entries"]} == {10}
+    cut.request_cut("later")
+    aborted = cut.region.open_cut
+    cut.contribute(cut.member(0))
+    cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.CLAIM, "a test")
+    cut.settle_reset()
+    said = kcr.refused("reset", "plan", "flights", "--to-checkpoint", aborted, status=3)
+    assert "not complete; allow_partial" in said
+    plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", aborted, "--allow-partial")
+    assert [entry["source"] for entry in plan["entries"]][:2] == ["merged", "merged"]
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
