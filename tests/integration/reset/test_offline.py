@@ -13,7 +13,8 @@ from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import GroupNotEmpty
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset
-from airflow_kcr.protocol.values import GroupId, Offset
+from airflow_kcr.protocol.values import GroupId, Nonce, Offset
+from tests.support.faults import group_size
 from tests.support.kafka import Kafka
 from tests.support.kafka_tool import consumer_groups
 from tests.support.live_region import SPEC, live_region
@@ -158,3 +159,40 @@ def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str
         assert {(p.group, p.partition): o for p, o in read.entries.items()} == {(GroupId(g), 1): 30 for g in groups}
         plan = region.plan_reset(ResetRequest(target=read))
         assert [line.target for line in plan.lines] == [0, 30, 0, 30]
+
+
+def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does_not_win(
+    kafka: Kafka, database_url: str, tmp_path: Path
+) -> None:
+    with (
+        live(kafka, database_url, tmp_path, members=2, partitions=3, spec=BRISK) as one,
+        Region(one.name, one.store) as region,
+    ):
+        one.fill(200)
+        zombie, other = one.start(0, gates=("committing",)), one.start(1)
+        one.shared(0, 1)
+        one.until(one.consumed, "all records")
+        one.store.request_cut(one.name, Nonce("cut"))
+        one.until(lambda: zombie.reached("committing"), "about to tell Kafka")
+        zombie.freeze()
+        region.kill()
+        other.wait(60)
+        one.until(lambda: group_size(kafka, one.group) == 0, "its session over")
+        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(100))))
+        assert region.apply_reset(plan, "to see").state == "done"
+        assert set(kafka.committed(one.group).values()) == {100}
+
+        zombie.open("committing")
+        zombie.thaw()
+        zombie.wait(60)
+        epoch = region.show().epoch
+        region.start()
+        one.start(0, 1)
+        one.until_running()
+        assert region.show().epoch == epoch + 1
+        assert {e.offset for e in one.region().seek.values()} == {100}
+        one.until(one.consumed, "the rest again")
+        one.cut()
+        assert set(kafka.committed(one.group).values()) == {200}
+        account = one.account()
+        assert account.is_sound, account
