@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Barrier
 
 import pytest
 
-from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
 from airflow_kcr.api.reachability import reach
 from airflow_kcr.cli.reset_answers import planned
 from airflow_kcr.errors import (
@@ -17,6 +20,7 @@ from airflow_kcr.errors import (
     ConfigurationError,
     GroupNotEmpty,
     InvalidTarget,
+    KcrError,
     RegionInState,
     ResetFailed,
     StalePlan,
@@ -565,6 +569,53 @@ def test_kafka_is_not_told_again_once_the_region_has_gone_on(
     cluster.held = {}
     region.apply_reset(plan, "once more")
     assert cluster.held == {}
+
+
+def together(steps: Iterable[Callable[[], object]]) -> list[object]:
+    """Take steps at the same time, and return what each has returned or raised."""
+    steps = list(steps)
+    ready = Barrier(len(steps))
+
+    def taken(step: Callable[[], object]) -> object:
+        ready.wait(30)
+        try:
+            return step()
+        except KcrError as error:
+            return error
+
+    with ThreadPoolExecutor(len(steps)) as pool:
+        return list(pool.map(taken, steps))
+
+
+def test_a_plan_that_several_apply_at_once_is_one_reset(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
+    found = together([lambda: region.apply_reset(plan, "to see")] * 4)
+    assert [getattr(view, "state", view) for view in found] == ["done"] * 4
+    assert (stopped.region.epoch, len(stopped.region.person_resets)) == (2, 1)
+    assert set(cluster.held.values()) == {50}
+
+
+def test_of_several_plans_that_are_applied_at_once_one_is_and_nothing_of_the_others(
+    region: Region, stopped: Driver, cluster: FakeCluster
+) -> None:
+    plans = {o: region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(o)))) for o in (10, 20, 30, 40)}
+    found = together(partial(region.apply_reset, plan, "to see") for plan in plans.values())
+    done = [view for view in found if isinstance(view, ResetView)]
+    assert len(done) == 1, found
+    assert {type(refused) for refused in found if refused is not done[0]} == {StalePlan}
+    offset = next(o for o, plan in plans.items() if plan.plan == done[0].plan)
+    assert set(cluster.held.values()) == set(stopped.region.seek.offsets.values()) == {offset}
+    assert (stopped.region.epoch, list(stopped.region.person_resets)) == (2, [done[0].plan])
+    assert region.verify().violations == ()
+
+
+def test_online_too_a_plan_that_several_apply_at_once_is_one_reset(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
+    found = together([lambda: region.apply_reset(plan, "to see")] * 4)
+    assert [getattr(view, "state", view) for view in found] == ["draining"] * 4
+    driver.complete()
+    driver.settle_reset()
+    assert (driver.region.epoch, positions(driver)) == (2, [50] * 4)
 
 
 def test_a_file_is_applied_to_a_stopped_region(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
