@@ -73,6 +73,7 @@ def region_dags(
     kcr_conn_id: str = "kcr_default",
     consume: Mapping[str, object] | None = None,
     default_args: Mapping[str, object] | None = None,
+    consent_upsert: bool = False,
 ) -> RegionDags:
     """Return the three standard DAGs of a region: `REGION_consumers`, `REGION_cut` and `REGION_reset`.
 
@@ -86,6 +87,8 @@ def region_dags(
         applications: which members share a Spark application; absent: each has its own.
         kcr_conn_id: the connection to the region store.
         consume: further arguments of `KcrConsumeOperator`, such as `conn_id`, `conf` and `jars`.
+        consent_upsert: of the reset's last task: a reset may go back although tables of sinks of mode `upsert` can't be
+            restored. Whoever approves sees which.
         default_args: of all three DAGs; without `retries`, a task is tried again five times, half a minute later.
 
     Raises:
@@ -143,7 +146,9 @@ def region_dags(
             KcrChooseCheckpointOperator(task_id="choose", region=name, kcr_conn_id=kcr_conn_id)
             >> KcrPlanResetOperator(task_id="plan", region=name, kcr_conn_id=kcr_conn_id)
             >> KcrApproveResetOperator(task_id="approve", region=name, kcr_conn_id=kcr_conn_id)
-            >> KcrApplyResetOperator(task_id="apply", region=name, kcr_conn_id=kcr_conn_id)
+            >> KcrApplyResetOperator(
+                task_id="apply", region=name, kcr_conn_id=kcr_conn_id, consent_upsert=consent_upsert
+            )
         )
     return RegionDags(consumers, cut, reset)
 

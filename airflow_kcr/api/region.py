@@ -333,7 +333,13 @@ class Region:
         return resets.plan(self._store, self.name, request, self._clusters, nonce=nonce)
 
     def apply_reset(
-        self, plan: PlanView, reason: str, *, forced: bool = False, requester: Requester | None = None
+        self,
+        plan: PlanView,
+        reason: str,
+        *,
+        forced: bool = False,
+        consent_upsert: bool = False,
+        requester: Requester | None = None,
     ) -> ResetView:
         """Apply a plan, once; with members its reset is then on its way, `wait_for_reset` waits for it.
 
@@ -341,17 +347,28 @@ class Region:
             plan: as it was made, or read from its JSON.
             reason: why, for the history; not empty.
             forced: without a drain, from the last done positions: the only way from a halted or starting region.
+            consent_upsert: tables of sinks of mode `upsert` keep no history; what was replaced in them stays so until
+                the replay has passed the present position, and that is acceptable.
             requester: who asks, where that is somebody else than whom the region was opened for.
 
         Raises:
             StalePlan: it was made under another epoch.
+            UpsertNeedsConsent: it goes back behind such a table, and `consent_upsert` was not given.
             RegionInState, CheckpointNotUsable, GroupNotEmpty: see `resets.apply`.
             ConfigurationError: there is no reason, or the plan is another region's.
         """
         if not reason.strip():
             raise ConfigurationError("a reset needs a reason: it is what others will find in the history")
         asked_by = replace(requester or self._requester, reason=reason.strip())
-        return resets.apply(self._store, self.name, plan, asked_by, self._clusters, forced=forced)
+        return resets.apply(
+            self._store,
+            self.name,
+            plan,
+            asked_by,
+            self._clusters,
+            forced=forced,
+            consent_upsert=consent_upsert,
+        )
 
     def applied_reset(self, plan: str) -> ResetView | None:
         """Return where the reset of a plan stands; None: nobody has applied it."""

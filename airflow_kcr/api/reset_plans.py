@@ -19,6 +19,7 @@ from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets_csv import write_offsets
 from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanEntry
 from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Nonce, Offset, TopicName, region_name
@@ -120,6 +121,12 @@ class PlanView:
     ignored: tuple[GroupPartition, ...] = ()
     """Partitions of the target checkpoint that the region no longer has."""
 
+    upserts: tuple[UpsertSink, ...] = ()
+    """Sinks whose tables it could not restore: applied, it needs consent."""
+
+    overtaken_at: datetime | None = None
+    """When retention will have overtaken the target checkpoint, at the speed of the logs' starts between the cuts."""
+
     @classmethod
     def of(cls, plan: Plan, request: ResetRequest, log: LogView) -> Self:
         """Return a plan as it was made."""
@@ -138,6 +145,7 @@ class PlanView:
             undoes=plan.undoes,
             runs=plan.runs,
             ignored=plan.ignored,
+            upserts=plan.upserts,
         )
 
     @property
@@ -181,7 +189,9 @@ class PlanView:
             "totals": self.totals.to_json(),
             "undoes": list(self.undoes),
             "runs": [{"dag_id": run.dag_id, "run_id": run.run_id} for run in self.runs],
+            "overtaken_at": instant(self.overtaken_at),
             "ignored": [[p.group, p.topic, p.partition] for p in self.ignored],
+            "upserts": [[sink.group, sink.name, sink.table] for sink in self.upserts],
             "entries": [line.to_json() for line in lines],
         }
 
@@ -226,6 +236,10 @@ class PlanView:
                             GroupPartition(GroupId(str(g)), TopicName(str(t)), int(str(n)))
                             for g, t, n in _rows(more.get("ignored"))
                         ),
+                        overtaken_at=_instant(more.get("overtaken_at")),
+                        upserts=tuple(
+                            UpsertSink(GroupId(str(g)), str(s), str(t)) for g, s, t in _rows(more.get("upserts"))
+                        ),
                     )
                 except (KeyError, IndexError, TypeError, ValueError):
                     raise _no_plan(document) from None
@@ -234,6 +248,10 @@ class PlanView:
 
 def _rows(value: object) -> list[tuple[object, object, object]]:
     return [(row[0], row[1], row[2]) for row in value] if isinstance(value, list) else []
+
+
+def _instant(value: object) -> datetime | None:
+    return None if value is None else parse_instant(str(value))
 
 
 def _no_plan(document: object) -> ConfigurationError:

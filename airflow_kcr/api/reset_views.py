@@ -107,6 +107,7 @@ class ResetView:
             "target": self.target,
             "scope": None if asked is None else str(asked.scope),
             "forced": asked is not None and asked.forced,
+            "consent_upsert": asked is not None and asked.consent_upsert,
             "skip": [] if asked is None else [[p.group, p.topic, p.partition, int(o)] for p, o in asked.skip.items()],
             "who": who.who or None,
             "dag_id": who.dag_id or None,

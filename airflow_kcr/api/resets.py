@@ -13,6 +13,7 @@ from typing import Final
 
 from airflow_kcr.api import offline
 from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.reachability import Reach, reach
 from airflow_kcr.api.reset_logs import read_logs
 from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_requests import ResetRequest
@@ -24,12 +25,17 @@ from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import universe
-from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.targets import ByDuration
 from airflow_kcr.protocol.values import Nonce, RegionName
 from airflow_kcr.store.regions import RegionStore
 
 _NAMED: Final = 5
+
+WITHOUT_WHAT_IS_LOST: Final = (
+    "choose a later checkpoint, or go on without what the log has lost: plan the same with -o csv, and then that file "
+    "with --from-file, which is clamped into the log and shows where"
+)
+"""What to do about a target that retention has overtaken."""
 
 
 def plan(
@@ -50,7 +56,9 @@ def plan(
     """
     region, now = store.read(name)
     found, log = _planned(region, now, _asked(request, now, nonce or f"{name}/{uuid.uuid4().hex[:12]}"), clusters)
-    return PlanView.of(found, request, log)
+    named = resolution.target_checkpoint(region, found.reset)
+    soon = None if named is None or found.unreachable else reach(region).get(named, Reach()).overtaken_at
+    return replace(PlanView.of(found, request, log), overtaken_at=soon)
 
 
 def apply(
@@ -61,6 +69,7 @@ def apply(
     clusters: Clusters,
     *,
     forced: bool = False,
+    consent_upsert: bool = False,
 ) -> ResetView:
     """Apply a plan and return where its reset stands: with members on its way, in a stopped region done.
 
@@ -74,12 +83,14 @@ def apply(
         requester: who asks, and why.
         clusters: how Kafka is reached.
         forced: without a drain, from the last done positions; the only way from a halted or starting region.
+        consent_upsert: tables of mode `upsert` that it goes back behind are not restored, and that is acceptable.
 
     Raises:
         StalePlan: the plan was made under another epoch, or the region has other partitions now.
         ConfigurationError: it is of another region, or its name was used for another request.
         CheckpointNotUsable: the log no longer has an offset that the target remembers; nothing was changed.
         RegionInState: the region can't drain; the message says what can be done.
+        UpsertNeedsConsent: it would go back behind a table that can't be restored; nothing was changed.
         GroupNotEmpty: the region is stopped, and somebody is in one of its groups; nothing was changed, unless the
             message says what was.
         BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
@@ -89,7 +100,7 @@ def apply(
     region, now = store.read(name)
     known = region.person_resets.get(approved.nonce)
     if known is None:
-        _accept(store, region, now, approved, requester, clusters, forced=forced)
+        _accept(store, region, now, approved, requester, clusters, forced=forced, consent_upsert=consent_upsert)
         region, _ = store.read(name)
         known = region.person_resets[approved.nonce]
     else:
@@ -108,6 +119,7 @@ def _accept(
     clusters: Clusters,
     *,
     forced: bool,
+    consent_upsert: bool,
 ) -> None:
     if approved.epoch != region.epoch:
         raise StalePlan(
@@ -119,19 +131,23 @@ def _accept(
             f"the plan is of {approved.totals.partitions} partition(s), region {region.name} has "
             f"{len(universe(region))} now; plan again and look at what has changed"
         )
-    asked = replace(_asked(approved.request, now, approved.plan), requester=requester, forced=forced)
+    asked = replace(
+        _asked(approved.request, now, approved.plan),
+        requester=requester,
+        forced=forced,
+        consent_upsert=consent_upsert,
+    )
     found, _ = _planned(region, now, asked, clusters)
     if found.unreachable:
         named = "; ".join(map(str, found.unreachable[:_NAMED]))
         more = f"; and {len(found.unreachable) - _NAMED} more" if len(found.unreachable) > _NAMED else ""
         raise CheckpointNotUsable(
             f"{len(found.unreachable)} partition(s) can't go there, the log does not have it: {named}{more}. Nothing "
-            "was changed; choose a later checkpoint, or --to-earliest for these partitions"
+            f"was changed; {WITHOUT_WHAT_IS_LOST}"
         )
     if region.state is RegionState.STOPPED and not forced:
         offline.require_empty(region, clusters)
-    whole = SeekMap({line.partition: replace(line.entry, current=line.current) for line in found.entries})
-    store.apply_reset(region.name, Apply(reset=asked, epoch=approved.made_under, resolved=whole))
+    store.apply_reset(region.name, Apply(reset=asked, epoch=approved.made_under, resolved=found.seek))
 
 
 def _asked(request: ResetRequest, now: datetime, nonce: str) -> PersonReset:

@@ -184,11 +184,19 @@ def _show_plan(found: PlanView, save: Path | None, output: Output) -> None:
     else:
         show(answers.planned(found), output)
     if found.totals.unreachable:
+        from airflow_kcr.api.resets import WITHOUT_WHAT_IS_LOST
+
         note(
             f"{found.totals.unreachable} partition(s) are unreachable: the log no longer has where they would go. "
-            "Applied, this plan is refused; choose a later checkpoint, or --to-earliest for these partitions"
+            f"Applied, this plan is refused; {WITHOUT_WHAT_IS_LOST}"
         )
-    elif chosen(output) is Format.TABLE:
+        return
+    if found.upserts:
+        note(
+            f"{', '.join(map(str, found.upserts))}: mode upsert keeps no history, the table is right again when the "
+            "replay has passed where the region is now; to apply the plan, consent with --consent-upsert"
+        )
+    if chosen(output) is Format.TABLE:
         how = "plan once more with --save plan.json, then `kcr reset apply plan.json --reason …`"
         note(f"nothing was changed; to apply it: {how if save is None else f'kcr reset apply {save} --reason …'}")
 
@@ -203,6 +211,13 @@ def apply(
         bool,
         typer.Option(
             "--force", help="Without a drain, from the last done positions: where a region is halted or can't drain."
+        ),
+    ] = False,
+    consent_upsert: Annotated[
+        bool,
+        typer.Option(
+            "--consent-upsert",
+            help="Go back although tables of sinks of mode upsert, which the plan names, can't be restored.",
         ),
     ] = False,
     wait: Wait = False,
@@ -220,7 +235,7 @@ def apply(
     require_wait(wait, timeout)
     found = _read_plan(plan)
     with region_of(found.region, store) as region:
-        view = region.apply_reset(found, reason, forced=force)
+        view = region.apply_reset(found, reason, forced=force, consent_upsert=consent_upsert)
         if wait:
             with progress(found.region) as on_progress:
                 view = region.wait_for_reset(found.plan, timeout, on_progress)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.cli.output import Answer
+from airflow_kcr.protocol.instants import format_instant
 
 if TYPE_CHECKING:
     from airflow_kcr.api import PlanView, ResetView
@@ -19,6 +20,7 @@ LISTED: Final = (
     "target",
     "scope",
     "forced",
+    "consent_upsert",
     "who",
     "reason",
     "dag_id",
@@ -75,7 +77,9 @@ def planned(plan: PlanView) -> Answer:
         "skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),
         "clamped": f"{totals.clamped} partition(s): the log does not have what was asked for" if totals.clamped else "",
         "unreachable": f"{totals.unreachable} partition(s): it would be refused" if totals.unreachable else "",
+        "out of reach": f"from {format_instant(plan.overtaken_at)} on, by retention" if plan.overtaken_at else "",
         "undoes": _undone(plan),
+        "not restored": ", ".join(map(str, plan.upserts)),
         "not in the region": ", ".join(map(str, plan.ignored)),
         "shown": shown,
     }

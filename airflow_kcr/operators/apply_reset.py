@@ -33,6 +33,7 @@ class KcrApplyResetOperator(WaitingOperator):
         reason: why, where nobody has said it on the way (templated).
         forced: without a drain, from the last done positions: the only way from a halted or starting region. Who is in
             the groups is then not looked at.
+        consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored.
         kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
     """
 
@@ -44,18 +45,21 @@ class KcrApplyResetOperator(WaitingOperator):
         plan: Mapping[str, object] | str | None = None,
         reason: str = "",
         forced: bool = False,
+        consent_upsert: bool = False,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         super().__init__(**kwargs)
         self.plan = plan
         self.reason = reason
         self.forced = forced
+        self.consent_upsert = consent_upsert
 
     def ask(self, context: Context, region: Region) -> ResetDone:
         """Apply the plan; one that is applied already is found.
 
         Raises:
             StalePlan: what it was made for has changed.
+            UpsertNeedsConsent: it goes back behind a table that can't be restored.
             RegionInState: a check of the groups failed, or the region can't drain.
             ConfigurationError: it was not approved, or is of another region.
         """
@@ -69,6 +73,7 @@ class KcrApplyResetOperator(WaitingOperator):
                 found.plan,
                 reason,
                 forced=self.forced,
+                consent_upsert=self.consent_upsert,
                 requester=replace(requester, who=found.by or requester.who),
             )
         except StalePlan as error:

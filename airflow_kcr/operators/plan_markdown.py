@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_kcr.protocol.instants import format_instant
+
 if TYPE_CHECKING:
     from airflow_kcr.api import PlanView
     from airflow_kcr.api.reset_plans import PlanLine
@@ -32,8 +34,10 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
         "Records skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),
         "Clamped into the log": f"{totals.clamped:,} partition(s)" if totals.clamped else "",
         "Not in the log any more": f"{totals.unreachable:,} partition(s)" if totals.unreachable else "",
+        "Out of reach": f"from {format_instant(plan.overtaken_at)} on, by retention" if plan.overtaken_at else "",
         "Checkpoints undone": ", ".join(map(str, plan.undoes)),
         "DAG runs undone": runs,
+        "Not restored, as mode upsert keeps no history": ", ".join(map(str, plan.upserts)),
         "Chosen by": by,
         "Reason": reason,
         "Epoch": str(plan.epoch),

@@ -91,6 +91,9 @@ class KcrPlanResetOperator(RegionOperator):
         totals = plan.totals
         self.log.info("Plan %s of region %s, epoch %d: %s", plan.plan, plan.region, plan.epoch, plan.target)
         self.log.info("%d of %d partition(s) move, %d record(s) again", totals.moved, totals.partitions, totals.replay)
+        if plan.upserts:
+            sinks = ", ".join(map(str, plan.upserts))
+            self.log.warning("Not restored, as mode upsert keeps no history: %s; apply it with consent_upsert", sinks)
         said = {name: choice[name] for name in ("by", "reason") if choice.get(name)}
         return {**plan.summary(), **({"choice": said} if said else {})}
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.start_positions import EARLIEST, StartPosition
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
@@ -82,6 +83,8 @@ class GroupRules:
     start: StartPosition = EARLIEST
     assignor: Assignor = Assignor.RANGE
     static_membership: bool = True
+    upserts: tuple[UpsertSink, ...] = ()
+    """Sinks that keep no history: going back needs a person's consent (design section 12)."""
 
     def subscribes(self, topic: TopicName) -> bool:
         """Whether this group reads `topic`."""

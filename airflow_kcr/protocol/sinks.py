@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+
+from airflow_kcr.protocol.values import GroupId
 
 
 class SinkMode(StrEnum):
@@ -18,3 +21,15 @@ class SinkMode(StrEnum):
     def restorable(self) -> bool:
         """Whether a reset can bring the table back to what it was."""
         return self is SinkMode.APPEND
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UpsertSink:
+    """A sink that no reset can restore, as people know it."""
+
+    group: GroupId
+    name: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"sink {self.name} of group {self.group} (table {self.table})"

@@ -6,8 +6,8 @@ Rules (design sections 8 and 9):
 - Places that a person computed or guessed (`shift-by`, `to-offset`, `from-file`) are clamped into the log, as Kafka's
   tool does, and marked with what was asked for.
 - Places that were stored (a checkpoint's, an initial offset, the current position) are promises about what was
-  processed. Where the log does not have one any more it is *not* clamped but reported as unreachable: the caller
-  refuses, or a person accepts the loss (`accept_unreachable`).
+  processed. Where the log does not have one any more it is *not* clamped but reported as unreachable, and the caller
+  refuses. Who accepts the loss asks for the same offsets by a file, which is then what a person computed.
 - A partition that the checkpoint lacks goes to what fills its gaps, else to its initial offset; without one its entry
   stays open for its first owner. It never keeps its position: it would miss what was read since (the ancestor's B1).
 - An instant in the future is refused: no record can be found there yet, and "the end" is not what was asked for.
@@ -15,7 +15,7 @@ Rules (design sections 8 and 9):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from airflow_kcr.errors import InvalidTarget, ProtocolError
@@ -115,7 +115,7 @@ class Resolution:
     """One for every partition of the region, in their order."""
 
     unreachable: tuple[Unreachable, ...] = ()
-    """Not empty: refuse, or `accept_unreachable`; the seek map as it is would be out of range."""
+    """Not empty: refuse; the seek map as it is would be out of range."""
 
     ignored: tuple[GroupPartition, ...] = ()
     """Partitions in scope that the checkpoint has and the region no longer does."""
@@ -124,17 +124,6 @@ class Resolution:
     def seek(self) -> SeekMap:
         """The seek map: total but for entries that a partition's first owner writes."""
         return SeekMap({line.partition: line.entry for line in self.entries})
-
-    def accept_unreachable(self) -> Resolution:
-        """Return the resolution with every unreachable entry clamped into its log and marked: the loss is accepted."""
-        lost = {line.partition: line for line in self.unreachable}
-        entries = tuple(
-            replace(line, entry=at_offset(lost[line.partition].offset, lost[line.partition].bounds, line.entry.source))
-            if line.partition in lost
-            else line
-            for line in self.entries
-        )
-        return replace(self, entries=entries, unreachable=())
 
 
 def times_needed(target: Target, read_at: datetime) -> datetime | None:

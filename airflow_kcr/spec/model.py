@@ -25,6 +25,7 @@ from airflow_kcr.protocol.rules import (
     RetentionRules,
     Schedule,
 )
+from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.start_positions import EARLIEST, StartPosition
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
@@ -87,6 +88,11 @@ class GroupSpec:
             start=self.start,
             assignor=self.effective_assignor,
             static_membership=self.static_membership,
+            upserts=tuple(
+                UpsertSink(GroupId(self.group_id), sink.name, sink.table)
+                for sink in self.sinks
+                if not sink.mode.restorable
+            ),
         )
 
 

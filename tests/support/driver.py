@@ -441,6 +441,7 @@ class Driver:
         skip: Mapping[GroupPartition, Offset] | None = None,
         forward: bool = False,
         allow_partial: bool = False,
+        consent_upsert: bool = False,
         resolved: SeekMap | None = None,
         epoch: Epoch | None = None,
     ) -> PersonReset:
@@ -461,6 +462,7 @@ class Driver:
             skip=OffsetMap(skip or {}),
             forward=forward,
             allow_partial=allow_partial,
+            consent_upsert=consent_upsert,
         )
         return self.store.apply_reset(
             self.name, Apply(reset=wanted, epoch=region.epoch if epoch is None else epoch, resolved=resolved)

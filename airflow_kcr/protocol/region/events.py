@@ -327,6 +327,7 @@ class PersonResetAccepted:
     target: str
     forced: bool
     requester: Requester
+    consent_upsert: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

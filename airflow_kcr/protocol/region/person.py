@@ -24,7 +24,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import automatic, events, requests, resets, resolution
+from airflow_kcr.protocol.region import automatic, consent, events, requests, resets, resolution
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -50,7 +50,10 @@ class Apply:
     reset: PersonReset
     epoch: Epoch
     resolved: SeekMap | None = None
-    """The whole map, resolved by the caller: needed where the region is stopped and no member could."""
+    """The whole map, resolved by the caller, with the positions that it was resolved by.
+
+    Needed where the region is stopped and no member could; else it only decides whether consent has to be asked for.
+    """
 
 
 def apply(region: Region, now: datetime, request: Apply) -> Region:
@@ -64,6 +67,7 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
         RegionInState: the region can't drain in this state; `forced` would not need it to.
         ResetInProgress: the region is stopped and another request of a person is not finished.
         UnknownCheckpoint, CheckpointNotUsable: the target is not on the path; the message says which option names it.
+        UpsertNeedsConsent: it would go back behind a table that can't be restored, and nobody has consented.
     """
     reset = request.reset
     if reset.nonce in region.person_resets:
@@ -77,6 +81,8 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
         raise RegionInState(
             f"region {region.name} is {region.state} and can't drain; a forced reset goes from the last done positions"
         )
+    if request.resolved is not None:
+        consent.require(region, reset, request.resolved)
     region = _accepted(region, now, reset)
     if reset.forced:
         return _begin_forced(region, now, region.person_resets[reset.nonce])
@@ -91,7 +97,11 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
 
 def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
     body = events.PersonResetAccepted(
-        nonce=reset.nonce, target=describe(reset.target), forced=reset.forced, requester=reset.requester
+        nonce=reset.nonce,
+        target=describe(reset.target),
+        forced=reset.forced,
+        requester=reset.requester,
+        consent_upsert=reset.consent_upsert,
     )
     region = record(region, now, body)
     row = replace(reset, state=PersonResetState.WAITING, requested_at=now, order=region.counter)
@@ -160,6 +170,7 @@ def _begin(
     # Members read their logs at different moments; the instant that a duration means is fixed here, once.
     reset = replace(reset, target=resolution.anchored(reset.target, now))
     seek = resolution.seek_map(region, now, reset, OffsetMap(current), seen)
+    consent.require(region, reset, seek)
     region = _with_skips(region, now, reset)
     region = _with(region, replace(reset, state=PersonResetState.BEGUN, epoch=Epoch(region.epoch + 1)))
     opening = resets.Opening(

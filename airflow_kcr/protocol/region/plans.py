@@ -7,13 +7,15 @@ when the reset begins; a plan is applied under the epoch in which it was made, o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.protocol.observations import LogView
-from airflow_kcr.protocol.region import automatic, path, resolution
+from airflow_kcr.protocol.region import automatic, consent, path, resolution
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
+from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve
 from airflow_kcr.protocol.values import Epoch, GroupPartition, RegionName, Sequence
 
@@ -39,6 +41,14 @@ class Plan:
 
     runs: tuple[Requester, ...]
     """The DAG runs whose cuts those are: what they published is processed again."""
+
+    upserts: tuple[UpsertSink, ...] = ()
+    """Sinks whose tables it could not restore: it needs a person's consent."""
+
+    @property
+    def seek(self) -> SeekMap:
+        """The whole map, with the positions that it was resolved by."""
+        return _whole(self.entries)
 
     @property
     def replays(self) -> int:
@@ -85,7 +95,12 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         ignored=found.ignored,
         undoes=undoes,
         runs=_runs(region, frozenset(undoes)),
+        upserts=consent.not_restored(region, reset, _whole(found.entries)),
     )
+
+
+def _whole(entries: tuple[PlanEntry, ...]) -> SeekMap:
+    return SeekMap({line.partition: replace(line.entry, current=line.current) for line in entries})
 
 
 def _runs(region: Region, undoes: frozenset[Sequence]) -> tuple[Requester, ...]:

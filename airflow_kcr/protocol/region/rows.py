@@ -464,6 +464,9 @@ class PersonReset:
     """An explicit jump to a checkpoint of another branch."""
 
     allow_partial: bool = False
+    consent_upsert: bool = False
+    """Whoever asked knows that tables of mode `upsert` are not brought back."""
+
     epoch: Epoch | None = None
     failure: str = ""
     ended_at: datetime | None = None

@@ -371,6 +371,7 @@ person_reset: Final = table(
     number_or_null("epoch"),
     text_("failure"),
     instant_or_null("ended_at"),
+    truth("consent_upsert"),
     key("person_reset", "region_id", "nonce"),
     of_region("person_reset"),
 )

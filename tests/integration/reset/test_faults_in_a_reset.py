@@ -10,128 +10,63 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from airflow_kcr.api import Region, ResetRequest, ResetView
+from airflow_kcr.api import Region, ResetView
 from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.region.rows import PersonResetState, RegionState, ResetCause
-from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Nonce, Offset
+from airflow_kcr.protocol.region.rows import PersonResetState, RegionState
+from airflow_kcr.protocol.values import Nonce
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.conftest import StartKafka
-from tests.support.faults import Note, finished, judged, resets, runs
+from tests.support.faults import Note, finished, judged, runs
 from tests.support.kafka import Kafka, KafkaSet
-from tests.support.members import BRISK, Live, Process, live
+from tests.support.members import BRISK, live
+from tests.support.reset_phases import (
+    DONE,
+    MORE,
+    OTHER,
+    PARTITIONS,
+    PHASES,
+    Scene,
+    Step,
+    acknowledging,
+    cancelling,
+    planned,
+    requested,
+    seeking,
+    went_there,
+)
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
-PARTITIONS = 6
-TARGET, OTHER, DONE, MORE = 50, 20, 100, 60
 WITHIN = timedelta(seconds=60)
 PATIENCE = 120.0
 ENDED = {PersonResetState.DONE, PersonResetState.FAILED}
 
 
 @dataclass(slots=True, kw_only=True)
-class Scene:
-    """A region in the middle of a person's reset, held there by a gate in the process of member 0."""
+class Stage(Scene):
+    """A scene with a store that may be killed."""
 
-    one: Live
-    region: Region
-    members: list[Process]
-    gate: str = ""
-    nonces: list[Nonce] = field(default_factory=list)
     server: Postgres
-    forced: bool = False
-
-    @property
-    def held(self) -> Process:
-        """The process that is held."""
-        return self.members[0]
-
-    def apply(self, target: int = TARGET, *, forced: bool = False) -> None:
-        """Ask for a reset, and don't wait for it."""
-        plan = self.region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(target))))
-        self.region.apply_reset(plan, "to see", forced=forced)
-        self.nonces.append(Nonce(plan.plan))
-
-    def holds(self, gate: str) -> None:
-        """Put up the gate of the phase."""
-        self.gate = gate
-        self.held.gate(gate)
-
-    def until_held(self) -> None:
-        """Wait until member 0 stands at the gate."""
-        self.one.until(lambda: self.held.reached(self.gate), f"member 0 at {self.gate}")
-
-    def goes_on(self) -> None:
-        """Let whoever is held go on."""
-        self.held.open(self.gate)
-
-
-# -- phases ------------------------------------------------------------------------------------------------------------
-
-
-def requested(scene: Scene) -> None:
-    """Accepted, and its drain waits for a batch of member 0."""
-    scene.holds("processing")
-    scene.one.fill(MORE)
-    scene.until_held()
-    scene.apply()
-
-
-def planned(scene: Scene) -> None:
-    """Drained, and one contribution short of its begin."""
-    scene.one.fill(MORE)
-    scene.one.until(scene.one.consumed, "consumed")
-    scene.holds("contributing")
-    scene.apply()
-    scene.until_held()
-
-
-def cancelling(scene: Scene) -> None:
-    """Begun without a drain, and member 0 has a batch that does not hear its cancellation."""
-    scene.holds("hung")
-    scene.one.fill(MORE)
-    scene.until_held()
-    scene.apply(forced=True)
-    scene.forced = True
-
-
-def seeking(scene: Scene) -> None:
-    """Begun, and member 0 has not gone to its positions."""
-    scene.one.fill(MORE)
-    scene.one.until(scene.one.consumed, "consumed")
-    scene.holds("resetting")
-    scene.apply()
-    scene.until_held()
-
-
-def acknowledging(scene: Scene) -> None:
-    """Begun, and member 0 has claimed and not acknowledged."""
-    scene.one.fill(MORE)
-    scene.one.until(scene.one.consumed, "consumed")
-    scene.holds("claimed")
-    scene.apply()
-    scene.until_held()
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-def a_member_killed(scene: Scene) -> None:
+def a_member_killed(scene: Stage) -> None:
     """kill -9 of the one that is held; it comes back."""
     scene.held.kill()
     scene.one.start(0)
 
 
-def two_killed(scene: Scene) -> None:
+def two_killed(scene: Stage) -> None:
     """kill -9 of two; they come back."""
     for index in (0, 1):
         scene.members[index].kill()
@@ -139,7 +74,7 @@ def two_killed(scene: Scene) -> None:
         scene.one.start(index)
 
 
-def a_new_incarnation(scene: Scene) -> None:
+def a_new_incarnation(scene: Stage) -> None:
     """Somebody takes the place of the one that is held, which lives on as a zombie."""
     index = scene.one.member(0)
     before = scene.one.region().members[index].incarnation
@@ -148,7 +83,7 @@ def a_new_incarnation(scene: Scene) -> None:
     scene.goes_on()
 
 
-def a_rebalance(scene: Scene) -> None:
+def a_rebalance(scene: Stage) -> None:
     """A fourth member joins, and one leaves."""
     scene.one.start(3)
     scene.one.until(lambda: scene.one.member(3) in scene.one.region().members, "member 3 there")
@@ -156,7 +91,7 @@ def a_rebalance(scene: Scene) -> None:
     scene.goes_on()
 
 
-def partitions_added(scene: Scene) -> None:
+def partitions_added(scene: Stage) -> None:
     """The topic grows, and the new partitions have records."""
     total = scene.one.kafka.partitions(scene.one.topic) + 2
     scene.one.kafka.add_partitions(scene.one.topic, total)
@@ -164,7 +99,7 @@ def partitions_added(scene: Scene) -> None:
     scene.goes_on()
 
 
-def a_broker_restart(scene: Scene) -> None:
+def a_broker_restart(scene: Stage) -> None:
     """The only broker is killed and comes back."""
     assert isinstance(scene.one.kafka, KafkaSet)
     scene.one.kafka.broker(1).kill()
@@ -172,14 +107,14 @@ def a_broker_restart(scene: Scene) -> None:
     scene.one.kafka.broker(1).start()
 
 
-def a_postgres_restart(scene: Scene) -> None:
+def a_postgres_restart(scene: Stage) -> None:
     """The store is killed and comes back."""
     scene.server.kill()
     scene.goes_on()
     scene.server.start()
 
 
-def a_lost_notification(scene: Scene) -> None:
+def a_lost_notification(scene: Stage) -> None:
     """Whoever listens is cut off, and hears nothing of what comes next."""
     with psycopg.connect(scene.one.url.replace("+psycopg", "")) as connection:
         cut = connection.execute(
@@ -192,19 +127,19 @@ def a_lost_notification(scene: Scene) -> None:
     scene.goes_on()
 
 
-def the_same_again(scene: Scene) -> None:
+def the_same_again(scene: Stage) -> None:
     """A second person asks for the same."""
     scene.apply()
     scene.goes_on()
 
 
-def another_target(scene: Scene) -> None:
+def another_target(scene: Stage) -> None:
     """A second person asks for something else."""
     scene.apply(OTHER)
     scene.goes_on()
 
 
-def attempts_used_up(scene: Scene) -> None:
+def attempts_used_up(scene: Stage) -> None:
     """It is held for so long that the drain fails, or that the region halts; a forced reset is the answer.
 
     A process whose batch does not end ends itself before: then the others take its partitions over, and it is done.
@@ -225,9 +160,8 @@ def attempts_used_up(scene: Scene) -> None:
         scene.apply(forced=True)
 
 
-Step = Callable[[Scene], None]
-PHASES: tuple[Step, ...] = (requested, planned, cancelling, seeking, acknowledging)
-FAULTS: tuple[Step, ...] = (
+Fault = Callable[[Stage], None]
+FAULTS: tuple[Fault, ...] = (
     a_member_killed,
     two_killed,
     a_new_incarnation,
@@ -240,7 +174,7 @@ FAULTS: tuple[Step, ...] = (
     another_target,
     attempts_used_up,
 )
-SAMPLE: frozenset[tuple[Step, Step]] = frozenset(
+SAMPLE: frozenset[tuple[Step, Fault]] = frozenset(
     {
         (requested, partitions_added),
         (planned, a_lost_notification),
@@ -289,14 +223,14 @@ def test_a_reset_is_done_as_a_whole_or_fails_and_is_done_when_asked_again(
     tmp_path: Path,
     record_property: Note,
     phase: Step,
-    fault: Step,
+    fault: Fault,
 ) -> None:
     broker = kafka_set(1) if fault is a_broker_restart else kafka
     spec = BRISK + ("max_failures: 1\n" if fault is attempts_used_up else "")
     with ExitStack() as stack:
         one = stack.enter_context(live(broker, store, tmp_path, members=4, partitions=PARTITIONS, spec=spec))
         region = stack.enter_context(Region(one.name, one.store))
-        scene = Scene(one=one, region=region, members=[one.start(index) for index in range(3)], server=server)
+        scene = Stage(one=one, region=region, members=[one.start(index) for index in range(3)], server=server)
         one.shared(0, 1, 2)
         one.fill(DONE)
         finished(one)
@@ -315,7 +249,7 @@ def test_a_reset_is_done_as_a_whole_or_fails_and_is_done_when_asked_again(
         judged(one, record_property)
 
 
-def ended(scene: Scene, nonce: Nonce) -> ResetView:
+def ended(scene: Stage, nonce: Nonce) -> ResetView:
     """Wait until a reset is done or has failed, and return it; a store or broker that is away has no answer to that."""
 
     def is_ended() -> bool:
@@ -330,7 +264,7 @@ def ended(scene: Scene, nonce: Nonce) -> ResetView:
     return view
 
 
-def again(scene: Scene) -> None:
+def again(scene: Stage) -> None:
     """Ask again until it is done, as a person would who is told why it was not; what changed meanwhile is looked at."""
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -343,12 +277,3 @@ def again(scene: Scene) -> None:
         if ended(scene, scene.nonces[-1]).state == "done":
             return
         assert time.monotonic() < deadline
-
-
-def went_there(scene: Scene) -> bool:
-    """Whether all that began by a person's wish sent every partition that there was where that person wanted."""
-    begun = [body.epoch for body in resets(scene.one) if body.cause is ResetCause.PERSON]
-    maps = scene.one.region().seek_maps
-    # A forced one, which has read no log, leaves the offsets to the owners; where an attempt was given up, unanswered.
-    places = [{e.offset for p, e in maps[n].items() if p.partition < PARTITIONS} - {None} for n in begun]
-    return bool(places) and bool(places[-1]) and all(found in (set(), {TARGET}, {OTHER}) for found in places)

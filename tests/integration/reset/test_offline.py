@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import GroupNotEmpty
+from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset
-from airflow_kcr.protocol.values import Offset
+from airflow_kcr.protocol.values import GroupId, Nonce, Offset
+from tests.support.faults import group_size
 from tests.support.kafka import Kafka
 from tests.support.kafka_tool import consumer_groups
+from tests.support.live_region import SPEC, live_region
 from tests.support.members import BRISK, Live, live
 
 
@@ -82,3 +85,114 @@ def test_whoever_is_in_the_group_is_named_and_nothing_is_changed(kafka: Kafka, s
     with Region(stopped.name, stopped.store) as region:
         assert region.apply_reset(plan, "to see").state == "done"
     assert set(kafka.committed(stopped.group).values()) == {0}
+
+
+def test_a_zombie_that_commits_afterwards_does_not_win(kafka: Kafka, stopped: Live) -> None:
+    with Region(stopped.name, stopped.store) as region:
+        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(100))))
+        region.apply_reset(plan, "to see")
+        zombie = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": stopped.group, "log_level": 0})
+        zombie.commit(offsets=[TopicPartition(stopped.topic, n, 170) for n in range(3)], asynchronous=False)
+        zombie.close()
+        assert set(kafka.committed(stopped.group).values()) == {170}, "what lag tools see"
+
+        region.start()
+        stopped.start(0, 1)
+        stopped.until(stopped.consumed, "the rest again")
+        stopped.cut()
+        assert [r.counted and r.counted.replayed for r in region.resets() if r.plan] == [300], "from 100, not from 170"
+        assert set(kafka.committed(stopped.group).values()) == {200}
+        account = stopped.account()
+        assert account.is_sound, account
+
+
+def test_offsets_that_expired_are_seeded_again_and_are_not_needed_for_a_start(kafka: Kafka, stopped: Live) -> None:
+    def expire() -> None:
+        # What the broker does to a group that was empty for a week.
+        kafka.admin.delete_consumer_groups([stopped.group])[stopped.group].result(30)
+        assert kafka.committed(stopped.group) == {}
+
+    everything = {(stopped.topic, n): 200 for n in range(3)}
+    with Region(stopped.name, stopped.store) as region:
+        base = region.show().base
+        assert base is not None
+        expire()
+        view = region.repair_commit(base)
+        assert (view.checkpoint.committed, kafka.committed(stopped.group)) == (Committed.YES, everything)
+
+        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(60))))
+        region.apply_reset(plan, "to see")
+        expire()
+        assert region.apply_reset(plan, "once more").state == "done", "the same plan tells Kafka alone"
+        assert kafka.committed(stopped.group) == dict.fromkeys(everything, 60)
+
+        expire()
+        region.start()
+        stopped.start(0, 1)
+        stopped.until(stopped.consumed, "from the base, whatever Kafka has forgotten")
+        stopped.cut()
+        assert kafka.committed(stopped.group) == everything
+        assert [r.counted and r.counted.replayed for r in region.resets() if r.plan] == [3 * 140]
+        account = stopped.account()
+        assert account.is_sound, account
+
+
+def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
+    topic, groups = kafka.topic(2), sorted([kafka.group_id(), kafka.group_id()])
+    kafka.fill(topic, {0: 50, 1: 50})
+    group = "  - {group_id: g, topics: [t], members: 2, pipeline: 'jobs.flights:process'}\n"
+    both = "".join(group.replace("group_id: g", f"group_id: {g}").replace("[t]", f"[{topic}]") for g in groups)
+    spec = SPEC.replace("broker.invalid:9092", kafka.bootstrap_servers).replace(group, both)
+    with live_region(database_url, spec, partitions=2) as driver, Region(driver.name, driver.store) as region:
+        driver.up()
+        ours = tmp_path / "ours.csv"
+        ours.write_text(region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(20)))).to_csv())
+        assert ours.read_text() == "".join(f"{g},{topic},{n},20\n" for g in groups for n in (0, 1))
+        reset = ("--group", groups[0], "--group", groups[1], "--reset-offsets")
+        consumer_groups(kafka.bootstrap_servers, *reset, "--from-file", str(ours), "--execute")
+        assert [kafka.committed(g, topic) for g in groups] == [{(topic, 0): 20, (topic, 1): 20}] * 2
+
+        theirs = consumer_groups(
+            kafka.bootstrap_servers, *reset, "--topic", f"{topic}:1", "--to-offset", "30", "--dry-run", "--export"
+        )
+        read = region.offsets_file(theirs.out)
+        assert {(p.group, p.partition): o for p, o in read.entries.items()} == {(GroupId(g), 1): 30 for g in groups}
+        plan = region.plan_reset(ResetRequest(target=read))
+        assert [line.target for line in plan.lines] == [0, 30, 0, 30]
+
+
+def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does_not_win(
+    kafka: Kafka, database_url: str, tmp_path: Path
+) -> None:
+    with (
+        live(kafka, database_url, tmp_path, members=2, partitions=3, spec=BRISK) as one,
+        Region(one.name, one.store) as region,
+    ):
+        one.fill(200)
+        zombie, other = one.start(0, gates=("committing",)), one.start(1)
+        one.shared(0, 1)
+        one.until(one.consumed, "all records")
+        one.store.request_cut(one.name, Nonce("cut"))
+        one.until(lambda: zombie.reached("committing"), "about to tell Kafka")
+        zombie.freeze()
+        region.kill()
+        other.wait(60)
+        one.until(lambda: group_size(kafka, one.group) == 0, "its session over")
+        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(100))))
+        assert region.apply_reset(plan, "to see").state == "done"
+        assert set(kafka.committed(one.group).values()) == {100}
+
+        zombie.open("committing")
+        zombie.thaw()
+        zombie.wait(60)
+        epoch = region.show().epoch
+        region.start()
+        one.start(0, 1)
+        one.until_running()
+        assert region.show().epoch == epoch + 1
+        assert {e.offset for e in one.region().seek.values()} == {100}
+        one.until(one.consumed, "the rest again")
+        one.cut()
+        assert set(kafka.committed(one.group).values()) == {200}
+        account = one.account()
+        assert account.is_sound, account

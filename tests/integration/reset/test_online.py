@@ -111,3 +111,34 @@ def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url
         account = one.account(wanted)
         assert account.is_sound, account
         assert (one.topic, 0, 120) not in {(w.topic, w.partition, w.offset) for w in one.written()}
+
+
+def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
+    kafka: Kafka, database_url: str, tmp_path: Path
+) -> None:
+    with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=BRISK) as one, region_of(one) as region:
+        one.fill(100)
+        one.start(0, 1)
+        one.until(one.consumed, "the first records")
+        first = one.cut().sequence
+        assert first is not None
+        kafka.add_partitions(one.topic, 3)
+        kafka.fill(one.topic, {0: 20, 2: 80})
+        one.until(one.consumed, "the new partition")
+        for _ in range(2):
+            one.reset()
+            one.until_running()
+            one.until(one.consumed, "the new partition from its begin")
+            epoch = one.region().epoch
+            seek = {p.partition: e.offset for p, e in one.region().seek_maps[epoch].items()}
+            assert seek == {0: 100, 1: 100, 2: 0}
+        one.cut()
+        # And by a person's reset to the checkpoint that does not have it.
+        plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=first)))
+        assert [line.target for line in plan.lines] == [100, 100, 0]
+        assert applied(region, plan).state == "done"
+        one.until(one.consumed, "all of it once more")
+        one.cut()
+        account = one.account()
+        assert account.is_sound, account
+        assert sum(w.partition == 2 for w in one.written()) == 4 * 80

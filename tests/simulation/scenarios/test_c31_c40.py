@@ -156,7 +156,7 @@ def test_c33_a_member_that_is_given_an_incarnation_it_has_been_before_reports_it
 
 
 def test_c34_an_upsert_target_converges_when_the_replay_passes_the_old_position() -> None:
-    """The consent to a rewind is asked where the sink's kind is known: with the sink's issue, and in `kcr reset`."""
+    """That a person consents first, and an automatic reset is not asked: `unit/protocol/region/test_consent.py`."""
     driver = running(partitions=1, members=1)
     q, target = driver.partition(0), dict[int, int]()
 

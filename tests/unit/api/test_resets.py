@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Barrier
 
 import pytest
 
-from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
+from airflow_kcr.api.reachability import reach
+from airflow_kcr.cli.reset_answers import planned
 from airflow_kcr.errors import (
     BrokerUnavailable,
     CheckpointNotUsable,
     ConfigurationError,
     GroupNotEmpty,
     InvalidTarget,
+    KcrError,
     RegionInState,
     ResetFailed,
     StalePlan,
     UnknownCheckpoint,
+    UpsertNeedsConsent,
 )
+from airflow_kcr.operators.plan_markdown import markdown
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import parse_scope
@@ -139,6 +147,56 @@ def test_a_checkpoint_that_retention_has_overtaken_is_unreachable(region: Region
     with pytest.raises(CheckpointNotUsable, match="g:t-2 would resume at 100, its log has 150 to 1000"):
         region.apply_reset(plan, "to see")
     assert region.counter() == before
+
+
+def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
+    region: Region, driver: Driver, cluster: FakeCluster
+) -> None:
+    cluster.starts = {2: 150}
+    lost = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    with pytest.raises(CheckpointNotUsable, match=r"plan the same with -o csv, and then that file with --from-file"):
+        region.apply_reset(lost, "to see")
+    plan = region.plan_reset(ResetRequest(target=region.offsets_file(lost.to_csv())))
+    assert [(line.target, line.asked) for line in plan.lines] == [(100, None), (100, None), (150, 100), (100, None)]
+    assert (plan.totals.clamped, plan.totals.unreachable) == (1, 0)
+    driver.grow(driver.partition(2), start=150, end=1_000)
+    applied(region, driver, plan)
+    assert positions(driver) == [100, 100, 150, 100]
+    assert region.verify().violations == ()
+
+
+def test_an_initial_offset_that_the_log_has_no_more_is_unreachable_too(region: Region, cluster: FakeCluster) -> None:
+    cluster.starts = {0: 5}
+    plan = region.plan_reset(ResetRequest(target=ToInitial()))
+    assert [line.is_unreachable for line in plan.lines] == [True, False, False, False]
+    with pytest.raises(CheckpointNotUsable, match="g:t-0 would resume at 0, its log has 5 to 1000"):
+        region.apply_reset(plan, "to see")
+    assert region.plan_reset(ResetRequest(target=ToEarliest())).totals.unreachable == 0
+
+
+def test_what_retention_overtakes_while_it_drains_fails_and_the_region_goes_on(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    region.apply_reset(plan, "to see")
+    driver.grow(driver.partition(1), start=101, end=1_000)
+    driver.complete()
+    with pytest.raises(ResetFailed, match="the log has moved on: g:t-1 would resume at 100, its log has 101 to 1000"):
+        region.wait_for_reset(plan.plan, timedelta(0))
+    assert (driver.region.state, positions(driver)) == (RegionState.RUNNING, [300] * 4)
+
+
+def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region, driver: Driver) -> None:
+    target = ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))
+    assert region.plan_reset(target).overtaken_at is None, "no log has moved"
+    driver.grow(driver.partition(1), start=50, end=1_000)
+    driver.cut("third")
+    plan = region.plan_reset(target)
+    assert plan.overtaken_at == reach(driver.region)[Sequence(2)].overtaken_at is not None
+    assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
+    assert "| Out of reach | from 20" in markdown(plan)
+    facts = planned(plan).facts
+    assert facts is not None
+    assert str(facts["out of reach"]).startswith("from 20")
+    assert region.plan_reset(ResetRequest(target=ToEarliest())).overtaken_at is None
 
 
 def test_durations_count_back_from_the_stores_clock(region: Region, driver: Driver, cluster: FakeCluster) -> None:
@@ -406,6 +464,47 @@ def test_a_halted_region_needs_force(region: Region, driver: Driver) -> None:
     assert positions(driver) == [201, 200, 200, 200]
 
 
+# -- consent -------------------------------------------------------------------------------------------------------
+
+UPSERTING = SPEC.replace(
+    "pipeline: 'jobs.flights:process'}",
+    "pipeline: 'jobs.flights:process', sinks: {rates: {kind: postgres, url: '${URL}', table: public.rates, "
+    "mode: upsert, key: [day]}}}",
+)
+
+
+def test_going_back_behind_an_upsert_table_needs_consent(database_url: str, cluster: FakeCluster) -> None:
+    with live_region(database_url, UPSERTING) as driver:
+        driver.up()
+        driver.process(width=100)
+        region = Region(driver.name, driver.store, clusters=cluster.clusters)
+        plan = region.plan_reset(request(ToOffset(offset=Offset(50)), "t:0"))
+        assert [str(sink) for sink in plan.upserts] == ["sink rates of group g (table public.rates)"]
+        assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).upserts == plan.upserts
+        before = region.counter()
+        with pytest.raises(UpsertNeedsConsent, match=r"table public\.rates.*Nothing was reset.*--consent-upsert"):
+            region.apply_reset(plan, "to see")
+        assert region.counter() == before
+        region.apply_reset(plan, "to see", consent_upsert=True)
+        driver.complete()
+        driver.settle_reset()
+        assert region.wait_for_reset(plan.plan, timedelta(0)).to_json()["consent_upsert"] is True
+        assert positions(driver) == [50, 100, 100, 100]
+        assert region.apply_reset(plan, "once more").state == "done", "one that is applied is not asked for again"
+
+
+def test_going_ahead_or_elsewhere_needs_no_consent(database_url: str, cluster: FakeCluster) -> None:
+    with live_region(database_url, UPSERTING) as driver:
+        driver.up()
+        driver.process(width=100)
+        region = Region(driver.name, driver.store, clusters=cluster.clusters)
+        for target in (ShiftBy(by=5), ToCurrent(), ToLatest()):
+            plan = region.plan_reset(ResetRequest(target=target))
+            assert plan.upserts == ()
+            applied(region, driver, plan)
+        assert positions(driver) == [1_000] * 4
+
+
 # -- applied offline -----------------------------------------------------------------------------------------------
 
 
@@ -472,6 +571,53 @@ def test_kafka_is_not_told_again_once_the_region_has_gone_on(
     assert cluster.held == {}
 
 
+def together(steps: Iterable[Callable[[], object]]) -> list[object]:
+    """Take steps at the same time, and return what each has returned or raised."""
+    steps = list(steps)
+    ready = Barrier(len(steps))
+
+    def taken(step: Callable[[], object]) -> object:
+        ready.wait(30)
+        try:
+            return step()
+        except KcrError as error:
+            return error
+
+    with ThreadPoolExecutor(len(steps)) as pool:
+        return list(pool.map(taken, steps))
+
+
+def test_a_plan_that_several_apply_at_once_is_one_reset(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
+    found = together([lambda: region.apply_reset(plan, "to see")] * 4)
+    assert [getattr(view, "state", view) for view in found] == ["done"] * 4
+    assert (stopped.region.epoch, len(stopped.region.person_resets)) == (2, 1)
+    assert set(cluster.held.values()) == {50}
+
+
+def test_of_several_plans_that_are_applied_at_once_one_is_and_nothing_of_the_others(
+    region: Region, stopped: Driver, cluster: FakeCluster
+) -> None:
+    plans = {o: region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(o)))) for o in (10, 20, 30, 40)}
+    found = together(partial(region.apply_reset, plan, "to see") for plan in plans.values())
+    done = [view for view in found if isinstance(view, ResetView)]
+    assert len(done) == 1, found
+    assert {type(refused) for refused in found if refused is not done[0]} == {StalePlan}
+    offset = next(o for o, plan in plans.items() if plan.plan == done[0].plan)
+    assert set(cluster.held.values()) == set(stopped.region.seek.offsets.values()) == {offset}
+    assert (stopped.region.epoch, list(stopped.region.person_resets)) == (2, [done[0].plan])
+    assert region.verify().violations == ()
+
+
+def test_online_too_a_plan_that_several_apply_at_once_is_one_reset(region: Region, driver: Driver) -> None:
+    plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
+    found = together([lambda: region.apply_reset(plan, "to see")] * 4)
+    assert [getattr(view, "state", view) for view in found] == ["draining"] * 4
+    driver.complete()
+    driver.settle_reset()
+    assert (driver.region.epoch, positions(driver)) == (2, [50] * 4)
+
+
 def test_a_file_is_applied_to_a_stopped_region(region: Region, stopped: Driver, cluster: FakeCluster) -> None:
     target = FromFile(entries=OffsetMap({stopped.partition(2): Offset(17)}))
     region.apply_reset(region.plan_reset(ResetRequest(target=target)), "to see")
@@ -496,6 +642,7 @@ def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver:
         "target": "to-checkpoint 2",
         "scope": "--topic t:0,1",
         "forced": False,
+        "consent_upsert": False,
         "skip": [],
         "who": "pat",
         "dag_id": None,

@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
-from tests.support.live_region import FakeCluster
+from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.unit.cli.conftest import Kcr, Meanwhile
+
+UPSERTING = SPEC.replace(
+    "pipeline: 'jobs.flights:process'}",
+    "pipeline: 'jobs.flights:process', sinks: {rates: {kind: postgres, url: '${URL}', table: rates, mode: upsert, "
+    "key: [day]}}}",
+)
 
 
 @pytest.fixture
@@ -120,6 +128,24 @@ def test_an_unreachable_checkpoint_is_planned_with_a_warning_and_not_applied(
     assert "the log does not have it" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
 
 
+def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, cut: Driver, cluster: FakeCluster) -> None:
+    cut.reset(ToOffset(offset=Offset(5)))
+    cut.complete()
+    cut.settle_reset()
+    assert "--forward" in kcr.refused("reset", "plan", "flights", "--to-checkpoint", 2, status=3)
+    plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", 2, "--forward")
+    assert {entry["target"] for entry in plan["entries"]} == {10}
+    cut.request_cut("later")
+    aborted = cut.region.open_cut
+    cut.contribute(cut.member(0))
+    cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.CLAIM, "a test")
+    cut.settle_reset()
+    said = kcr.refused("reset", "plan", "flights", "--to-checkpoint", aborted, status=3)
+    assert "not complete; allow_partial" in said
+    plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", aborted, "--allow-partial")
+    assert [entry["source"] for entry in plan["entries"]][:2] == ["merged", "merged"]
+
+
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
@@ -224,6 +250,24 @@ def test_a_halted_region_needs_force(kcr: Kcr, cut: Driver, tmp_path: Path) -> N
     assert "forced" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
     forced = kcr.json("reset", "apply", file, "--reason", "r", "--force")
     assert (forced["state"], forced["forced"], forced["skip"]) == ("begun", True, [["g", "t", 0, 10]])
+
+
+def test_a_table_that_can_not_be_restored_needs_consent(
+    kcr: Kcr, database_url: str, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    with live_region(database_url, UPSERTING) as driver:
+        driver.up()
+        driver.process()
+        file = tmp_path / "plan.json"
+        planned = kcr("reset", "plan", "flights", "--to-offset", 5, "--save", file, "-o", "table")
+        assert "not restored     sink rates of group g (table rates)" in planned.stdout.splitlines()
+        assert "consent with --consent-upsert" in " ".join(planned.stderr.split())
+        assert json.loads(file.read_text())["upserts"] == [["g", "rates", "rates"]]
+        said = kcr.refused("reset", "apply", file, "--reason", "r", status=3)
+        assert "sink rates of group g (table rates): mode upsert keeps no history" in said
+        assert driver.region.person_resets == {}
+        done = kcr.json("reset", "apply", file, "--reason", "r", "--consent-upsert")
+        assert (done["state"], done["consent_upsert"]) == ("draining", True)
 
 
 def test_a_timeout_needs_something_to_wait_for(kcr: Kcr, plan: Path) -> None:

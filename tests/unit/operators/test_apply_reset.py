@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.operators import waiting
 from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
+from airflow_kcr.operators.plan_markdown import markdown
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint
@@ -18,7 +19,7 @@ from airflow_kcr.protocol.values import GroupId, Sequence
 from airflow_kcr.triggers.payloads import Answer, Status
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
-from tests.support.live_region import FakeCluster, live_region
+from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.reset_tasks import DAG as DAG_ID
 from tests.support.reset_tasks import RUN, World, prepared, with_two_cuts
 
@@ -182,3 +183,23 @@ def test_a_halted_region_is_forced(driver: Driver, world: World, plan: dict[str,
     waits = deferred(apply(again, forced=True))
     driver.settle_reset()
     assert resumed(waits, again)["state"] == "done"
+
+
+def test_a_table_that_can_not_be_restored_needs_the_consent_of_the_dags_author(
+    store_connection: str, world: World
+) -> None:
+    spec = SPEC.replace(
+        "process'}", "process', sinks: {r: {kind: postgres, url: '${U}', table: r, mode: upsert, key: [k]}}}"
+    )
+    with live_region(store_connection, spec) as driver:
+        with_two_cuts(driver)
+        region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
+        found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+        assert "| Not restored, as mode upsert keeps no history | sink r of group g (table r) |" in markdown(found)
+        with pytest.raises(AirflowFailException, match="mode upsert keeps no history"):
+            apply(found.summary()).execute(context())
+        assert driver.region.person_resets == {}
+        waits = deferred(apply(found.summary(), consent_upsert=True))
+        driver.complete()
+        driver.settle_reset()
+        assert resumed(waits, found.summary())["state"] == "done"

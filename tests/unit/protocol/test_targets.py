@@ -394,13 +394,14 @@ class TestCheckpointTargets:
         assert entry_of(found, E0) == at(99, SeekSource.MERGED)
         assert str(found.unreachable[0]) == "etl:flights-0 would resume at 99, its log has 100 to 200"
 
-    def test_the_loss_can_be_accepted_and_is_then_marked(self) -> None:
+    def test_the_loss_is_accepted_by_asking_for_the_same_by_a_file_and_is_then_marked(self) -> None:
         given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
-        accepted = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given).accept_unreachable()
+        lost = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        accepted = resolve(FromFile(entries=lost.seek.offsets), EVERYTHING, given)
         assert accepted.unreachable == ()
-        assert entry_of(accepted, E0) == at(100, SeekSource.MERGED, clamped_from=99)
-        assert entry_of(accepted, E1) == at(200, SeekSource.MERGED, clamped_from=201)
-        assert entry_of(accepted, W0) == at(100, SeekSource.MERGED)
+        assert entry_of(accepted, E0) == at(100, SeekSource.EXPLICIT, clamped_from=99)
+        assert entry_of(accepted, E1) == at(200, SeekSource.EXPLICIT, clamped_from=201)
+        assert entry_of(accepted, W0) == at(100, SeekSource.EXPLICIT)
 
     def test_what_is_unreachable_out_of_scope_is_none_of_the_targets_business(self) -> None:
         given = situation(checkpoint=offsets({E0: 120, E1: 1}), current=offsets(dict.fromkeys(PARTITIONS, 1)))

@@ -113,6 +113,24 @@ def test_a_pinned_one_stays_and_counts() -> None:
     assert due(driver, keep=1) == tuple(cuts[:2])
 
 
+def test_what_was_kept_goes_later_out_of_order_and_only_once() -> None:
+    driver = hourly(keep=2)
+    cuts = cuts_of_ten(driver, 4)
+    driver.store.pin(driver.name, cuts[0], "golden", "audited")
+
+    def retired() -> list[tuple[Sequence, ...]]:
+        driver.store.retire(driver.name)
+        return [event.sequences for event in happened(driver, events.CheckpointsRetired)]
+
+    assert retired() == [(cuts[1],)], "the middle one first"
+    driver.store.pin(driver.name, cuts[0], "", "")
+    assert retired() == [(cuts[1],), (cuts[0],)], "then the older one"
+    assert retired() == [(cuts[1],), (cuts[0],)]
+    with pytest.raises(CheckpointNotUsable, match="is retired"):
+        driver.reset(ToCheckpoint(sequence=cuts[0]))
+    judge(driver)
+
+
 def test_one_that_is_being_restored_stays_and_so_does_what_the_base_was_built_from() -> None:
     driver = running()
     cuts = cuts_of_ten(driver, 4)

@@ -1,0 +1,63 @@
+"""A reset to a checkpoint that retention overtakes: warned of before, refused then, and what is left of it.
+
+Real broker, real store, members in a process of their own.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.protocol.targets import ToCheckpoint
+from tests.support.faults import cuts
+from tests.support.kafka import Kafka
+from tests.support.members import BRISK, live
+
+WITHIN = timedelta(seconds=60)
+
+
+def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
+    kafka: Kafka, database_url: str, tmp_path: Path
+) -> None:
+    with (
+        live(kafka, database_url, tmp_path, members=2, partitions=2, spec=BRISK) as one,
+        Region(one.name, one.store) as region,
+    ):
+        one.fill(100)
+        one.start(0, 1)
+        one.until(one.consumed, "the first records")
+        one.cut()
+        target = ResetRequest(target=ToCheckpoint(sequence=cuts(one)[-1].sequence))
+        one.fill(100)
+        one.until(one.consumed, "all records")
+        kafka.delete_records(one.topic, {0: 60})
+        one.cut()
+
+        warned = region.plan_reset(target)
+        assert warned.totals.unreachable == 0
+        assert warned.overtaken_at is not None
+        assert warned.overtaken_at > datetime.now(UTC) - timedelta(hours=1)
+
+        kafka.delete_records(one.topic, {0: 130})
+        before = region.counter()
+        with pytest.raises(CheckpointNotUsable, match=r"-0 would resume at 100, its log has 130 to 200.*--from-file"):
+            region.apply_reset(warned, "as it was shown")
+        assert region.counter() == before
+
+        lost = region.plan_reset(target)
+        assert [line.is_unreachable for line in lost.lines] == [True, False]
+        left = region.plan_reset(ResetRequest(target=region.offsets_file(lost.to_csv())))
+        assert [(line.target, line.asked) for line in left.lines] == [(130, 100), (100, None)]
+        region.apply_reset(left, "without what is lost")
+        assert region.wait_for_reset(left.plan, WITHIN).state == "done"
+        one.until(one.consumed, "what is left, again")
+        one.cut()
+        account = one.account()
+        assert account.is_sound, account
+        counted = region.resets()[-1].counted
+        assert counted is not None
+        assert counted.replayed == 70 + 100

@@ -1,0 +1,121 @@
+"""A person's reset that is held in one of its phases, so that something can happen to it there (design section 8).
+
+Real broker, real store, three members in processes of their own with an engine without Spark; a gate in the process of
+member 0 holds the phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_kcr.api import PlanView, Region, ResetRequest
+from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Nonce, Offset
+from tests.support.faults import resets
+from tests.support.members import Live, Process
+
+PARTITIONS = 6
+TARGET, OTHER, DONE, MORE = 50, 20, 100, 60
+Ask = Callable[[PlanView, bool], None]
+"""Applies a plan, forced or not; returns when it is accepted, and does not wait for the reset."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """A region in the middle of a person's reset, held there by a gate in the process of member 0."""
+
+    one: Live
+    region: Region
+    members: list[Process]
+    gate: str = ""
+    nonces: list[Nonce] = field(default_factory=list)
+    ask: Ask | None = None
+    """Who asks; None: this process."""
+
+    @property
+    def held(self) -> Process:
+        """The process that is held."""
+        return self.members[0]
+
+    def apply(self, target: int = TARGET, *, forced: bool = False) -> None:
+        """Ask for a reset, and don't wait for it."""
+        plan = self.region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(target))))
+        if self.ask is None:
+            self.region.apply_reset(plan, "to see", forced=forced)
+        else:
+            self.ask(plan, forced)
+        self.nonces.append(Nonce(plan.plan))
+
+    def holds(self, gate: str) -> None:
+        """Put up the gate of the phase."""
+        self.gate = gate
+        self.held.gate(gate)
+
+    def until_held(self) -> None:
+        """Wait until member 0 stands at the gate."""
+        self.one.until(lambda: self.held.reached(self.gate), f"member 0 at {self.gate}")
+
+    def goes_on(self) -> None:
+        """Let whoever is held go on."""
+        self.held.open(self.gate)
+
+
+# -- phases ------------------------------------------------------------------------------------------------------------
+
+
+def requested(scene: Scene) -> None:
+    """Accepted, and its drain waits for a batch of member 0."""
+    scene.holds("processing")
+    scene.one.fill(MORE)
+    scene.until_held()
+    scene.apply()
+
+
+def planned(scene: Scene) -> None:
+    """Drained, and one contribution short of its begin."""
+    scene.one.fill(MORE)
+    scene.one.until(scene.one.consumed, "consumed")
+    scene.holds("contributing")
+    scene.apply()
+    scene.until_held()
+
+
+def cancelling(scene: Scene) -> None:
+    """Begun without a drain, and member 0 has a batch that does not hear its cancellation."""
+    scene.holds("hung")
+    scene.one.fill(MORE)
+    scene.until_held()
+    scene.apply(forced=True)
+
+
+def seeking(scene: Scene) -> None:
+    """Begun, and member 0 has not gone to its positions."""
+    scene.one.fill(MORE)
+    scene.one.until(scene.one.consumed, "consumed")
+    scene.holds("resetting")
+    scene.apply()
+    scene.until_held()
+
+
+def acknowledging(scene: Scene) -> None:
+    """Begun, and member 0 has claimed and not acknowledged."""
+    scene.one.fill(MORE)
+    scene.one.until(scene.one.consumed, "consumed")
+    scene.holds("claimed")
+    scene.apply()
+    scene.until_held()
+
+
+Step = Callable[[Scene], None]
+PHASES: tuple[Step, ...] = (requested, planned, cancelling, seeking, acknowledging)
+
+
+def went_there(scene: Scene) -> bool:
+    """Whether all that began by a person's wish sent every partition that there was where that person wanted."""
+    begun = [body.epoch for body in resets(scene.one) if body.cause is ResetCause.PERSON]
+    maps = scene.one.region().seek_maps
+    # A forced one, which has read no log, leaves the offsets to the owners; where an attempt was given up, unanswered.
+    places = [{e.offset for p, e in maps[n].items() if p.partition < PARTITIONS} - {None} for n in begun]
+    return bool(places) and bool(places[-1]) and all(found in (set(), {TARGET}, {OTHER}) for found in places)

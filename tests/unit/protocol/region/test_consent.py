@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import UpsertNeedsConsent
+from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
+from airflow_kcr.protocol.region import events, plans
+from airflow_kcr.protocol.region.resolution import NoTimes
+from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester, ResetCause
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
+from airflow_kcr.protocol.sinks import UpsertSink
+from airflow_kcr.protocol.targets import ShiftBy, Target, ToCurrent, ToDatetime, ToEarliest, ToLatest, ToOffset
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Nonce, Offset
+from tests.support.driver import Driver, group_rules
+from tests.support.judging import happened, judge, positions, state
+
+RATES = UpsertSink(GroupId("g"), "rates", "public.rates")
+
+
+def upserting() -> Driver:
+    """Two groups at 20: g writes to a table of mode upsert, h to none."""
+    ours = replace(group_rules("g"), upserts=(RATES,))
+    rules = RegionRules(groups={GroupId("g"): ours, GroupId("h"): group_rules("h", topic="u")})
+    driver = Driver(partitions=2, rules=rules)
+    driver.up()
+    driver.process()
+    driver.process()
+    return driver
+
+
+def planned(driver: Driver, target: Target, scope: Scope = EVERYTHING) -> plans.Plan:
+    reset = PersonReset(
+        nonce=Nonce("r"),
+        target=target,
+        scope=scope,
+        state=PersonResetState.WAITING,
+        requester=Requester(),
+        requested_at=driver.clock.now,
+        order=0,
+    )
+    bounds = {p: LogBounds(start=Offset(0), end=Offset(1_000)) for p in driver.region.claims}
+    log = LogView(bounds=bounds, committed={}, times=Ahead(), read_at=driver.clock.now)
+    return driver.store.plan_reset(driver.name, reset, log)
+
+
+class Ahead(NoTimes):
+    """Every instant falls on the end of its log."""
+
+    def first_at_or_after(self, partition: GroupPartition, instant: object) -> TimeAnswer:
+        return TimeAnswer(offset=None)
+
+
+def of(*groups: str) -> Scope:
+    return parse_scope(groups)
+
+
+@pytest.mark.parametrize(
+    ("target", "scope", "asks"),
+    [
+        (ToOffset(offset=Offset(5)), EVERYTHING, True),
+        (ToOffset(offset=Offset(20)), EVERYTHING, False),
+        (ToOffset(offset=Offset(30)), EVERYTHING, False),
+        (ToOffset(offset=Offset(5)), of("g"), True),
+        (ToOffset(offset=Offset(5)), of("h"), False),
+        (ShiftBy(by=-1), EVERYTHING, True),
+        (ShiftBy(by=1), EVERYTHING, False),
+        (ToCurrent(), EVERYTHING, False),
+        (ToEarliest(), EVERYTHING, True),
+        (ToLatest(), EVERYTHING, False),
+    ],
+    ids=str,
+)
+def test_a_plan_names_the_sinks_that_it_goes_back_behind(target: Target, scope: Scope, asks: bool) -> None:
+    assert planned(upserting(), target, scope).upserts == ((RATES,) if asks else ())
+
+
+def test_a_time_counts_as_going_back_as_it_is_looked_up_after_the_begin() -> None:
+    driver = upserting()
+    target = ToDatetime(instant=driver.clock.now - timedelta(hours=1))
+    assert planned(driver, target).upserts == (RATES,)
+    driver.reset(target, nonce="r")
+    driver.complete()
+    assert driver.region.person_resets[Nonce("r")].state is PersonResetState.FAILED
+
+
+def test_going_back_without_consent_is_refused_and_nothing_is_stored() -> None:
+    driver = upserting()
+    plan, before = planned(driver, ToOffset(offset=Offset(5))), driver.region.counter
+    with pytest.raises(UpsertNeedsConsent) as refused:
+        driver.reset(ToOffset(offset=Offset(5)), resolved=plan.seek)
+    assert refused.value.message == (
+        "sink rates of group g (table public.rates): mode upsert keeps no history, so going back can't restore it. "
+        "Rows that were replaced stay as they are, and the table mixes old and new until the replay has passed where "
+        "the region flights is now. Nothing was reset; if that is acceptable, apply the plan with --consent-upsert "
+        "(consent_upsert=True in Python)"
+    )
+    assert (driver.region.counter, driver.region.person_resets) == (before, {})
+
+
+def test_with_consent_it_is_done_and_the_history_has_the_consent() -> None:
+    driver = upserting()
+    plan = planned(driver, ToOffset(offset=Offset(5)))
+    driver.reset(ToOffset(offset=Offset(5)), nonce="r", resolved=plan.seek, consent_upsert=True)
+    driver.complete()
+    driver.settle_reset()
+    assert set(positions(driver)) == {5}
+    assert driver.region.person_resets[Nonce("r")].consent_upsert
+    assert [e.consent_upsert for e in happened(driver, events.PersonResetAccepted)] == [True]
+    judge(driver)
+
+
+def test_what_goes_back_only_since_the_plan_fails_at_its_cut_and_the_region_goes_on() -> None:
+    driver = upserting()
+    ahead = ToOffset(offset=Offset(25))
+    plan = planned(driver, ahead)
+    assert plan.upserts == ()
+    driver.process()
+    driver.reset(ahead, nonce="r", resolved=plan.seek)
+    driver.complete()
+    asked = driver.region.person_resets[Nonce("r")]
+    assert asked.state is PersonResetState.FAILED
+    assert "mode upsert keeps no history" in asked.failure
+    assert (state(driver), set(positions(driver)), driver.region.lineage) == (RegionState.RUNNING, {30}, 1)
+
+
+def test_forced_without_consent_is_refused_too() -> None:
+    driver = upserting()
+    with pytest.raises(UpsertNeedsConsent):
+        driver.reset(ToOffset(offset=Offset(5)), forced=True)
+    assert driver.region.person_resets == {}
+    driver.reset(ToOffset(offset=Offset(5)), forced=True, consent_upsert=True)
+    driver.settle_reset()
+    assert (state(driver), driver.region.lineage) == (RegionState.RUNNING, 2)
+
+
+@pytest.mark.parametrize("target", [ToOffset(offset=Offset(30)), ShiftBy(by=1), ToLatest()], ids=str)
+def test_forced_ahead_needs_none_although_owners_read_their_logs_later(target: Target) -> None:
+    driver = upserting()
+    driver.reset(target, nonce="r", forced=True)
+    assert driver.region.person_resets[Nonce("r")].state is PersonResetState.BEGUN
+
+
+def test_an_automatic_reset_is_not_asked() -> None:
+    driver = upserting()
+    driver.cut("n")
+    driver.process()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+    driver.settle_reset()
+    assert (state(driver), set(positions(driver))) == (RegionState.RUNNING, {20})
