@@ -1,0 +1,189 @@
+"""Decoding records in a pipeline: the bytes of JSON, Avro or Protobuf as columns, by Spark's own functions.
+
+A record that can't be decoded is *poison*: without care it either fails its batch, so that the region resets and fails
+again, or becomes a row of nulls that nobody notices. Here a pipeline says which of two it wants:
+
+    rows = decoded(batch, Json("carrier STRING NOT NULL, delay INT"))      # poison fails the batch, and is named
+
+    with decoding(batch, Json("carrier STRING NOT NULL, delay INT")) as found:
+        context.sinks["delays"].write(found.rows)
+        dead_letters_to_topic(found.poison, context, topic="flights-dead", kafka={...})   # or into a sink's table
+
+Either way the batch is read once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.spark.formats import Format
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_kcr.spark.context import BatchContext
+
+COORDINATES: Final = ("topic", "partition", "offset")
+
+_LOG = logging.getLogger(__name__)
+_VALUE: Final = "kcr_value"
+_REASON: Final = "kcr_reason"
+_LIBRARIES: Final[Mapping[str, str]] = {
+    "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE": "spark-avro",
+    "PROTOBUF_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE": "spark-protobuf",
+}
+
+
+def decoded(batch: DataFrame, how: Format) -> DataFrame:
+    """Return the batch's records with their values decoded; a record that can't be decoded fails the batch.
+
+    The error names the record and why. The region then resets, and after `max_failures` halts: a person decides, and
+    may have the record skipped by name (`kcr reset`).
+
+    Args:
+        batch: as the pipeline is given it.
+        how: the format of the values.
+
+    Returns:
+        `topic`, `partition`, `offset`, `timestamp` and `key` as they are, then the decoded columns.
+
+    Raises:
+        ConfigurationError: the format's schema can't be used, or its library is not on the class path.
+    """
+    from pyspark.sql import functions as F
+
+    told = F.concat_ws(
+        "",
+        F.lit("poison record "),
+        F.concat_ws("/", *COORDINATES),
+        F.lit(": "),
+        F.col(_REASON),
+        F.lit("; decode with `decoding` to set such records aside, or skip it by name"),
+    )
+    judged = _judged(batch, how)
+    # The filter has to be computed to know whether a row stays, so the error can't be optimised away.
+    sound = F.when(F.col(_REASON).isNull(), F.lit(True)).otherwise(F.raise_error(told).cast("boolean"))
+    return _rows(judged.where(sound), how)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A batch's records, told apart."""
+
+    rows: DataFrame
+    """Those that could be decoded: as `decoded` returns them."""
+
+    poison: DataFrame
+    """The others: `topic`, `partition`, `offset`, `timestamp`, `key` and `value` as they are, and `reason`."""
+
+    @cached_property
+    def poisoned(self) -> int:
+        """How many could not be decoded; counted when it is first asked for."""
+        return self.poison.count()
+
+
+@contextmanager
+def decoding(batch: DataFrame, how: Format) -> Iterator[Decoded]:
+    """Lend a batch's records told apart, kept by Spark for as long as the block lasts, so that they are read once.
+
+    How many were poison is told in the log, at the end of the block, with the first of them.
+
+    Args:
+        batch: as the pipeline is given it.
+        how: the format of the values.
+
+    Raises:
+        ConfigurationError: the format's schema can't be used, or its library is not on the class path.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.storagelevel import StorageLevel
+
+    judged = _judged(batch, how).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        bad = judged.where(F.col(_REASON).isNotNull())
+        found = Decoded(
+            rows=_rows(judged.where(F.col(_REASON).isNull()), how),
+            poison=bad.select(*COORDINATES, "timestamp", "key", "value", F.col(_REASON).alias("reason")),
+        )
+        yield found
+        if found.poisoned:
+            first = found.poison.orderBy(*COORDINATES).select(*COORDINATES, "reason").first()
+            _LOG.warning("%d poison record(s), the first %s/%s/%s: %s", found.poisoned, *(first or ()))
+    finally:
+        judged.unpersist()
+
+
+def dead_letters_to_topic(poison: DataFrame, context: BatchContext, *, topic: str, kafka: Mapping[str, str]) -> None:
+    """Write poison records to a topic, with where they came from and why as headers.
+
+    Key and value are the record's. A reset writes them again, so the topic has them at least once; the headers
+    `kcr.topic`, `kcr.partition` and `kcr.offset` name a record for ever.
+
+    Args:
+        poison: of `decoding`.
+        context: of the batch.
+        topic: the dead-letter topic; not one that the group reads.
+        kafka: client settings as Kafka's Java client names them, without the prefix `kafka.`.
+
+    Raises:
+        ConfigurationError: the group reads the topic itself.
+    """
+    from pyspark.sql import functions as F
+
+    if topic in {place.topic for place in context.ranges}:
+        raise ConfigurationError(f"{topic} is read by this very batch: its poison would come back for ever")
+    told = {
+        "kcr.topic": F.col("topic"),
+        "kcr.partition": F.col("partition").cast("string"),
+        "kcr.offset": F.col("offset").cast("string"),
+        "kcr.reason": F.col("reason"),
+        "kcr.region": F.lit(str(context.region)),
+        "kcr.batch": F.lit(str(context.batch_id)),
+    }
+    headers = F.array(
+        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items())
+    )
+    options = {f"kafka.{name}": value for name, value in kafka.items()}
+    letters = poison.select("key", "value", headers.alias("headers"))
+    letters.write.format("kafka").mode("append").options(**options).option("topic", topic).option(
+        "includeHeaders", "true"
+    ).save()
+
+
+def _judged(batch: DataFrame, how: Format) -> DataFrame:
+    """The records with their decoded value and why it is poison."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    value = F.col("value")
+    try:
+        with_value = batch.select(*COORDINATES, "timestamp", "key", "value", how.struct(value).alias(_VALUE))
+    except AnalysisException as error:
+        library = _LIBRARIES.get(error.getCondition() or "")
+        if library is None:
+            raise
+        raise _lacks(library) from error
+    return with_value.withColumn(_REASON, how.reason(value, F.col(_VALUE)))
+
+
+def _rows(judged: DataFrame, how: Format) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    named = [f"{_VALUE}.*"] if how.fields is None else [F.col(_VALUE)[name].alias(name) for name in how.fields]
+    return judged.select(*COORDINATES, "timestamp", "key", *named)
+
+
+def _lacks(library: str) -> ConfigurationError:
+    import pyspark
+
+    return ConfigurationError(
+        f"Spark decodes this by its {library}, which is not on the class path; add "
+        f"--packages org.apache.spark:{library}_2.13:{pyspark.__version__} to spark-submit (`packages` of "
+        "KcrConsumeOperator)"
+    )

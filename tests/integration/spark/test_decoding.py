@@ -1,0 +1,197 @@
+"""Decoding in a pipeline: what is poison is set aside or fails the batch, and the batch is read once either way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+
+from airflow_kcr.embedded.jars import JarSet, resolve, spark_connector
+from airflow_kcr.errors import BatchFailed, ConfigurationError
+from airflow_kcr.spark import BatchContext
+from airflow_kcr.spark.decoding import Decoded, dead_letters_to_topic, decoded, decoding
+from airflow_kcr.spark.formats import Avro, Json, Protobuf
+from tests.integration.spark.batches import Bench, call
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.support.kafka import Kafka
+
+DELAYS = Json("carrier STRING NOT NULL, delay INT, at STRUCT<hour: INT>")
+GOOD = [
+    b'{"carrier": "UA", "delay": 3, "at": {"hour": 5}, "more": 1}',
+    b'{"carrier": "AA"}',
+    b'{"carrier": "B6", "delay": null}',
+]
+BAD = {
+    b"": "not a JSON object",
+    b"\xff\xfe": "not a JSON object",
+    b'[{"carrier": "UA"}]': "not a JSON object",
+    b'"UA"': "not a JSON object",
+    b'{"carrier": "UA"': "not JSON of this schema",
+    b'{"carrier": "UA", "delay": "late"}': "not JSON of this schema",
+    b'{"delay": 3}': "without carrier",
+    b'{"carrier": null}': "without carrier",
+}
+SPARK_AVRO = JarSet(
+    name="spark-avro",
+    coordinates="org.apache.spark:spark-avro_2.13:4.0.0",
+    variable="KCR_SPARK_AVRO_JARS",
+    without=spark_connector().without,
+)
+AVRO = """{"type": "record", "name": "delay", "fields": [
+    {"name": "carrier", "type": "string"}, {"name": "delay", "type": ["null", "int"]}]}"""
+SCHEMA = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY"
+
+
+def batch_of(spark: SparkSession, *values: bytes | None) -> DataFrame:
+    rows = [("t", 0, n, None, None, None if v is None else bytearray(v)) for n, v in enumerate(values)]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def told_apart(batch: DataFrame) -> tuple[list[int], dict[int, str]]:
+    with decoding(batch, DELAYS) as found:
+        rows = [row.offset for row in found.rows.collect()]
+        poison = {row.offset: row.reason for row in found.poison.collect()}
+        assert found.poisoned == len(poison)
+    return sorted(rows), poison
+
+
+def test_what_can_be_decoded_becomes_columns_beside_its_coordinates(spark: SparkSession) -> None:
+    rows = decoded(batch_of(spark, *GOOD), DELAYS)
+    assert rows.columns == ["topic", "partition", "offset", "timestamp", "key", "carrier", "delay", "at"]
+    found = [(row.offset, row.carrier, row.delay, row.at and row.at.hour) for row in rows.orderBy("offset").collect()]
+    assert found == [(0, "UA", 3, 5), (1, "AA", None, None), (2, "B6", None, None)]
+
+
+def test_poison_is_set_aside_with_its_bytes_and_the_reason(spark: SparkSession) -> None:
+    batch = batch_of(spark, *GOOD, *BAD, None)
+    rows, poison = told_apart(batch)
+    assert rows == [0, 1, 2]
+    assert [poison[n] for n in sorted(poison)] == [*BAD.values(), "no value"]
+    with decoding(batch, DELAYS) as found:
+        kept = {row.offset: row.value for row in found.poison.collect()}
+    assert kept == {3 + n: bytearray(value) for n, value in enumerate(BAD)} | {3 + len(BAD): None}
+
+
+def test_how_much_was_poison_is_told_with_the_first_of_it(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    told_apart(batch_of(spark, *GOOD))
+    assert caplog.messages == []
+    told_apart(batch_of(spark, *GOOD, *BAD))
+    assert caplog.messages == ["8 poison record(s), the first t/0/3: not a JSON object"]
+
+
+@pytest.mark.parametrize("value", [*BAD, None])
+def test_without_being_set_aside_poison_fails_the_batch_and_is_named(spark: SparkSession, value: bytes | None) -> None:
+    reason = "no value" if value is None else BAD[value]
+    batch = batch_of(spark, *GOOD, value)
+    with pytest.raises(PySparkException, match=f"poison record t/0/3: {reason}"):
+        decoded(batch, DELAYS).select("offset").collect()
+    with pytest.raises(PySparkException, match=f"poison record t/0/3: {reason}"):
+        decoded(batch, DELAYS).count()
+
+
+@pytest.mark.parametrize("schema", ["carrier", "carrier STRINGS", "", "carrier STRING,"])
+def test_a_schema_that_is_none_is_refused_before_anything_is_read(spark: SparkSession, schema: str) -> None:
+    with pytest.raises(ConfigurationError):
+        decoded(batch_of(spark), Json(schema))
+
+
+def test_a_library_that_is_not_there_is_named_with_how_to_have_it(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match=r"--packages org\.apache\.spark:spark-avro_2\.13:4\."):
+        decoded(batch_of(spark), Avro(AVRO))
+    with pytest.raises(ConfigurationError, match=r"--packages org\.apache\.spark:spark-protobuf_2\.13:4\."):
+        decoded(batch_of(spark), Protobuf("a.B", b""))
+
+
+def read_with_headers(spark: SparkSession, kafka: Kafka, topic: str) -> list[tuple[bytes, dict[str, str]]]:
+    """The records of a topic, and their headers as text."""
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "includeHeaders": "true"}
+    rows = spark.read.format("kafka").options(**options).load().select("value", "headers").collect()
+    return [(bytes(row.value), {one.key: bytes(one.value).decode() for one in row.headers}) for row in rows]
+
+
+@pytest.mark.parametrize("schema", ["", "[]", '"string"', '{"type": "record", "name": "r", "fields": []}'])
+def test_an_avro_schema_that_is_no_records_is_refused(spark: SparkSession, schema: str) -> None:
+    with pytest.raises(ConfigurationError, match="Avro schema"):
+        Avro(schema).reason(functions.col("value"), functions.col("value"))
+
+
+def test_avro_is_decoded_where_its_library_is(tmp_path: Path) -> None:
+    # In a session of its own: the others are without it, as most applications are.
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.integration.spark.avro_driver", *map(str, resolve(SPARK_AVRO))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+        cwd=Path(__file__).parents[3],
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {
+        "rows": [[0, "UA", 3], [1, "AA", None]],
+        "poison": [[n, "not Avro of this schema"] for n in (2, 3, 4)] + [[5, "no value"]],
+        "nullable": [[0, None], [1, "not Avro of this schema"]],
+        "behind five bytes": [[0, "UA", 3]],
+    }
+
+
+# -- on a real broker, in a real batch -----------------------------------------------------------------------------
+
+
+def test_a_batch_with_poison_is_read_once_and_its_poison_goes_to_a_topic_with_where_it_came_from(
+    bench: Bench, tmp_path: Path
+) -> None:
+    kafka, topic = bench.kafka, bench.kafka.topic(1)
+    dead = kafka.topic(1)
+    kafka.produce(topic, [*GOOD, *BAD])
+    seen: list[Decoded] = []
+
+    def pipeline(batch: DataFrame, context: BatchContext) -> None:
+        with decoding(batch, DELAYS) as found:
+            found.rows.write.parquet(str(tmp_path / "rows"))
+            dead_letters_to_topic(found.poison, context, topic=dead, kafka=dict(kafka.settings))
+            seen.append(found)
+
+    report = bench.engine(pipeline).run(call(topic, {0: (0, len(GOOD) + len(BAD))}))
+    assert report.scans == 1
+    assert report.warnings == ()
+    assert [one.poisoned for one in seen] == [len(BAD)]
+    letters = read_with_headers(bench.spark, kafka, dead)
+    assert sorted(value for value, _ in letters) == sorted(BAD)
+    headers = [told for _, told in letters]
+    assert sorted(int(one["kcr.offset"]) for one in headers) == list(range(len(GOOD), len(GOOD) + len(BAD)))
+    assert {one["kcr.topic"] for one in headers} == {topic}
+    assert {one["kcr.reason"] for one in headers} == set(BAD.values())
+
+
+def test_a_batch_fails_with_the_coordinates_of_its_poison(bench: Bench, tmp_path: Path) -> None:
+    kafka, topic = bench.kafka, bench.kafka.topic(1)
+    kafka.produce(topic, [*GOOD, b"nothing"])
+
+    def pipeline(batch: DataFrame, context: BatchContext) -> None:
+        decoded(batch, DELAYS).write.parquet(str(tmp_path / "rows"))
+
+    with pytest.raises(BatchFailed, match=f"poison record {topic}/0/3: not a JSON object"):
+        bench.engine(pipeline).run(call(topic, {0: (0, len(GOOD) + 1)}))
+
+
+def test_poison_does_not_go_back_to_the_topic_that_it_came_from(bench: Bench) -> None:
+    kafka, topic = bench.kafka, bench.kafka.topic(1)
+    kafka.produce(topic, [b"nothing"])
+
+    def pipeline(batch: DataFrame, context: BatchContext) -> None:
+        with decoding(batch, DELAYS) as found:
+            dead_letters_to_topic(found.poison, context, topic=topic, kafka=dict(kafka.settings))
+
+    with pytest.raises(BatchFailed, match="would come back for ever"):
+        bench.engine(pipeline).run(call(topic, {0: (0, 1)}))
