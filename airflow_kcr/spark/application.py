@@ -35,9 +35,10 @@ from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.postgres import PostgresSink
 from airflow_kcr.spark.engine import SparkEngine
-from airflow_kcr.spark.group_sinks import checked_sinks, member_sinks, output_of
+from airflow_kcr.spark.group_sinks import checked_sinks, file_targets, member_sinks, opened_files, output_of
 from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spark.reads import Source
@@ -99,7 +100,10 @@ class Prepared:
     pipeline: Pipeline
     store_clock: StoreClock
     sinks: tuple[PostgresSink, ...] = ()
-    """Of the group, each found to be in order."""
+    """Of the group, those that are tables, each found to be in order."""
+
+    files: tuple[FileTarget, ...] = ()
+    """Of the region: those sinks that are files."""
 
 
 def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
@@ -120,6 +124,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         require_place(region, member)
     spec = RegionSpec.from_json(region.spec.text)
     sinks = checked_sinks(spec, run.group, environ)
+    files = file_targets(spec, environ)
     pipeline = load_pipeline(spec.group(run.group).pipeline)
     kafka = client_settings(spec, run.group, environ)
     found = preflight(store, run.region, run.members, real_reader, kafka_names)
@@ -134,6 +139,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         pipeline=pipeline,
         store_clock=store_clock,
         sinks=sinks,
+        files=files,
     )
 
 
@@ -203,12 +209,13 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         stack.callback(_stopped, spark)
         if prepared.sinks:
             require_driver(spark)
+        files = opened_files(prepared.files, spark, store, run.group)
         application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
             store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
         hosts = [
-            _host(store, prepared, _Parts(spark, logs, end_process, application.label()), member)
+            _host(store, prepared, _Parts(spark, logs, end_process, application.label(), files), member)
             for member in run.members
         ]
         crew = Crew(store, run.region, hosts)
@@ -258,6 +265,7 @@ class _Parts:
     logs: BrokerLogs
     end_process: Callable[[str], None]
     label: str
+    files: tuple[FileSink, ...]
 
 
 def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberId) -> MemberHost:
@@ -270,12 +278,13 @@ def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberI
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
     kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.kafka).items()}
+    own = tuple(sink for sink in parts.files if sink.target.group == run.group)
     source = Source(region=run.region, member=member, kafka=kafka, options=run.reading)
     world = World(
         store=store,
         logs=parts.logs,
-        engine=SparkEngine(parts.spark, prepared.pipeline, source, output_of(prepared.sinks)),
-        sinks=member_sinks(spec, run.group, prepared.sinks),
+        engine=SparkEngine(parts.spark, prepared.pipeline, source, output_of(prepared.sinks, own)),
+        sinks=member_sinks(spec, run.group, prepared.sinks, parts.files),
         membership=membership,
         end_process=parts.end_process,
         clock=boot_time,
