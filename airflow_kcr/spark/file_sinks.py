@@ -38,6 +38,20 @@ class FilesWriter:
     def __repr__(self) -> str:
         return f"<{self._sink.target}, batch {self._call.batch}>"
 
+    @property
+    def schema(self) -> str:
+        """The schema of what was written, as Spark writes it in JSON.
+
+        Raises:
+            SinkError: nothing was written.
+        """
+        if self._schema is None:
+            raise SinkError(
+                f"{self!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "
+                "is nothing: else nobody knows that the records were looked at"
+            )
+        return self._schema
+
     def write(self, rows: DataFrame) -> None:
         """Write rows, each made of one record of this batch; a pipeline does so once for each of its sinks.
 
@@ -60,12 +74,7 @@ class FilesWriter:
         Raises:
             SinkError: nothing was written, or the list can't be.
         """
-        if self._schema is None:
-            raise SinkError(
-                f"{self!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "
-                "is nothing: else nobody knows that the records were looked at"
-            )
-        self._sink.list_files(self._call, self._schema)
+        self._sink.list_files(self._call, self.schema)
 
 
 def with_coordinates(rows: DataFrame) -> DataFrame:

@@ -80,7 +80,9 @@ def flights(kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...]) -> Ite
 def everything(spark: SparkSession, path: str) -> DataFrame:
     """The rows of all cuts that are published."""
     cuts = Cuts.of(HadoopFolder(spark, path)).published()
-    return reduce(lambda one, other: one.union(other), (read_cut(spark, path, sequence=c.sequence) for c in cuts))
+    parts = (read_cut(spark, path, sequence=cut.sequence) for cut in cuts)
+    # Cuts from before the first batch know of no columns but the coordinates.
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
 def counted(spark: SparkSession, path: str) -> tuple[int, int]:
