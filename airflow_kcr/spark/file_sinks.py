@@ -118,7 +118,7 @@ class SparkRewriter:
         files: int,
         kept: Mapping[TopicPartition, tuple[Range, ...]] | None = None,
     ) -> Mapping[str, int]:
-        """Write the rows of several files into a few; the same sources make the same files."""
+        """Write the rows of several files into a few."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
@@ -138,15 +138,13 @@ class SparkRewriter:
             self._folder.delete([temporary])
 
     def _taken(self, temporary: str, into: str) -> dict[str, int]:
-        """Give new files their names; those that are there already are of another attempt, and the same."""
-        above, _, name = into.rpartition("/")
-        there = self._folder.sizes(above)
+        """Give new files their names, which no other attempt has: how rows are spread depends on who does it."""
+        attempt = uuid.uuid4().hex[:12]
         found: dict[str, int] = {}
         for place, (part, size) in enumerate(self._folder.sizes(temporary).items()):
-            path = f"{name}-{place:05d}.parquet"
-            if there.get(path) != size:
-                self._folder.move(f"{temporary}/{part}", f"{above}/{path}")
-            found[f"{above}/{path}"] = size
+            path = f"{into}-{attempt}-{place:05d}.parquet"
+            self._folder.move(f"{temporary}/{part}", path)
+            found[path] = size
         return found
 
 

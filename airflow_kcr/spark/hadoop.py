@@ -105,11 +105,10 @@ class HadoopFolder:
             raise SinkError(f"{self.uri}/{path} was written by somebody else at the same time")
 
     def move(self, source: str, path: str) -> None:
-        """Give a file another name; whatever had it is gone."""
+        """Give a file another name, which nobody has."""
 
         def attempt() -> bool:
             self._system().mkdirs(self._path(path).getParent())
-            self._system().delete(self._path(path), False)
             return self._renamed(source, path)
 
         if not self._tried(attempt, "move", path):

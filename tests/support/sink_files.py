@@ -119,8 +119,9 @@ class RecordRewriter:
         if kept is not None:
             found = [r for r in found if any(k.from_ <= r[2] < k.to for k in kept.get(TopicPartition(r[0], r[1]), ()))]  # type: ignore[arg-type]
         made: dict[str, int] = {}
+        attempt = uuid.uuid4().hex[:6]
         for number in range(files):
-            path = f"{into}-{number:05d}"
+            path = f"{into}-{attempt}-{number:05d}"
             text = json.dumps(found[number::files])
             self.folder.replace(path, text)
             made[path] = len(text)

@@ -6,7 +6,8 @@ Most files are taken as the batches' lists have them. New ones are made of
 - the files of a manifest that a reset has undone: what is still accepted of it, all its batches at once;
 - many small files: few large ones. Where all files of a batch became part of others, its own are no longer needed.
 
-The same contents make the same arrangement with the same names, whoever is at it, and however often.
+Whoever is at it, and however often, the same records are in it. Two publishers at a time make new files each, under
+names of their own; the manifest names those of one of them.
 """
 
 from __future__ import annotations

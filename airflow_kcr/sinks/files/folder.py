@@ -71,8 +71,7 @@ class Rewriter(Protocol):
         Args:
             sources: paths of the files, which have one schema.
             schema: of them, as Spark writes it in JSON.
-            into: the path of the new files, to which their numbers are added; whole files that are there already are
-                what another attempt has made of the same sources.
+            into: the path of the new files, to which something is added that no other attempt adds.
             files: how many are made at most.
             kept: only rows made of these records; None: all.
 

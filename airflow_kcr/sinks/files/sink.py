@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Mapping
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
@@ -43,7 +44,7 @@ class FileSink:
             ConfigurationError: it is another sink's, holds something else, or may not be written to.
             SinkError: it can't be reached.
         """
-        probe = f"_probe-{self.target.group}-{self.target.sink}"
+        probe = f"{layout.TEMPORARY}{uuid.uuid4().hex}"
         try:
             self.folder.replace(probe, "")
             self.folder.delete([probe])
@@ -109,8 +110,8 @@ class FileSink:
     def publish(self, sequence: Sequence) -> None:
         """Write the manifest of a complete cut; said again, it changes nothing.
 
-        Whoever comes first writes it, and everybody would write the same. A cut that a reset has undone is noted as
-        such instead, also when the reset came while it was published.
+        Whoever comes first writes it, and everybody would write the same records. A cut that a reset has undone is
+        noted as such instead, also when the reset came while it was published.
 
         Raises:
             SinkError: an accepted batch has no list, the folder or the store is away, or the folder has another cut of

@@ -45,8 +45,8 @@ def restart(files: Files) -> None:
 
 
 @pytest.mark.parametrize("file_size", [0, 1_000_000])
-@pytest.mark.parametrize("delivery", [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("delivery", [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE, Delivery.EXACTLY_ONCE])
+@pytest.mark.parametrize("seed", range(5))
 def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: Delivery, file_size: int) -> None:
     chance, driver = Random(seed), Driver(delivery=delivery)
     for partition in tuple(driver.logs):

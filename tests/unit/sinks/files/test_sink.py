@@ -218,7 +218,8 @@ class TestSmallFiles:
             both(files)
         sequence = files.cut("n1")
         manifest = files.manifests()[sequence]
-        assert [f.path for f in manifest.files] == [f"compacted/{manifest.cut}/small-0-00000"]
+        (file,) = manifest.files
+        assert file.path.startswith(f"compacted/{manifest.cut}/small-0-")
         assert len(manifest.batches) == 20
         assert files.folder.names(f"data/{manifest.cut}") == ()
         deleted = [at for at, step in enumerate(files.folder.steps) if step.startswith("delete data/")]
