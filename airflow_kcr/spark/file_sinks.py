@@ -20,6 +20,10 @@ COORDINATES: Final = ("topic", "partition", "offset")
 PREFIX: Final = "kcr_"
 """Before the names of the coordinates, as they are in the files."""
 
+LISTERS: Final = 16
+"""Tasks that look at the files which are put together."""
+
+_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _NO_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
@@ -107,7 +111,9 @@ class SparkRewriter:
     """
 
     def __init__(self, spark: SparkSession, folder: HadoopFolder) -> None:
-        self._spark, self._folder = spark, folder
+        self._spark, self._folder = spark.newSession(), folder
+        # Spark lists every file that is named to it, in as many tasks as there are files.
+        self._spark.conf.set(_LISTING, LISTERS)
 
     def rewrite(
         self,

@@ -76,18 +76,18 @@ def test_files_against_plain_files(
 
 
 def test_publication_of_many_files(
-    spark: SparkSession, scale: Scale, report: Callable[[str], Report], tmp_path: Path
+    bench_spark: SparkSession, scale: Scale, report: Callable[[str], Report], tmp_path: Path
 ) -> None:
     found = report("sink-files-publication")
     rows: list[tuple[object, ...]] = []
     for name, file_size in (("as they are", 0), ("put together", 128 * 1024 * 1024)):
         taken = []
         for number in range(scale.rounds + 1):
-            sink, sequence = complete_cut(spark, tmp_path / f"{file_size}-{number}", file_size)
+            sink, sequence = complete_cut(bench_spark, tmp_path / f"{file_size}-{number}", file_size)
             began = time.monotonic()
             sink.publish(sequence)
             taken.append(time.monotonic() - began)
-            assert read_cut(spark, sink.folder.uri, sequence=sequence).count() == FILES
+            assert read_cut(bench_spark, sink.folder.uri, sequence=sequence).count() == FILES
         rows.append((name, median(taken[1:]), spread(taken[1:])))
     found.table(
         f"a cut of {FILES:,} small files, {FILES // FILES_OF_A_BATCH} batches: seconds to publish it",
@@ -123,7 +123,7 @@ def complete_cut(spark: SparkSession, folder: Path, file_size: int) -> tuple[Fil
         here = folder / sink.attempt(call)
         if written is None:
             writer = FilesWriter(sink, call)
-            rows = spark.range(1).selectExpr("'t' AS topic", "0 AS partition", "id AS offset", "'x' AS value")
+            rows = spark.range(0, 1, 1, 1).selectExpr("'t' AS topic", "0 AS partition", "id AS offset", "'x' AS value")
             writer.write(rows)
             schema = writer.schema
             (written,) = here.glob("*.parquet")
