@@ -83,6 +83,10 @@ class HadoopFolder:
         """Return several texts, in their order."""
         return list(_readers().map(self.read, paths))
 
+    def put(self, path: str, text: str) -> None:
+        """Write a text under its own name, whatever is there; half of it is there if the process ends meanwhile."""
+        self._tried(lambda: self._write(path, text, overwrite=True), "write", path)
+
     def create(self, path: str, text: str) -> bool:
         """Write a text under another name, then give it its own; False: there was one already, which stays."""
 
@@ -145,12 +149,15 @@ class HadoopFolder:
         """Write a text under a name that nobody else has, and return it."""
         folder, _, name = path.rpartition("/")
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}-{name}".removeprefix("/")
-        stream = self._system().create(self._path(temporary), False)
+        self._write(temporary, text, overwrite=False)
+        return temporary
+
+    def _write(self, path: str, text: str, *, overwrite: bool) -> None:
+        stream = self._system().create(self._path(path), overwrite)
         try:
             stream.write(text.encode())
         finally:
             stream.close()
-        return temporary
 
     def _renamed(self, source: str, path: str) -> bool:
         system = self._system()

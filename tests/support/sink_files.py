@@ -58,6 +58,12 @@ class LocalFolder:
         """Return several texts."""
         return [self.read(path) for path in paths]
 
+    def put(self, path: str, text: str) -> None:
+        """Write a text under its own name."""
+        self._step(f"write {path}")
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
     def create(self, path: str, text: str) -> bool:
         """Write a text where there is none."""
         if (self.root / path).exists():

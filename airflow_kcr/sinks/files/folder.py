@@ -33,6 +33,10 @@ class Folder(Protocol):
         """Return several texts, in their order."""
         ...
 
+    def put(self, path: str, text: str) -> None:
+        """Write a text under its own name, whatever is there; half of it is there if the process ends meanwhile."""
+        ...
+
     def create(self, path: str, text: str) -> bool:
         """Write a text under another name, then give it its own; False: there was one already, which stays."""
         ...

@@ -46,7 +46,7 @@ class FileSink:
         """
         probe = f"{layout.TEMPORARY}{uuid.uuid4().hex}"
         try:
-            self.folder.replace(probe, "")
+            self.folder.put(probe, "")
             self.folder.delete([probe])
             self._take()
         except FolderRefused as error:
@@ -102,7 +102,8 @@ class FileSink:
         where = self.attempt(call)
         files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
         listed = BatchList(batch=call.batch, schema=schema, files=files)
-        self.folder.replace(layout.batch_list(where), listed.text())
+        # Only one process ever writes it, and the batch ends afterwards: nobody looks for it before it is whole.
+        self.folder.put(layout.batch_list(where), listed.text())
         return listed
 
     # -- cuts ----------------------------------------------------------------------------------------------------

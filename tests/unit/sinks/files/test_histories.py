@@ -45,8 +45,8 @@ def restart(files: Files) -> None:
 
 
 @pytest.mark.parametrize("file_size", [0, 1_000_000])
-@pytest.mark.parametrize("delivery", [Delivery.AT_LEAST_ONCE, Delivery.ALMOST_ONCE, Delivery.EXACTLY_ONCE])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("delivery", list(Delivery))
+@pytest.mark.parametrize("seed", range(4))
 def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: Delivery, file_size: int) -> None:
     chance, driver = Random(seed), Driver(delivery=delivery)
     for partition in tuple(driver.logs):
@@ -78,5 +78,10 @@ def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: De
                 files.sink.reset(files.reset_order())
     files.cut("last")
     ends = {p: int(c.position or 0) for p, c in driver.region.claims.items()}
-    assert files.records() == accepted_records(files) == files.expected(ends)
+    assert files.records() == accepted_records(files)
+    if delivery is Delivery.AT_MOST_ONCE:
+        # What was in flight when a process died is lost, and nothing is there twice.
+        assert files.records() <= files.expected(ends)
+    else:
+        assert files.records() == files.expected(ends)
     assert cuts
