@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.group_readers import real_reader
@@ -42,7 +41,7 @@ from airflow_kcr.spark.group_sinks import checked_sinks, file_targets, member_si
 from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spark.reads import Source
-from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session
+from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session, stop_session
 from airflow_kcr.spark.sinks import require_driver
 from airflow_kcr.spark.task import look
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
@@ -50,9 +49,6 @@ from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-STOP_BOUND: Final = 5.0
-"""Seconds that Spark has to stop; its JVM ends with this process in any case."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -206,7 +202,7 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         if prepared.sinks:
             settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
         spark = open_session(settings)
-        stack.callback(_stopped, spark)
+        stack.callback(stop_session, spark)
         if prepared.sinks:
             require_driver(spark)
         files = opened_files(prepared.files, spark, store, run.group)
@@ -240,21 +236,6 @@ def _application(spark: SparkSession) -> Application:
         pid=os.getpid(),
         started=0 if state is None else state.started,
     )
-
-
-def _stopped(spark: SparkSession) -> None:
-    """Stop Spark; where its JVM is gone already, as Ctrl-C may end both at once, there is nothing left to stop."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-    def stop() -> None:
-        try:
-            spark.stop()
-        except (Py4JError, OSError) as error:
-            _LOG.info("Spark could not be told to stop, its JVM is gone: %s", error)
-
-    stopping = threading.Thread(target=stop, name="stop Spark", daemon=True)
-    stopping.start()
-    stopping.join(STOP_BOUND)
 
 
 @dataclass(frozen=True, slots=True)
