@@ -158,6 +158,10 @@ class Transactions(Protocol):
         """Yield the ledger in the order in which batches began."""
         ...
 
+    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+        """Return the batches that are stamped with a later sequence than this, oldest first; reads no older ones."""
+        ...
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """Return every batch whose ranges contain this offset of this partition, oldest first."""
         ...

@@ -8,6 +8,13 @@ from enum import StrEnum
 from airflow_kcr.protocol.values import GroupId
 
 
+class FileFormat(StrEnum):
+    """What a file sink's files are."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
 class SinkMode(StrEnum):
     """How a sink adds output to its table."""
 

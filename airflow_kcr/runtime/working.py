@@ -62,6 +62,8 @@ class Working:
         self._happened, self._clock = happened, clock
         self._reader = Worker(f"{who.member} reads", failed)
         self._batches = Worker(f"{who.member} batches", failed)
+        # A cut of many files takes its time; meanwhile the next batches are planned, and a reset is carried out.
+        self._publisher = Worker(f"{who.member} publishes", failed)
         # Cancelling asks the engine, which may not answer; the loop has a lease to keep.
         self._canceller = Worker(f"{who.member} cancels", failed)
         self._cancelled: frozenset[BatchId] = frozenset()
@@ -80,7 +82,7 @@ class Working:
     def end(self) -> None:
         """End when what is being done is done; nothing is tried again. Returns at once."""
         self._ending.set()
-        for worker in (self._reader, self._batches, self._canceller):
+        for worker in (self._reader, self._batches, self._publisher, self._canceller):
             worker.end()
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class Working:
                 return
             done()
 
-        self._reader.post(task)
+        self._publisher.post(task)
 
     def reset_sinks(self, effect: effects.ResetSinks) -> None:
         """Carry out a reset on the sinks, then answer the open entries."""

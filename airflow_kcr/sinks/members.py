@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from airflow_kcr.ports import Sinks
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence
 
@@ -17,8 +18,16 @@ class FencedSink(Protocol):
         ...
 
 
+class CutSink(Protocol):
+    """A sink that shows output with its cut."""
+
+    def publish(self, sequence: Sequence) -> None:
+        """Show what belongs to a cut; see `ports.Sinks`."""
+        ...
+
+
 class MemberSinks:
-    """Carries a reset out on every sink; cuts need nothing of them, since each batch was published when it ended.
+    """Carries a reset out on every sink; cuts need nothing of them.
 
     Args:
         sinks: at least one.
@@ -29,7 +38,7 @@ class MemberSinks:
 
     @property
     def fenced(self) -> bool:
-        """Always: what a zombie writes, the sinks' databases refuse."""
+        """Always: what a zombie writes, a database refuses, and no manifest names."""
         return True
 
     def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
@@ -49,7 +58,44 @@ class MemberSinks:
         return answers
 
     def prepare(self, sequence: Sequence) -> None:
-        """Nothing is held back: every batch that ended is in its table."""
+        """Nothing is held back: every batch that ended is in its table, or has its list of files."""
 
     def publish(self, sequence: Sequence) -> None:
-        """Everything is there already."""
+        """Tables have it already; what is shown with its cut is `WithCuts`' to show."""
+
+
+class WithCuts:
+    """The sinks of one member's pipeline, and those of the whole region that show output with its cut.
+
+    One member publishes a cut for all groups.
+
+    Args:
+        inner: the member's.
+        of_region: every sink that shows output with its cut, of whatever group.
+    """
+
+    def __init__(self, inner: Sinks, of_region: Iterable[CutSink]) -> None:
+        self._inner, self._of_region = inner, tuple(of_region)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the member's own sinks refuse an older epoch by themselves."""
+        return self._inner.fenced
+
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Carry out a reset on the member's sinks; see `ports.Sinks`."""
+        return self._inner.reset(order)
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Make durable what the member's sinks hold; see `ports.Sinks`."""
+        self._inner.prepare(sequence)
+
+    def publish(self, sequence: Sequence) -> None:
+        """Show what belongs to a cut, in all of the region's sinks.
+
+        Raises:
+            SinkError: one could not; the others may have done it, and do nothing when asked again.
+        """
+        self._inner.publish(sequence)
+        for sink in self._of_region:
+            sink.publish(sequence)

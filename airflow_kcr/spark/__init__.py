@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_kcr.spark.context import BatchContext
+    from airflow_kcr.spark.cuts import read_cut
 
-__all__ = ["BatchContext"]
+__all__ = ["BatchContext", "read_cut"]
 
 
 def __getattr__(name: str) -> object:
@@ -31,4 +32,8 @@ def __getattr__(name: str) -> object:
         from airflow_kcr.spark.context import BatchContext
 
         return BatchContext
+    if name == "read_cut":
+        from airflow_kcr.spark.cuts import read_cut
+
+        return read_cut
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.group_readers import real_reader
@@ -35,13 +34,14 @@ from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.postgres import PostgresSink
 from airflow_kcr.spark.engine import SparkEngine
-from airflow_kcr.spark.group_sinks import checked_sinks, member_sinks, output_of
+from airflow_kcr.spark.group_sinks import checked_sinks, file_targets, member_sinks, opened_files, output_of
 from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spark.reads import Source
-from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session
+from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session, stop_session
 from airflow_kcr.spark.sinks import require_driver
 from airflow_kcr.spark.task import look
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
@@ -49,9 +49,6 @@ from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-STOP_BOUND: Final = 5.0
-"""Seconds that Spark has to stop; its JVM ends with this process in any case."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,7 +96,10 @@ class Prepared:
     pipeline: Pipeline
     store_clock: StoreClock
     sinks: tuple[PostgresSink, ...] = ()
-    """Of the group, each found to be in order."""
+    """Of the group, those that are tables, each found to be in order."""
+
+    files: tuple[FileTarget, ...] = ()
+    """Of the region: those sinks that are files."""
 
 
 def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
@@ -120,6 +120,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         require_place(region, member)
     spec = RegionSpec.from_json(region.spec.text)
     sinks = checked_sinks(spec, run.group, environ)
+    files = file_targets(spec, environ)
     pipeline = load_pipeline(spec.group(run.group).pipeline)
     kafka = client_settings(spec, run.group, environ)
     found = preflight(store, run.region, run.members, real_reader, kafka_names)
@@ -134,6 +135,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         pipeline=pipeline,
         store_clock=store_clock,
         sinks=sinks,
+        files=files,
     )
 
 
@@ -200,15 +202,16 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         if prepared.sinks:
             settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
         spark = open_session(settings)
-        stack.callback(_stopped, spark)
+        stack.callback(stop_session, spark)
         if prepared.sinks:
             require_driver(spark)
+        files = opened_files(prepared.files, spark, store, run.group)
         application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
             store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
         hosts = [
-            _host(store, prepared, _Parts(spark, logs, end_process, application.label()), member)
+            _host(store, prepared, _Parts(spark, logs, end_process, application.label(), files), member)
             for member in run.members
         ]
         crew = Crew(store, run.region, hosts)
@@ -235,21 +238,6 @@ def _application(spark: SparkSession) -> Application:
     )
 
 
-def _stopped(spark: SparkSession) -> None:
-    """Stop Spark; where its JVM is gone already, as Ctrl-C may end both at once, there is nothing left to stop."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-    def stop() -> None:
-        try:
-            spark.stop()
-        except (Py4JError, OSError) as error:
-            _LOG.info("Spark could not be told to stop, its JVM is gone: %s", error)
-
-    stopping = threading.Thread(target=stop, name="stop Spark", daemon=True)
-    stopping.start()
-    stopping.join(STOP_BOUND)
-
-
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """What the members of one application share."""
@@ -258,6 +246,7 @@ class _Parts:
     logs: BrokerLogs
     end_process: Callable[[str], None]
     label: str
+    files: tuple[FileSink, ...]
 
 
 def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberId) -> MemberHost:
@@ -270,12 +259,13 @@ def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberI
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
     kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.kafka).items()}
+    own = tuple(sink for sink in parts.files if sink.target.group == run.group)
     source = Source(region=run.region, member=member, kafka=kafka, options=run.reading)
     world = World(
         store=store,
         logs=parts.logs,
-        engine=SparkEngine(parts.spark, prepared.pipeline, source, output_of(prepared.sinks)),
-        sinks=member_sinks(spec, run.group, prepared.sinks),
+        engine=SparkEngine(parts.spark, prepared.pipeline, source, output_of(prepared.sinks, own)),
+        sinks=member_sinks(spec, run.group, prepared.sinks, parts.files),
         membership=membership,
         end_process=parts.end_process,
         clock=boot_time,

@@ -6,9 +6,11 @@ here. A few settings would break what a region promises, and are refused by name
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,11 @@ CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 
 POSTGRES_DRIVER: Final = "org.postgresql:postgresql:42.7.7"
 """The driver that executors write to a Postgres sink with, where no other source of it is named."""
+
+logger = logging.getLogger(__name__)
+
+STOP_BOUND: Final = 5.0
+"""Seconds that Spark has to stop; its JVM ends with this process in any case."""
 
 _CONNECTOR_CLASS: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
@@ -149,6 +156,21 @@ def member_session(spark: SparkSession) -> SparkSession:
     sources = own.conf.get(_V1_SOURCES, _V1_DEFAULT) or ""
     own.conf.set(_V1_SOURCES, _without_kafka(sources))
     return own
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark; where its JVM is gone already, as Ctrl-C may end both at once, there is nothing left to stop."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    def stop() -> None:
+        try:
+            spark.stop()
+        except (Py4JError, OSError) as error:
+            logger.info("Spark could not be told to stop, its JVM is gone: %s", error)
+
+    stopping = threading.Thread(target=stop, name="stop Spark", daemon=True)
+    stopping.start()
+    stopping.join(STOP_BOUND)
 
 
 def check_connector(spark: SparkSession, settings: SparkSettings) -> None:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.ports import BatchCall
+from airflow_kcr.sinks.files import FileSink
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging
 from airflow_kcr.sinks.postgres.connecting import Database
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import SinkWriter
+from airflow_kcr.spark.file_sinks import FilesWriter
 from airflow_kcr.spark.session import POSTGRES_DRIVER
 
 if TYPE_CHECKING:
@@ -153,12 +155,16 @@ class SinkOutput:
     """What one batch writes into its group's sinks.
 
     Args:
-        sinks: of the group.
+        sinks: of the group, those that are tables.
         call: the batch.
+        files: of the group, those that are files.
     """
 
-    def __init__(self, sinks: Iterable[PostgresSink], call: BatchCall) -> None:
-        self._writers = {sink.target.sink: TableWriter(sink, call) for sink in sinks}
+    def __init__(self, sinks: Iterable[PostgresSink], call: BatchCall, files: Iterable[FileSink] = ()) -> None:
+        self._writers: dict[str, TableWriter | FilesWriter] = {
+            **{sink.target.sink: TableWriter(sink, call) for sink in sinks},
+            **{sink.target.sink: FilesWriter(sink, call) for sink in files},
+        }
 
     @property
     def writers(self) -> Mapping[str, SinkWriter]:

@@ -51,6 +51,7 @@ def _groups(spec: RegionSpec) -> Iterator[Finding]:
     if not spec.groups:
         yield Finding(("groups",), "is empty; a region has at least one group")
     first: dict[str, int] = {}
+    folders: set[str] = set()
     for index, group in enumerate(spec.groups):
         path: Path = ("groups", index)
         if group.group_id in first:
@@ -61,6 +62,13 @@ def _groups(spec: RegionSpec) -> Iterator[Finding]:
             )
         first.setdefault(group.group_id, index)
         yield from _group(group, path)
+        for sink in group.sinks:
+            folder = "" if sink.path is None else sink.path.rstrip("/")
+            if folder and folder in folders:
+                yield Finding(
+                    (*path, "sinks", sink.name, "path"), "is another sink's too; each has a folder of its own"
+                )
+            folders.add(folder)
         if (spec.kafka, spec.kafka_conn_id, group.kafka, group.kafka_conn_id) == (None, None, None, None):
             yield Finding(path, "has no cluster: write kafka or kafka_conn_id, for the region or for this group")
 

@@ -18,7 +18,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.durations import parse_duration
 from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, OutsiderPolicy
-from airflow_kcr.protocol.sinks import SinkMode
+from airflow_kcr.protocol.sinks import FileFormat, SinkMode
 from airflow_kcr.protocol.start_positions import parse_start
 from airflow_kcr.spec.findings import not_one_of
 from airflow_kcr.spec.sinks import SinkKind
@@ -80,6 +80,7 @@ Setting = Annotated[str, BeforeValidator(_setting)]
 DeliveryWord = Annotated[Delivery, BeforeValidator(_word(Delivery))]
 AssignorWord = Annotated[Assignor, BeforeValidator(_word(Assignor))]
 SinkKindWord = Annotated[SinkKind, BeforeValidator(_word(SinkKind))]
+FileFormatWord = Annotated[FileFormat, BeforeValidator(_word(FileFormat))]
 SinkModeWord = Annotated[SinkMode, BeforeValidator(_word(SinkMode))]
 CutModeWord = Annotated[CutMode, BeforeValidator(_word(CutMode))]
 OutsiderWord = Annotated[OutsiderPolicy, BeforeValidator(_word(OutsiderPolicy))]
@@ -100,11 +101,14 @@ class SinkDocument(_Document):
     """A value of `sinks`; its name is the key."""
 
     kind: SinkKindWord
-    table: str
+    table: str | None = None
     url: str | None = None
     conn_id: str | None = None
     mode: SinkModeWord | None = None
     key: list[str] | None = None
+    path: str | None = None
+    format: FileFormatWord | None = None
+    file_size_mib: int | None = None
 
 
 class GroupDocument(_Document):

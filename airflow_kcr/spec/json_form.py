@@ -23,7 +23,7 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec.findings import path_text
 from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
 from airflow_kcr.spec.shape import shaped
-from airflow_kcr.spec.sinks import SinkSpec
+from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 
 if TYPE_CHECKING:
     from airflow_kcr.spec.document import GroupDocument, RegionDocument
@@ -180,8 +180,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _group_fields(group: GroupSpec) -> dict[str, Any]:
-    sinks = {sink.name: _fields(sink) | {"name": None, "key": sink.key or None} for sink in group.sinks}
+    sinks = {sink.name: _sink_fields(sink) for sink in group.sinks}
     return _fields(group) | {"start": format_start(group.start), "sinks": sinks or None}
+
+
+def _sink_fields(sink: SinkSpec) -> dict[str, Any]:
+    mode = sink.mode if sink.kind is SinkKind.POSTGRES else None
+    return _fields(sink) | {"name": None, "key": sink.key or None, "mode": mode}
 
 
 def _fields(value: GroupSpec | SinkSpec | CutSpec | BatchSpec) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class GroupSpec:
             assignor=self.effective_assignor,
             static_membership=self.static_membership,
             upserts=tuple(
-                UpsertSink(GroupId(self.group_id), sink.name, sink.table)
+                UpsertSink(GroupId(self.group_id), sink.name, sink.table or "")
                 for sink in self.sinks
                 if not sink.mode.restorable
             ),

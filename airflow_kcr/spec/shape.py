@@ -49,7 +49,7 @@ _SENTENCES: Final = {
     "model_type": "must be a mapping of fields to values",
     "model_attributes_type": "must be a mapping of fields to values",
 }
-_SINK: Final = {"kind": "postgres", "table": "mended", "url": "${MENDED}", "conn_id": "mended"}
+_SINK: Final = {"kind": "postgres", "table": "mended", "url": "${MENDED}", "conn_id": "mended", "path": "/mended"}
 _SINK_DEPTH: Final = 4
 """Of `groups[0].sinks.name`."""
 
@@ -155,6 +155,8 @@ def _mend_sink(at: Any, path: Path) -> None:  # noqa: ANN401 (any plain value)
         at[last] = {name: _SINK[name] for name in ("kind", "table", "url")}
     elif last == "mode" and "key" in at:
         at[last] = "upsert"
+    elif last == "kind" and "path" in at:
+        at[last] = "files"
     elif last in _SINK:
         at[last] = _SINK[last]
     else:

@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from airflow_kcr.kafka_settings import broken_references
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.sinks import SinkMode
+from airflow_kcr.protocol.sinks import FileFormat, SinkMode
+from airflow_kcr.spec.file_sinks import format_findings, path_findings, size_findings
 from airflow_kcr.spec.findings import Finding, Path
 
 LONGEST_NAME: Final = 63
@@ -34,6 +35,9 @@ class SinkKind(StrEnum):
     POSTGRES = "postgres"
     """A table; the batch's progress is stored with its rows, under a fence."""
 
+    FILES = "files"
+    """Files in a folder; the manifest of each cut says which of them count."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
@@ -43,8 +47,8 @@ class SinkSpec:
     """By which the pipeline finds it: `context.sinks["name"]`."""
 
     kind: SinkKind
-    table: str
-    """`table` or `schema.table`, taken to the letter, without quotes."""
+    table: str | None = None
+    """`table` or `schema.table`, taken to the letter, without quotes; of `postgres`."""
 
     url: str | None = field(default=None, repr=False)
     """`postgresql://…` with references for what is secret, or one reference for the whole; or `conn_id`."""
@@ -55,6 +59,15 @@ class SinkSpec:
     mode: SinkMode = SinkMode.APPEND
     key: tuple[str, ...] = ()
     """The columns that name a row, where `mode` is `upsert`."""
+
+    path: str | None = None
+    """A folder of this sink alone: absolute, or a URI that Hadoop's file systems know; of `files`."""
+
+    format: FileFormat | None = None
+    """Of `files`; absent: parquet."""
+
+    file_size_mib: int | None = None
+    """Of `files`: into how large ones a cut's small files are put together, in MiB; 0: never; absent: 128."""
 
     def __post_init__(self) -> None:
         key: object = self.key  # a lone text, as no type checker would allow: else each letter is a column
@@ -85,16 +98,40 @@ def sinks_findings(sinks: tuple[SinkSpec, ...], delivery: Delivery, path: Path) 
 def _sink(sink: SinkSpec, path: Path) -> Iterator[Finding]:
     if not _NAME.fullmatch(sink.name):
         yield Finding(path, "is no name: use a letter first, then up to 62 of letters, digits, '_' and '-'")
-    yield from _address(sink, path)
-    parts = sink.table.split(".")
+    match sink.kind:
+        case SinkKind.POSTGRES:
+            yield from _without(sink, ("path", "format", "file_size_mib"), path)
+            yield from _address(sink, path)
+            yield from _table(sink.table, (*path, "table"))
+            yield from _key(sink, path)
+        case SinkKind.FILES:
+            yield from _without(sink, ("table", "url", "conn_id"), path)
+            yield from path_findings(sink.path, (*path, "path"))
+            yield from format_findings(sink.format, (*path, "format"))
+            yield from size_findings(sink.file_size_mib, (*path, "file_size_mib"))
+            if sink.mode is not SinkMode.APPEND:
+                yield Finding((*path, "mode"), "is not for kind files: a file is added, never changed; leave it out")
+            if sink.key:
+                yield Finding((*path, "key"), "is not for kind files; leave it out")
+
+
+def _without(sink: SinkSpec, names: tuple[str, ...], path: Path) -> Iterator[Finding]:
+    for name in names:
+        if getattr(sink, name) is not None:
+            yield Finding((*path, name), f"is not for kind {sink.kind}; leave it out")
+
+
+def _table(table: str | None, path: Path) -> Iterator[Finding]:
+    if table is None:
+        yield Finding(path, "is missing; write table or schema.table")
+        return
+    parts = table.split(".")
     if len(parts) > 2 or not all(map(_is_identifier, parts)):
         yield Finding(
-            (*path, "table"),
-            f"is no table's name: write table or schema.table, without quotes, each at most {LONGEST_NAME} bytes",
+            path, f"is no table's name: write table or schema.table, without quotes, each at most {LONGEST_NAME} bytes"
         )
     elif parts[-1].startswith(_OURS):
-        yield Finding((*path, "table"), f"begins with {_OURS}, as only the sink's own tables do; choose another name")
-    yield from _key(sink, path)
+        yield Finding(path, f"begins with {_OURS}, as only the sink's own tables do; choose another name")
 
 
 def _address(sink: SinkSpec, path: Path) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
+    Sequence,
 )
 
 Ledger = dict[BatchId, Batch]
@@ -133,6 +134,10 @@ class MemoryTransactions:
         """See `ports.Transactions.batches`."""
         self._region(name)
         yield from self._ledgers[name].values()
+
+    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+        """See `ports.Transactions.batches_since`."""
+        return tuple(b for b in self.batches(name) if b.sequence > after)
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""

@@ -144,6 +144,10 @@ class RegionStore:
         """Yield the ledger in the order in which batches began."""
         return self._transactions.batches(name)
 
+    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+        """Return the batches that are stamped with a later sequence than this, oldest first."""
+        return self._transactions.batches_since(name, after)
+
     def history(self, name: RegionName) -> History:
         """Return all events and the whole ledger as committed at one moment: what `verify` judges."""
         return self._transactions.history(name)

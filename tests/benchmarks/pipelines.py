@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 DATABASE_VARIABLE: Final = "KCR_BENCHMARK_DATABASE"
 """The environment variable with the JDBC URL that `append` writes to."""
 
+FOLDER_VARIABLE: Final = "KCR_BENCHMARK_FOLDER"
+"""The environment variable with the folder that `files` writes to."""
+
 
 def noop(batch: DataFrame, context: BatchContext) -> None:
     """Read every record, keep none."""
@@ -29,6 +32,11 @@ def append(batch: DataFrame, context: BatchContext) -> None:
     options = {"driver": "org.postgresql.Driver", "batchsize": "5000", "reWriteBatchedInserts": "true"}
     url, table = os.environ[DATABASE_VARIABLE], f"append_{abs(hash(context.region))}"
     _rows(batch).write.format("jdbc").options(**options, url=url, dbtable=table).mode("append").save()
+
+
+def files(batch: DataFrame, context: BatchContext) -> None:
+    """Write every record into a folder of the batch as Spark does by itself, with no promise."""
+    _rows(batch).write.parquet(f"{os.environ[FOLDER_VARIABLE]}/{context.region}/{context.batch_id}")
 
 
 def _rows(batch: DataFrame) -> DataFrame:

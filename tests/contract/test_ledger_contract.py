@@ -20,6 +20,7 @@ from airflow_kcr.protocol.region.state import (
     Region,
 )
 from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Lineage, Offset, Range, Sequence
+from airflow_kcr.store.postgres import ledger_tail
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
@@ -86,6 +87,36 @@ def test_a_ledger_is_undone_and_proven_as_memory_says(drive_twins: Drive, seed: 
         found = driver.store._transactions.batches_with(driver.name, partition, offset)
         held = [(b, b.ranges[partition]) for b in driver.batches if partition in b.ranges]
         assert list(found) == [b for b, r in held if r.from_ <= offset < r.to]
+        assert driver.store.batches_since(driver.name, Sequence(0)) == driver.batches
     outcomes = {b.outcome for b in driver.batches}
     assert outcomes == {Outcome.DONE, Outcome.UNDONE, Outcome.DISCARDED, Outcome.UNKNOWN}
     assert any(b.undone_from and b.outcome is Outcome.DONE for b in driver.batches)
+
+
+def test_the_newest_batches_are_those_of_later_sequences(drive_twins: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_tail, "PAGE", 2)
+    driver, stamps = drive_twins(partitions=4), (1, 1, 2, 4, 4, 4, 4, 7)
+
+    def rule(region: Region, now: datetime) -> Region:
+        changes: list[LedgerChange] = []
+        for place, stamp in enumerate(stamps):
+            batch = Batch(
+                batch=BatchId(f"b-{place}"),
+                member=driver.member(0),
+                incarnation=Incarnation(1),
+                epoch=Epoch(1),
+                lineage=Lineage(1),
+                sequence=Sequence(stamp),
+                ranges={p: Range(Offset(place), Offset(place + 1)) for p in sorted(driver.logs)[:2]},
+                begun_at=now,
+                begun_after=region.counter,
+            )
+            changes.append(BatchBegun(batch=batch))
+            changes.append(BatchClosed(batch=batch.batch, outcome=Outcome.DONE, at=now, after=region.counter))
+        return replace(region, ledger=tuple(changes))
+
+    driver.store._transactions.decide(driver.name, rule)
+    for after in range(9):
+        found = driver.store.batches_since(driver.name, Sequence(after))
+        assert found == tuple(b for b in driver.batches if b.sequence > after)
+        assert len(found) == sum(stamp > after for stamp in stamps)

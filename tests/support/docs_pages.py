@@ -441,11 +441,14 @@ MEANING: Mapping[str, str] = {
     "groups[].static_membership": "whether members keep their place in the group over a restart",
     "groups[].sinks": "where the pipeline writes to, by the name under which its context has it",
     "groups[].sinks.*.kind": "what it writes to",
-    "groups[].sinks.*.table": "`table` or `schema.table`, to the letter, without quotes",
-    "groups[].sinks.*.url": "`postgresql://…` with `${NAME}` for a password, or `${NAME}` for the whole",
+    "groups[].sinks.*.table": "`postgres`: `table` or `schema.table`, to the letter, without quotes",
+    "groups[].sinks.*.url": "`postgres`: `postgresql://…` with `${NAME}` for a password, or `${NAME}` for the whole",
     "groups[].sinks.*.conn_id": "instead of `url`: an Airflow connection of type `postgres`",
     "groups[].sinks.*.mode": "`append` adds rows, `upsert` replaces the row of the same key and can't be rolled back",
     "groups[].sinks.*.key": "with `upsert`: the columns that name a row",
+    "groups[].sinks.*.path": "`files`: a folder of this sink alone, absolute or as a URI; `${NAME}` may be in it",
+    "groups[].sinks.*.format": "`files`: absent: `parquet`; `delta` is refused for now",
+    "groups[].sinks.*.file_size_mib": "`files`: up to what size small files are put together; absent: 128; 0: never",
     "cut.every": "a bound every so long, aligned to 1970-01-01T00:00Z",
     "cut.cron": "bounds by a cron expression",
     "cut.records": "a cut after this many offsets since the base; only in a region of one member",
@@ -489,6 +492,9 @@ OTHER: Mapping[str, Any] = {
     "groups[].sinks.*.conn_id": "other",
     "groups[].sinks.*.mode": "append",
     "groups[].sinks.*.key": ["b"],
+    "groups[].sinks.*.path": "/other",
+    "groups[].sinks.*.format": "parquet",
+    "groups[].sinks.*.file_size_mib": 64,
     "cut.every": "7m",
     "cut.cron": "0 * * * *",
     "cut.records": 10,
@@ -510,6 +516,7 @@ _SHOWN_TYPES = {"Start": "text", "Setting": "text", "str": "text", "int": "numbe
 _WORDS: Mapping[str, type[StrEnum]] = {
     "DeliveryWord": delivery.Delivery,
     "SinkKindWord": SinkKind,
+    "FileFormatWord": sinks.FileFormat,
     "SinkModeWord": sinks.SinkMode,
     "CutModeWord": rules.CutMode,
     "OutsiderWord": rules.OutsiderPolicy,
@@ -591,9 +598,11 @@ def takes_effect(path: str) -> TakesEffect:
 
 
 def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
-    """Give the old group a sink, and the new one another; the only kind is changed by leaving the sink out."""
+    """Give the old group a sink, and the new one another; the kind is changed by leaving the sink out."""
     sink: dict[str, Any] = {"kind": "postgres", "table": "t", "url": "${DB}", "mode": "upsert", "key": ["a"]}
     name = path.rpartition(".")[2]
+    if name in {"path", "format", "file_size_mib"}:
+        sink = {"kind": "files", "path": "/folder"}
     changed = {**sink, name: OTHER[path]}
     if name == "conn_id":
         del changed["url"]

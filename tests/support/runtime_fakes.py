@@ -339,6 +339,10 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return iter(self._do(lambda: tuple(self._inner.batches(name))))
 
+    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+        """See `ports.Transactions`."""
+        return self._do(lambda: self._inner.batches_since(name, after))
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.batches_with(name, partition, offset))

@@ -24,6 +24,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
+    Sequence,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import PostgresTransactions
@@ -125,6 +126,9 @@ class Twin:
 
     def batches(self, name: RegionName) -> Iterator[Batch]:
         return self._postgres.batches(name)
+
+    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+        return self._postgres.batches_since(name, after)
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         return self._postgres.batches_with(name, partition, offset)

@@ -32,9 +32,10 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
+    Sequence,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import ledger, permits, reading, writing
+from airflow_kcr.store.postgres import ledger, ledger_tail, permits, reading, writing
 from airflow_kcr.store.postgres.connections import Connections
 from airflow_kcr.store.postgres.engine import build_engine
 from airflow_kcr.store.postgres.listening import NOTIFY, Listeners, payload
@@ -241,6 +242,11 @@ class PostgresTransactions:
             with self._about(name) as session:
                 found, after = ledger.page(session, after)
             yield from found
+
+    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+        """See `ports.Transactions.batches_since`."""
+        with self._about(name) as session:
+            return tuple(ledger_tail.since(session, after))
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""

@@ -19,6 +19,7 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
+    Sequence,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.simulation.world import World
@@ -99,6 +100,10 @@ class LossyTransactions:
     def batches(self, name: RegionName) -> Iterator[Batch]:
         """See `ports.Transactions`."""
         return self._inner.batches(name)
+
+    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+        """See `ports.Transactions`."""
+        return self._inner.batches_since(name, after)
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -330,6 +331,23 @@ def test_a_publication_that_failed_is_answered_and_not_told_to_the_store(desk: D
     desk.sinks.failures.append(SinkError("no space"))
     desk.working.publish(Sequence(4), lambda: pytest.fail("told"))
     assert desk.hear(events.Published).sequence == 4
+
+
+def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None:
+    published = threading.Event()
+
+    class SlowSinks(FakeSinks):
+        def publish(self, sequence: Sequence) -> None:
+            published.wait(30)
+
+    desk.working._sinks = SlowSinks()
+    told: list[int] = []
+    desk.working.publish(Sequence(4), lambda: told.append(4))
+    desk.working.reset_sinks(order({}))
+    desk.hear(events.SinksReset)
+    assert told == []
+    published.set()
+    eventually(lambda: told == [4], "the publication")
 
 
 # -- resets --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ from __future__ import annotations
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import Epoch, Lineage, Offset, Sequence
-from airflow_kcr.sinks.members import MemberSinks
+from airflow_kcr.sinks.members import MemberSinks, WithCuts
 from tests.support.runtime_fakes import FakeSinks, p
 
 ORDER = ResetSinks(epoch=Epoch(3), lineage=Lineage(2), resume=EMPTY, open={}, target=None, skips={})
@@ -22,3 +22,15 @@ def test_cuts_ask_nothing_of_sinks_that_publish_batches() -> None:
     sinks.publish(Sequence(1))
     assert sink.asked == []
     assert sinks.fenced
+
+
+def test_a_cut_is_published_in_the_sinks_of_all_groups() -> None:
+    own, one, other = FakeSinks(progress={p(0): Offset(7)}), FakeSinks(), FakeSinks()
+    sinks = WithCuts(own, [one, other])
+    sinks.prepare(Sequence(1))
+    sinks.publish(Sequence(1))
+    assert sinks.reset(ORDER) == {p(0): 7}
+    assert sinks.fenced is own.fenced
+    assert own.asked == ["prepare 1", "publish 1", "reset 3"]
+    assert one.asked == other.asked == ["publish 1"]
+    assert one.orders == other.orders == []

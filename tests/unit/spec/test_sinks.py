@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.sinks import SinkMode
+from airflow_kcr.protocol.sinks import FileFormat, SinkMode
 from airflow_kcr.spec import Difference, RegionSpec, SinkKind, SinkSpec, TakesEffect, differences, parse
 from tests.unit.spec.examples import findings, group, small
 
@@ -149,6 +149,70 @@ class TestUrls:
             small(group(sinks=(sink(url=url),)))
         assert [path for path, _ in raised.value.findings] == [f"{PLACE}.url"]
         assert "hunter2" not in str(raised.value)
+
+
+def file_sink(**fields: Any) -> SinkSpec:  # noqa: ANN401 (each field has its own type)
+    """A file sink, with other fields as given."""
+    return SinkSpec(**{"name": "x", "kind": SinkKind.FILES, "path": "/data/x", **fields})
+
+
+class TestFiles:
+    def test_are_read_with_their_folder(self) -> None:
+        spec = parse(f"{HEAD}      x: {{kind: files, path: 's3a://b/x', format: parquet, file_size_mib: 64}}")
+        expected = file_sink(path="s3a://b/x", format=FileFormat.PARQUET, file_size_mib=64)
+        assert spec.group("g").sinks == (expected,)
+
+    def test_come_back_from_json(self) -> None:
+        spec = small(group(sinks=(file_sink(),)))
+        assert spec.to_json()["groups"][0]["sinks"] == {"x": {"kind": "files", "path": "/data/x"}}
+        assert RegionSpec.from_json(spec.to_json_text()) == spec
+
+    @pytest.mark.parametrize(
+        "path",
+        ["/data", "file:///data", "s3a://b/x", "hdfs://h:9000/x", "hdfs:///x", "${ROOT}/x", "s3a://${B}/x", "${ALL}",
+         "abfss://container@account.dfs.core.windows.net/x"],
+    )  # fmt: skip
+    def test_are_in_a_folder_or_at_a_uri(self, path: str) -> None:
+        assert wrong(file_sink(path=path)) == []
+
+    @pytest.mark.parametrize(
+        "path",
+        ["", " ", "data", "./data", "/", "s3a://b", "s3a:///x", "/a/../b", "s3a://key:hunter2@b/x", "/a?b", "/a*",
+         "/a{b}", "${", "a b://c/d", "/a\0", None],
+    )  # fmt: skip
+    def test_are_refused_where_no_folder_is(self, path: str | None) -> None:
+        with pytest.raises(SpecError) as raised:
+            small(group(sinks=(file_sink(path=path),)))
+        assert [where for where, _ in raised.value.findings] == [f"{PLACE}.path"]
+        assert "hunter2" not in str(raised.value)
+
+    def test_have_nothing_of_a_table_and_a_table_nothing_of_them(self) -> None:
+        found = read("{kind: files, path: /x, table: t, url: '${DB}', conn_id: c, mode: upsert, key: [a]}")
+        assert sorted(found) == sorted(f"{PLACE}.{name}" for name in ("table", "url", "conn_id", "mode", "key"))
+        found = read("{kind: postgres, table: t, url: '${DB}', path: /x, format: parquet, file_size_mib: 1}")
+        assert sorted(found) == sorted(f"{PLACE}.{name}" for name in ("path", "format", "file_size_mib"))
+
+    def test_of_delta_are_refused_by_name(self) -> None:
+        (text,) = read("{kind: files, path: /x, format: delta}").values()
+        assert "delta is not installed" in text
+        assert "'orc' is not accepted" in read("{kind: files, path: /x, format: orc}")[f"{PLACE}.format"]
+
+    def test_are_put_together_to_a_size_that_is_one(self) -> None:
+        assert wrong(file_sink(file_size_mib=0)) == []
+        assert wrong(file_sink(file_size_mib=-1)) == wrong(file_sink(file_size_mib=2**21)) == [f"{PLACE}.file_size_mib"]
+
+    def test_that_are_half_wrong_have_findings_for_that_alone(self) -> None:
+        found = read("{kind: filez, path: 7, file_size_mib: big}")
+        assert sorted(found) == [f"{PLACE}.file_size_mib", f"{PLACE}.kind", f"{PLACE}.path"]
+
+    def test_of_two_groups_are_in_two_folders(self) -> None:
+        with pytest.raises(SpecError) as raised:
+            small(group(sinks=(file_sink(),)), group(group_id="h", sinks=(file_sink(path="/data/x/"),)))
+        assert [where for where, _ in raised.value.findings] == ["groups[1].sinks.x.path"]
+
+    def test_may_be_delivered_exactly_once(self) -> None:
+        assert wrong(file_sink(), delivery=Delivery.EXACTLY_ONCE) == []
+        assert wrong(file_sink(), sink(name="y"), delivery=Delivery.EXACTLY_ONCE) == ["groups[0].sinks"]
 
 
 class TestChanges:

@@ -1,0 +1,173 @@
+"""What a file sink writes down: texts that tell whether they are whole, so that a half-written one is never believed.
+
+A text is one line of JSON and one with its hash. It is the same for the same content, whoever writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+from airflow_kcr.protocol.values import BatchId, Lineage, Sequence
+from airflow_kcr.sinks.files.layout import CutName
+
+PARQUET: Final = "parquet"
+
+
+def sealed(content: Mapping[str, object]) -> str:
+    """Return a content as the text that is stored."""
+    line = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"{line}\n{hashlib.sha256(line.encode()).hexdigest()}\n"
+
+
+def unsealed(text: str | None) -> dict[str, Any] | None:
+    """Return the content of a text; None: there is none, or it isn't whole."""
+    line, _, rest = (text or "").partition("\n")
+    if rest != f"{hashlib.sha256(line.encode()).hexdigest()}\n":
+        return None
+    content: dict[str, Any] = json.loads(line)
+    return content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose folder it is."""
+
+    region: str
+    group: str
+    sink: str
+    since: int
+    """The sequence from which on batches may have written here."""
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        return sealed(asdict(self))
+
+    @classmethod
+    def of(cls, text: str | None) -> Self | None:
+        """Return what a text says; None: it isn't whole."""
+        content = unsealed(text)
+        return None if content is None else cls(**content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One file."""
+
+    path: str
+    """From the sink's folder."""
+
+    bytes: int
+    schema: int = 0
+    """Which of the schemas it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchList:
+    """What one batch has written."""
+
+    batch: BatchId
+    schema: str
+    """As Spark writes it in JSON."""
+
+    files: tuple[DataFile, ...]
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        return sealed(asdict(self))
+
+    @classmethod
+    def of(cls, text: str | None) -> Self | None:
+        """Return what a text says; None: it isn't whole."""
+        content = unsealed(text)
+        if content is None:
+            return None
+        files = tuple(DataFile(**file) for file in content["files"])
+        return cls(batch=BatchId(content["batch"]), schema=content["schema"], files=files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Which files a cut has."""
+
+    region: str
+    group: str
+    sink: str
+    lineage: int
+    sequence: int
+    digest: str
+    """The hash over the cut's offsets."""
+
+    bound: str | None
+    """The instant that it is aligned to, as ISO 8601."""
+
+    previous: str | None
+    """The cut before it on the path: this one has what came after that."""
+
+    batches: tuple[str, ...]
+    """Of which it holds the output, in the order in which they began."""
+
+    schemas: tuple[str, ...]
+    files: tuple[DataFile, ...]
+    format: str = PARQUET
+
+    @property
+    def cut(self) -> CutName:
+        """Its cut."""
+        return CutName(Lineage(self.lineage), Sequence(self.sequence))
+
+    def holds_as(self, other: Manifest) -> bool:
+        """Whether another manifest is of the same cut with the same output, however that is laid out in files."""
+        mine = (self.region, self.group, self.sink, self.cut, self.digest, self.batches)
+        return mine == (other.region, other.group, other.sink, other.cut, other.digest, other.batches)
+
+    def content(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        return sealed(self.content())
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any]) -> Self:
+        """Return the manifest that plain values say."""
+        files = tuple(DataFile(**file) for file in content["files"])
+        batches, schemas = tuple(content["batches"]), tuple(content["schemas"])
+        return cls(**{**content, "files": files, "batches": batches, "schemas": schemas})
+
+    @classmethod
+    def of(cls, text: str | None) -> Self | None:
+        """Return what a text says; None: it isn't whole."""
+        content = unsealed(text)
+        return None if content is None else cls.from_content(content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """That a reset has undone a cut."""
+
+    undone_by: int
+    """The lineage that it opened."""
+
+    manifest: Manifest | None
+    """What the cut had; None: it was not published, or not here."""
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        manifest = None if self.manifest is None else self.manifest.content()
+        return sealed({"undone_by": self.undone_by, "manifest": manifest})
+
+    @classmethod
+    def of(cls, text: str | None) -> Self | None:
+        """Return what a text says; None: it isn't whole."""
+        content = unsealed(text)
+        if content is None:
+            return None
+        manifest = content["manifest"]
+        return cls(
+            undone_by=content["undone_by"], manifest=None if manifest is None else Manifest.from_content(manifest)
+        )

@@ -1,0 +1,246 @@
+"""One file sink: each batch writes files of its own, and a cut's manifest says which of them count."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+
+from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Sequence
+from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.accepted import Contents, Ledger
+from airflow_kcr.sinks.files.arranging import Arranger
+from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Superseded
+from airflow_kcr.sinks.files.folder import Folder, FolderRefused, Rewriter
+from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.target import FileTarget
+
+_LOG = logging.getLogger(__name__)
+
+
+class FileSink:
+    """Keeps the output of one group's pipeline in one folder; nothing is touched before `check`.
+
+    Args:
+        target: which folder, and in whose name.
+        folder: the same, as it is reached.
+        ledger: says what is accepted.
+        rewriter: makes new files of others.
+    """
+
+    def __init__(self, target: FileTarget, folder: Folder, ledger: Ledger, rewriter: Rewriter) -> None:
+        self.target, self.folder = target, folder
+        self._ledger, self._rewriter = ledger, rewriter
+        self._looked_in: Epoch | None = None
+
+    def check(self) -> None:
+        """Look whether the folder can be written to and is nobody else's, and take it; may be repeated.
+
+        Raises:
+            ConfigurationError: it is another sink's, holds something else, or may not be written to.
+            SinkError: it can't be reached.
+        """
+        probe = f"{layout.TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            self.folder.put(probe, "")
+            self.folder.delete([probe])
+            self._take()
+        except FolderRefused as error:
+            raise ConfigurationError(f"{self.target} can't write to {self.folder.uri}: {error}") from error
+
+    def _take(self) -> None:
+        owner = self._owner()
+        if owner is None:
+            strange = [name for name in self.folder.names("") if not name.startswith(("_", "."))]
+            if strange:
+                raise ConfigurationError(
+                    f"{self.target}: {self.folder.uri} holds {strange[0]!r}, and is no sink's folder; name an empty one"
+                )
+            mine = Owner(
+                region=self.target.region,
+                group=self.target.group,
+                sink=self.target.sink,
+                since=self._ledger.stamp(),
+            )
+            if not self.folder.create(layout.OWNER, mine.text()) and self._owner() is None:
+                self.folder.replace(layout.OWNER, mine.text())
+            owner = self._owner() or mine
+        if (owner.region, owner.group, owner.sink) != (self.target.region, self.target.group, self.target.sink):
+            raise ConfigurationError(
+                f"{self.target} of region {self.target.region}: {self.folder.uri} is the folder of sink {owner.sink} "
+                f"of group {owner.group}, region {owner.region}; each sink has a folder of its own"
+            )
+
+    def _owner(self) -> Owner | None:
+        return Owner.of(self.folder.read(layout.OWNER))
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def attempt(self, call: BatchCall) -> str:
+        """Return the folder, from the sink's, that a batch writes its files to."""
+        return layout.attempt(CutName(call.lineage, call.sequence), call.batch, call.epoch)
+
+    def list_files(self, call: BatchCall, schema: str) -> BatchList:
+        """Write down which files a batch has written; none of its tasks runs any more.
+
+        Args:
+            call: the batch.
+            schema: of its rows, as Spark writes it in JSON.
+
+        Raises:
+            SinkError: it can't be written; nothing of the batch counts.
+        """
+        if self._looked_in != call.epoch:
+            # What a reset undoes may have become known only after this sink was told of it: where its target was
+            # looked up in the logs. Now it is over.
+            self._set_aside()
+            self._looked_in = call.epoch
+        where = self.attempt(call)
+        files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
+        listed = BatchList(batch=call.batch, schema=schema, files=files)
+        # Only one process ever writes it, and the batch ends afterwards: nobody looks for it before it is whole.
+        self.folder.put(layout.batch_list(where), listed.text())
+        return listed
+
+    # -- cuts ----------------------------------------------------------------------------------------------------
+
+    def publish(self, sequence: Sequence) -> None:
+        """Write the manifest of a complete cut; said again, it changes nothing.
+
+        Whoever comes first writes it, and everybody would write the same records. A cut that a reset has undone is
+        noted as such instead, also when the reset came while it was published.
+
+        Raises:
+            SinkError: an accepted batch has no list, the folder or the store is away, or the folder has another cut of
+                this number.
+        """
+        self._set_aside()
+        contents = self._ledger.contents(sequence, self.target.group)
+        if contents.undone_by is None:
+            self._publish(contents)
+            self._set_aside()
+
+    def _publish(self, contents: Contents) -> None:
+        where = layout.manifest(contents.cut)
+        text = self.folder.read(where)
+        written = Manifest.of(text)
+        if written is not None:
+            self._require_same(written, contents)
+            return
+        owner = self._owner()
+        arranger = Arranger(
+            target=self.target,
+            folder=self.folder,
+            rewriter=self._rewriter,
+            since=0 if owner is None else owner.since,
+        )
+        try:
+            found = arranger.arranged(contents, self._undone_since(contents))
+        except SinkError:
+            written = Manifest.of(self.folder.read(where))
+            if written is None:
+                raise
+            # Another member has published the cut meanwhile, and cleared away what this one was about to read.
+            self._require_same(written, contents)
+            return
+        manifest = Manifest(
+            region=self.target.region,
+            group=self.target.group,
+            sink=self.target.sink,
+            lineage=contents.cut.lineage,
+            sequence=contents.cut.sequence,
+            digest=contents.digest,
+            bound=None if contents.bound is None else contents.bound.isoformat(),
+            previous=None if contents.previous is None else str(contents.previous),
+            batches=tuple(found.batches),
+            schemas=tuple(found.schemas) or self._schemas_of(contents.previous),
+            files=tuple(found.files),
+        )
+        if text is not None:
+            _LOG.warning("%s: the manifest of cut %s was half written; it is written again", self.target, contents.cut)
+            self.folder.replace(where, manifest.text())
+        else:
+            self.folder.create(where, manifest.text())
+        written = Manifest.of(self.folder.read(where))
+        if written is None or not written.holds_as(manifest):
+            raise SinkError(
+                f"{self.target}: the manifest of cut {contents.cut} in {self.folder.uri} is not what was written"
+            )
+        if written == manifest:
+            # Files that were put together into others; the manifest is there, so nobody is told of them any more.
+            self.folder.delete(found.superfluous)
+
+    def _require_same(self, written: Manifest, contents: Contents) -> None:
+        mine = [piece.batch.batch for piece in contents.pieces]
+        if written.digest != contents.digest or not set(written.batches) <= set(mine):
+            raise SinkError(
+                f"{self.target}: {self.folder.uri} has another cut {contents.cut}, of a region of the same name that "
+                "was there before, or of a store that was restored since; name another folder, or move this one away"
+            )
+
+    def _schemas_of(self, cut: CutName | None) -> tuple[str, ...]:
+        """Return the schemas of a cut before, for one without any batch."""
+        manifest = None if cut is None else Manifest.of(self.folder.read(layout.manifest(cut)))
+        return () if manifest is None else manifest.schemas
+
+    def _undone_since(self, contents: Contents) -> list[Manifest]:
+        """Return the manifests after the cut before that resets have undone, oldest first; empty ones left out."""
+        since = Sequence(0) if contents.previous is None else contents.previous.sequence
+        named = [cut for cut in self._cuts(layout.SUPERSEDED) if since < cut.sequence < contents.cut.sequence]
+        noted = [Superseded.of(text) for text in self.folder.read_all([layout.superseded(cut) for cut in named])]
+        return [note.manifest for note in noted if note is not None and note.manifest is not None]
+
+    # -- resets --------------------------------------------------------------------------------------------------
+
+    def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
+        """Note what the reset has undone, and answer open entries with what the ledger has as done.
+
+        No fence is raised: what a zombie writes is in no list that an accepted batch has, so in no manifest.
+
+        Raises:
+            SinkError: the folder or the store is away.
+            SinkAhead: the folder has a cut of a later lineage.
+        """
+        newest = max(self._cuts(layout.MANIFESTS), default=None)
+        if newest is not None and newest.lineage > order.lineage:
+            raise SinkAhead(
+                f"{self.target}: {self.folder.uri} has cut {newest}, and the region is in lineage {order.lineage}: the "
+                "store was restored, or another region of this name was here before; then name another folder",
+                fence=order.epoch,
+                lineage=newest.lineage,
+            )
+        self._set_aside()
+        asked = [p for p, target in order.open.items() if target.source is SeekSource.SINK_PROGRESS]
+        if not asked:
+            return {}
+        done = self._ledger.progress(order.lineage, self.target.group)
+        return {p: _past(done[p], order.skips.get(p, ())) if p in done else None for p in asked}
+
+    def _set_aside(self) -> None:
+        """Note every cut that a reset has undone, and take its manifest away; the note is there first."""
+        undone = self._ledger.undone()
+        published, noted = self._cuts(layout.MANIFESTS), self._cuts(layout.SUPERSEDED)
+        for cut in sorted(undone.keys() - (noted - published)):
+            where = layout.superseded(cut)
+            manifest = Manifest.of(self.folder.read(layout.manifest(cut))) if cut in published else None
+            note = Superseded.of(self.folder.read(where)) if cut in noted else None
+            if note is None or (note.manifest is None and manifest is not None):
+                self.folder.replace(where, Superseded(undone_by=undone[cut], manifest=manifest).text())
+            if cut in published:
+                _LOG.info("%s: cut %s is superseded by lineage %s", self.target, cut, undone[cut])
+                self.folder.delete([layout.manifest(cut)])
+
+    def _cuts(self, folder: str) -> set[CutName]:
+        return {cut for name in self.folder.names(folder) if (cut := layout.cut_of(name)) is not None}
+
+
+def _past(offset: Offset, skips: tuple[Offset, ...]) -> Offset:
+    """Return the next offset at or after `offset` that a person did not choose to step over."""
+    for skipped in sorted(skips):
+        if skipped == offset:
+            offset = Offset(skipped + 1)
+    return offset

@@ -1,0 +1,195 @@
+"""A folder as Hadoop's file systems have it: a disk, HDFS, an object store, whatever Spark can write to."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from airflow_kcr.errors import SinkError
+from airflow_kcr.sinks.files.folder import FolderRefused
+from airflow_kcr.sinks.files.layout import TEMPORARY
+from airflow_kcr.spark import jvm
+
+if TYPE_CHECKING:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
+
+    from airflow_kcr.spark.jvm import JavaObject
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 8
+"""How many texts are read at a time: an object store takes its time for each."""
+
+_ABSENT: Final = "java.io.FileNotFoundException"
+_DAMAGED: Final = frozenset({"org.apache.hadoop.fs.ChecksumException", "java.io.EOFException"})
+_REFUSED: Final = frozenset(
+    {
+        "java.nio.file.AccessDeniedException",
+        "org.apache.hadoop.security.AccessControlException",
+        "org.apache.hadoop.fs.UnsupportedFileSystemException",
+        "org.apache.hadoop.fs.ParentNotDirectoryException",
+        "java.lang.ClassNotFoundException",
+    }
+)
+_REFUSED_WORDS: Final = ("Permission denied", "Mkdirs failed", "ClassNotFoundException", "Not a directory")
+
+
+@cache
+def _readers() -> ThreadPoolExecutor:
+    # One for the process: each of its threads keeps one of the JVM, which an end of it would leave behind.
+    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kcr reads lists")
+
+
+class HadoopFolder:
+    """A folder, by a path or URI; see `sinks.files.folder.Folder`.
+
+    Args:
+        spark: whose settings name the file systems and their credentials.
+        uri: as the user has written it; a path without a scheme is one of the default file system.
+    """
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self._spark = spark
+        self.uri = uri.rstrip("/")
+        self._opened: JavaObject = None
+
+    def read(self, path: str) -> str | None:
+        """Return a text; None: there is none. One that can't be read whole is an empty one."""
+        from py4j.protocol import Py4JJavaError
+
+        def attempt() -> str | None:
+            try:
+                stream = self._system().open(self._path(path))
+            except Py4JJavaError as error:
+                if _class(error) == _ABSENT:
+                    return None
+                raise
+            try:
+                return str(self._machine().org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            except Py4JJavaError as error:
+                if _class(error) in _DAMAGED:
+                    return ""
+                raise
+            finally:
+                stream.close()
+
+        return self._tried(attempt, "read", path)
+
+    def read_all(self, paths: Iterable[str]) -> list[str | None]:
+        """Return several texts, in their order."""
+        return list(_readers().map(self.read, paths))
+
+    def put(self, path: str, text: str) -> None:
+        """Write a text under its own name, whatever is there; half of it is there if the process ends meanwhile."""
+        self._tried(lambda: self._write(path, text, overwrite=True), "write", path)
+
+    def create(self, path: str, text: str) -> bool:
+        """Write a text under another name, then give it its own; False: there was one already, which stays."""
+
+        def attempt() -> bool:
+            if self._system().exists(self._path(path)):
+                return False
+            return self._renamed(self._written(path, text), path)
+
+        return self._tried(attempt, "create", path)
+
+    def replace(self, path: str, text: str) -> None:
+        """Write a text, whatever is there."""
+
+        def attempt() -> bool:
+            written = self._written(path, text)
+            self._system().delete(self._path(path), False)
+            return self._renamed(written, path)
+
+        if not self._tried(attempt, "write", path):
+            raise SinkError(f"{self.uri}/{path} was written by somebody else at the same time")
+
+    def move(self, source: str, path: str) -> None:
+        """Give a file another name, which nobody has."""
+
+        def attempt() -> bool:
+            self._system().mkdirs(self._path(path).getParent())
+            return self._renamed(source, path)
+
+        if not self._tried(attempt, "move", path):
+            raise SinkError(f"{self.uri}/{source} could not be given the name {path}")
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files or folders with all that is in them; those that aren't there are fine."""
+        for path in paths:
+            self._tried(lambda path=path: self._system().delete(self._path(path), True), "delete", path)  # type: ignore[misc]
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return the names of what is in a folder, in order; none where there is no such folder."""
+        return tuple(sorted(str(status.getPath().getName()) for status in self._listed(path)))
+
+    def sizes(self, path: str) -> Mapping[str, int]:
+        """Return the files in a folder with their bytes, in order; without those whose names begin with `_` or `.`."""
+        found = {str(s.getPath().getName()): int(s.getLen()) for s in self._listed(path) if s.isFile()}
+        return {name: found[name] for name in sorted(found) if not name.startswith(("_", "."))}
+
+    def _listed(self, path: str) -> list[JavaObject]:
+        from py4j.protocol import Py4JJavaError
+
+        def attempt() -> list[JavaObject]:
+            try:
+                return list(self._system().listStatus(self._path(path)))
+            except Py4JJavaError as error:
+                if _class(error) == _ABSENT:
+                    return []
+                raise
+
+        return self._tried(attempt, "list", path)
+
+    def _written(self, path: str, text: str) -> str:
+        """Write a text under a name that nobody else has, and return it."""
+        folder, _, name = path.rpartition("/")
+        temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}-{name}".removeprefix("/")
+        self._write(temporary, text, overwrite=False)
+        return temporary
+
+    def _write(self, path: str, text: str, *, overwrite: bool) -> None:
+        stream = self._system().create(self._path(path), overwrite)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+
+    def _renamed(self, source: str, path: str) -> bool:
+        system = self._system()
+        if system.rename(self._path(source), self._path(path)):
+            return True
+        system.delete(self._path(source), False)
+        return False
+
+    def _tried(self, attempt: Callable[[], T], what: str, path: str) -> T:
+        from py4j.protocol import Py4JError, Py4JJavaError
+
+        try:
+            return attempt()
+        except Py4JJavaError as error:
+            why = str(error.java_exception.toString()).splitlines()[0]
+            kind = FolderRefused if _class(error) in _REFUSED or any(w in why for w in _REFUSED_WORDS) else SinkError
+            raise kind(f"can't {what} {self.uri}/{path}: {why}") from error
+        except (Py4JError, OSError) as error:
+            raise SinkError(f"can't {what} {self.uri}/{path}: Spark does not answer ({error})") from error
+
+    def _machine(self) -> JavaObject:
+        return jvm.virtual_machine(self._spark.sparkContext)
+
+    def _path(self, path: str) -> JavaObject:
+        return self._machine().org.apache.hadoop.fs.Path(f"{self.uri}/{path}" if path else self.uri)
+
+    def _system(self) -> JavaObject:
+        if self._opened is None:
+            context = jvm.java_context(self._spark.sparkContext)
+            self._opened = self._path("").getFileSystem(context.hadoopConfiguration())
+        return self._opened
+
+
+def _class(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getName())

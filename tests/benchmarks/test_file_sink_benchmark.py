@@ -1,0 +1,136 @@
+"""What the file sink costs: against Spark's own `write.parquet` of the same batches, and to publish many files."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.sinks.files import FileSink, FileTarget
+from airflow_kcr.spark import read_cut
+from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
+from airflow_kcr.spark.hadoop import HadoopFolder
+from airflow_kcr.spark.region_ledger import RegionLedger
+from tests.benchmarks.contenders import Contender, Race, Reading, member
+from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.benchmarks.lab import PARTITIONS, Filled, Lab
+from tests.benchmarks.pipelines import FOLDER_VARIABLE
+from tests.support.driver import GROUP, Driver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
+
+RECORDS = 1_200_000
+BATCH = 100_000
+SIZE = 100
+
+FILES, FILES_OF_A_BATCH = 1_000, 4
+
+
+def test_files_against_plain_files(
+    lab: Lab,
+    scale: Scale,
+    report: Callable[[str], Report],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "plain"))
+    found = report("sink-files")
+    topic = lab.filled(scale.of(RECORDS, BATCH), SIZE)
+    numbers = count()
+
+    def into_sink() -> Reading:
+        # A folder of its own each time: it belongs to one region.
+        path = tmp_path / f"sink-{next(numbers)}"
+        out = f"{{kind: files, path: '{path}'}}"
+        reading = member(lab, topic, BATCH, "sink", f", delivery: exactly_once, sinks: {{out: {out}}}")
+        shutil.rmtree(path)
+        return reading
+
+    def plain(topic: Filled) -> Reading:
+        reading = member(lab, topic, BATCH, "files")
+        shutil.rmtree(tmp_path / "plain")
+        return reading
+
+    ours, theirs = "the sink, exactly_once", "write.parquet"
+    race = Race((Contender(name=ours, read=into_sink), Contender(name=theirs, read=partial(plain, topic))))
+    race.run(scale.rounds)
+    found.table(
+        f"{topic.records:,} records of {SIZE:,} B, {PARTITIONS} partitions, batches of {BATCH:,}: records a second",
+        ("who writes", "batches a round", "median", "smallest to largest"),
+        [(name, r[0].batches, median(race.rates(name)), spread(race.rates(name))) for name, r in race.rows()],
+    )
+    found.at_least("files: to write.parquet", ratio(race.rates(ours), race.rates(theirs)), 0.95)
+
+
+def test_publication_of_many_files(
+    bench_spark: SparkSession, scale: Scale, report: Callable[[str], Report], tmp_path: Path
+) -> None:
+    found = report("sink-files-publication")
+    rows: list[tuple[object, ...]] = []
+    for name, file_size in (("as they are", 0), ("put together", 128 * 1024 * 1024)):
+        taken = []
+        for number in range(scale.rounds + 1):
+            sink, sequence = complete_cut(bench_spark, tmp_path / f"{file_size}-{number}", file_size)
+            began = time.monotonic()
+            sink.publish(sequence)
+            taken.append(time.monotonic() - began)
+            assert read_cut(bench_spark, sink.folder.uri, sequence=sequence).count() == FILES
+        rows.append((name, median(taken[1:]), spread(taken[1:])))
+    found.table(
+        f"a cut of {FILES:,} small files, {FILES // FILES_OF_A_BATCH} batches: seconds to publish it",
+        ("files", "median", "smallest to largest"),
+        rows,
+    )
+
+
+def complete_cut(spark: SparkSession, folder: Path, file_size: int) -> tuple[FileSink, Sequence]:
+    """Return a sink and a complete cut that has many files, each of one record."""
+    driver = Driver()
+    for partition in tuple(driver.logs):
+        driver.grow(partition, end=1_000_000)
+    driver.up()
+    target = FileTarget(region=driver.name, group=GROUP, sink="out", path=str(folder), file_size=file_size)
+    hadoop = HadoopFolder(spark, str(folder))
+    sink = FileSink(target, hadoop, RegionLedger(driver.store, driver.name), SparkRewriter(spark, hadoop))
+    sink.check()
+    written: Path | None = None
+    schema = ""
+    for _ in range(FILES // FILES_OF_A_BATCH):
+        batch = driver.row(driver.begin(driver.member(0), width=2))
+        call = BatchCall(
+            region=driver.name,
+            member=batch.member,
+            batch=batch.batch,
+            epoch=batch.epoch,
+            lineage=batch.lineage,
+            sequence=batch.sequence,
+            ranges=batch.ranges,
+            progress=EMPTY,
+        )
+        here = folder / sink.attempt(call)
+        if written is None:
+            writer = FilesWriter(sink, call)
+            rows = spark.range(0, 1, 1, 1).selectExpr("'t' AS topic", "0 AS partition", "id AS offset", "'x' AS value")
+            writer.write(rows)
+            schema = writer.schema
+            (written,) = here.glob("*.parquet")
+        here.mkdir(parents=True, exist_ok=True)
+        for number in range(FILES_OF_A_BATCH - len(list(here.glob("*.parquet")))):
+            shutil.copyfile(written, here / f"copy-{number}.parquet")
+        sink.list_files(call, schema)
+        driver.end(batch.batch)
+    driver.request_cut("n1")
+    return sink, driver.complete()

@@ -1,0 +1,138 @@
+"""Every flight once in the cuts of a file sink, whatever is killed and wherever the region goes back to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.api.reset_requests import ResetRequest
+from airflow_kcr.embedded.flights import producer
+from airflow_kcr.embedded.flights.producer import Order
+from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, exactly_once_text
+from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import RegionName, Sequence
+from airflow_kcr.spark import read_cut
+from airflow_kcr.spark.cuts import Cuts
+from airflow_kcr.spark.hadoop import HadoopFolder
+from airflow_kcr.spec import parse
+from tests.integration.flights.test_exactly_once import Flights
+from tests.support.kafka import Kafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [
+    pytest.mark.timeout(1_200),
+    # PySpark leaves the sockets of collect() to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+FLIGHTS = 6_000
+RATE = 400.0
+TABLE = """kind: postgres
+        url: ${KCR_FLIGHTS_DATABASE}
+        table: flights"""
+FOLDER = "KCR_TEST_FOLDER"
+
+
+@contextmanager
+def flights(kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...]) -> Iterator[Flights]:
+    name = kafka.group_id("flights")
+    topic, group = f"{name}-topic", f"{name}-etl"
+    text = exactly_once_text().replace("flights-etl", group).replace("[flights]", f"[{topic}]")
+    assert TABLE in text
+    text = text.replace(TABLE, f"kind: files\n        path: ${{{FOLDER}}}/flights")
+    producer.ensure_topic(kafka.settings, topic)
+    environment = {
+        **os.environ,
+        "KCR_STORE_URL": url,
+        BOOTSTRAP_VARIABLE: kafka.bootstrap_servers,
+        FOLDER: str(folder),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with Region(name, url) as region, ExitStack() as stack:
+        region.apply(parse(text.replace("region: flights", f"region: {name}")))
+        yield Flights(
+            region=region,
+            name=RegionName(name),
+            group=group,
+            topic=topic,
+            folder=folder,
+            environment=environment,
+            jars=jars,
+            stack=stack,
+        )
+
+
+def everything(spark: SparkSession, path: str) -> DataFrame:
+    """The rows of all cuts that are published."""
+    cuts = Cuts.of(HadoopFolder(spark, path)).published()
+    parts = (read_cut(spark, path, sequence=cut.sequence) for cut in cuts)
+    # Cuts from before the first batch know of no columns but the coordinates.
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def counted(spark: SparkSession, path: str) -> tuple[int, int]:
+    """How many rows there are, and of how many records."""
+    rows = everything(spark, path).select("kcr_topic", "kcr_partition", "kcr_offset")
+    return rows.count(), rows.distinct().count()
+
+
+def test_the_cuts_hold_each_flight_once_after_a_kill_and_a_reset(
+    kafka: Kafka,
+    database_url: str,
+    tmp_path: Path,
+    connector_jars: tuple[Path, ...],
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The plan of a reset looks at the logs, and the spec takes the address from the environment.
+    monkeypatch.setenv(BOOTSTRAP_VARIABLE, kafka.bootstrap_servers)
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    path = f"{tmp_path}/flights"
+    with flights(kafka, database_url, tmp_path, connector_jars) as one:
+
+        def consumed() -> int:
+            return sum(int(claim.position or 0) for claim in one.row().claims.values())
+
+        one.host(0, 1)
+        victim = one.host(2)
+        one.until(lambda: one.row().state is RegionState.RUNNING, "running")
+        producer.produce(kafka.settings, Order(topic=one.topic, first=FLIGHTS, rate=RATE))
+        one.until(lambda: consumed() > 0 and bool(one.cuts()), "records and a cut")
+        os.killpg(victim.pid, signal.SIGKILL)
+        victim.wait(30)
+        one.host(2)
+        one.until(lambda: one.row().state is RegionState.RUNNING and consumed() == FLIGHTS, "every flight consumed")
+        one.region.wait_for_cut(one.region.drain().request.nonce)
+        assert counted(spark, path) == (FLIGHTS, FLIGHTS)
+        again = [read_cut(spark, path, sequence=one.cuts()[-1]).inputFiles() for _ in range(2)]
+        assert sorted(again[0]) == sorted(again[1])
+        # Back to the oldest checkpoint: the cuts after it are superseded, and what they had comes again.
+        oldest, newest = one.cuts()[0], one.cuts()[-1]
+        plan = one.region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(oldest))))
+        one.region.apply_reset(plan, "to see")
+        one.region.wait_for_reset(plan.plan, timedelta(seconds=120))
+        if newest != oldest:
+            with pytest.raises(CheckpointNotUsable, match="superseded by lineage 2"):
+                read_cut(spark, path, sequence=newest)
+        one.until(lambda: one.row().state is RegionState.RUNNING and consumed() == FLIGHTS, "every flight once more")
+        one.region.wait_for_cut(one.region.drain().request.nonce)
+        assert counted(spark, path) == (FLIGHTS, FLIGHTS)
+        one.region.stop()
+        one.until(lambda: one.row().state is RegionState.STOPPED, "stopped")
+        assert one.region.verify().violations == ()
+        assert counted(spark, path) == (FLIGHTS, FLIGHTS)

@@ -1,0 +1,265 @@
+"""File sinks on a real Spark: what it writes, what a manifest names, and what `read_cut` gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError, UnknownCheckpoint
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region.rows import Outcome
+from airflow_kcr.protocol.scopes import parse_scope
+from airflow_kcr.protocol.targets import ShiftBy, ToInitial
+from airflow_kcr.protocol.values import BatchId, Sequence
+from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.spark import read_cut
+from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
+from airflow_kcr.spark.hadoop import HadoopFolder
+from airflow_kcr.spark.region_ledger import RegionLedger
+from tests.support.driver import GROUP, Driver
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MIB = 1024 * 1024
+READ = "kcr_topic", "kcr_partition", "kcr_offset"
+
+
+@dataclass(slots=True)
+class Lake:
+    """A scripted region whose batches are written by Spark."""
+
+    spark: SparkSession
+    root: Path
+    file_size: int = 0
+    driver: Driver = field(default_factory=Driver)
+    sink: FileSink = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.driver.up()
+        self.sink = self.opened(self.root.as_uri())
+        self.sink.check()
+
+    def opened(self, uri: str) -> FileSink:
+        """The sink at a path, as a process has it."""
+        target = FileTarget(region=self.driver.name, group=GROUP, sink="out", path=uri, file_size=self.file_size)
+        folder = HadoopFolder(self.spark, uri)
+        ledger = RegionLedger(self.driver.store, self.driver.name)
+        return FileSink(target, folder, ledger, SparkRewriter(self.spark, folder))
+
+    def call(self, batch: BatchId) -> BatchCall:
+        """A batch, as an engine has it."""
+        row = self.driver.row(batch)
+        return BatchCall(
+            region=self.driver.name,
+            member=row.member,
+            batch=batch,
+            epoch=row.epoch,
+            lineage=row.lineage,
+            sequence=row.sequence,
+            ranges=row.ranges,
+            progress=EMPTY,
+        )
+
+    def rows(self, call: BatchCall) -> DataFrame:
+        """One row for each record."""
+        found = [(p.topic, p.partition, o, f"{o}") for p, r in call.ranges.items() for o in range(r.from_, r.to)]
+        return self.spark.createDataFrame(found, "topic string, partition int, offset bigint, value string")
+
+    def batch(self, index: int = 0, width: int = 10, **more: str) -> BatchId:
+        """Process one batch of a member, with more columns by their SQL."""
+        batch = self.driver.begin(self.driver.member(index), width)
+        call = self.call(batch)
+        writer = FilesWriter(self.sink, call)
+        writer.write(self.rows(call).selectExpr("*", *(f"{sql} AS {name}" for name, sql in more.items())))
+        writer.publish()
+        self.driver.end(batch)
+        return batch
+
+    def cut(self, nonce: str) -> Sequence:
+        """Make a cut and publish it."""
+        self.driver.request_cut(nonce)
+        sequence = self.driver.complete()
+        self.sink.publish(sequence)
+        self.driver.publish()
+        return sequence
+
+    def reset(self, by: int) -> None:
+        """Go back on one partition."""
+        self.driver.reset(ShiftBy(by=by), scope=parse_scope(topics=["t:0"]))
+        self.driver.complete()
+        self.sink.reset(_order(self.driver))
+        self.driver.settle_reset()
+
+    def read(self, sequence: Sequence | None = None) -> list[tuple[str, int, int]]:
+        """The records of a cut."""
+        rows = read_cut(self.spark, self.root.as_uri(), sequence=sequence).select(*READ).collect()
+        return sorted((row[0], row[1], row[2]) for row in rows)
+
+    def everything(self) -> list[tuple[str, int, int]]:
+        """Every record before the positions, once."""
+        ends = {p: int(c.position or 0) for p, c in self.driver.region.claims.items()}
+        return sorted((p.topic, p.partition, o) for p, end in ends.items() for o in range(end))
+
+
+def _order(driver: Driver) -> ResetSinks:
+    region = driver.region
+    return ResetSinks(epoch=region.epoch, lineage=region.lineage, resume=EMPTY, open={}, target=None, skips={})
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """A region with a sink whose files stay as they are."""
+    return Lake(spark, tmp_path / "out")
+
+
+def test_a_cut_is_what_its_batches_have_written_and_the_same_when_read_again(lake: Lake) -> None:
+    lake.batch(0)
+    lake.batch(1)
+    first = lake.cut("n1")
+    expected = lake.everything()
+    lake.batch(0)
+    second = lake.cut("n2")
+    assert lake.read(first) == expected
+    assert lake.read(second) == lake.read()
+    assert sorted(lake.read(first) + lake.read(second)) == lake.everything()
+    one, again = (read_cut(lake.spark, lake.root.as_uri(), sequence=first) for _ in range(2))
+    assert one.columns == ["kcr_topic", "kcr_partition", "kcr_offset", "value"]
+    assert sorted(one.inputFiles()) == sorted(again.inputFiles())
+    assert sorted(map(tuple, one.collect())) == sorted(map(tuple, again.collect()))
+
+
+def test_a_path_without_a_scheme_is_the_same_folder(lake: Lake) -> None:
+    lake.batch(0)
+    sequence = lake.cut("n1")
+    assert read_cut(lake.spark, f"{lake.root}/", sequence=sequence).count() == len(lake.everything())
+
+
+def test_batches_of_several_schemas_are_read_together(lake: Lake) -> None:
+    lake.batch(0)
+    lake.batch(0, size="offset * 2")
+    sequence = lake.cut("n1")
+    rows = read_cut(lake.spark, lake.root.as_uri(), sequence=sequence)
+    assert rows.where("size IS NULL").count() == rows.where("size = kcr_offset * 2").count() == 20
+
+
+def test_a_batch_and_a_cut_without_rows_are_fine(lake: Lake) -> None:
+    batch = lake.driver.begin(lake.driver.member(0))
+    writer = FilesWriter(lake.sink, lake.call(batch))
+    writer.write(lake.rows(lake.call(batch)).where("false"))
+    writer.publish()
+    lake.driver.end(batch)
+    first, second = lake.cut("n1"), lake.cut("n2")
+    for sequence in (first, second):
+        rows = read_cut(lake.spark, lake.root.as_uri(), sequence=sequence)
+        assert (rows.count(), rows.columns) == (0, ["kcr_topic", "kcr_partition", "kcr_offset", "value"])
+
+
+def test_a_writer_asks_for_one_write_with_coordinates(lake: Lake) -> None:
+    call = lake.call(lake.driver.begin(lake.driver.member(0)))
+    writer = FilesWriter(lake.sink, call)
+    with pytest.raises(SinkError, match="was not written to; write to each sink in every batch"):
+        writer.publish()
+    with pytest.raises(SinkError, match="have no column offset"):
+        writer.write(lake.rows(call).drop("offset"))
+    with pytest.raises(SinkError, match="column VALUE, value is there twice"):
+        writer.write(lake.rows(call).selectExpr("*", "1 AS VALUE"))
+    writer.write(lake.rows(call))
+    with pytest.raises(SinkError, match="was written to already"):
+        writer.write(lake.rows(call))
+
+
+def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path / "out", file_size=MIB)
+    for _ in range(9):
+        lake.batch(0)
+        lake.batch(1)
+    sequence = lake.cut("n1")
+    assert lake.read(sequence) == lake.everything()
+    files = read_cut(spark, lake.root.as_uri(), sequence=sequence).inputFiles()
+    assert len(files) == 1
+    assert list((lake.root / "data").rglob("*.parquet")) == []
+    assert list((lake.root / "compacted").rglob("_temporary*")) == []
+
+
+@pytest.mark.parametrize("file_size", [0, MIB])
+def test_what_is_left_of_a_cut_that_was_undone_is_in_the_next_one(
+    spark: SparkSession, tmp_path: Path, file_size: int
+) -> None:
+    lake = Lake(spark, tmp_path / "out", file_size=file_size)
+    for _ in range(9):
+        lake.batch(0)
+        lake.batch(1)
+    first = lake.cut("n1")
+    lake.batch(0)
+    lake.reset(by=-37)
+    assert any(b.undone_from and b.outcome is Outcome.DONE for b in lake.driver.batches)
+    lake.batch(0)
+    lake.cut("n2")
+    assert lake.read() == lake.everything()
+    with pytest.raises(CheckpointNotUsable, match=f"cut {first} of sink out .* was superseded by lineage 2"):
+        lake.read(first)
+
+
+def test_a_zombie_s_files_are_in_no_cut(lake: Lake) -> None:
+    zombie = lake.driver.begin(lake.driver.member(0))
+    call = lake.call(zombie)
+    writer = FilesWriter(lake.sink, call)
+    writer.write(lake.rows(call))
+    lake.driver.crash(lake.driver.member(0))
+    lake.driver.recover()
+    lake.batch(0)
+    lake.batch(1)
+    writer.publish()
+    sequence = lake.cut("n1")
+    assert lake.read(sequence) == lake.everything()
+
+
+@pytest.mark.parametrize("size", [0, 10, -1])
+def test_a_half_written_manifest_is_not_read_and_is_mended(lake: Lake, size: int) -> None:
+    lake.batch(0)
+    sequence = lake.cut("n1")
+    (where,) = (lake.root / layout.MANIFESTS).glob("*.json")
+    whole = where.read_text()
+    where.write_text(whole[:size])
+    with pytest.raises(UnknownCheckpoint):
+        lake.read(sequence)
+    lake.sink.publish(sequence)
+    assert where.read_text() == whole
+    assert lake.read(sequence) == lake.everything()
+
+
+def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(lake: Lake) -> None:
+    from pyspark.errors import AnalysisException
+
+    lake.batch(0)
+    sequence = lake.cut("n1")
+    next(iter((lake.root / "data").rglob("*.parquet"))).unlink()
+    with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
+        lake.read(sequence)
+
+
+def test_a_cut_after_a_reset_to_the_beginning_has_everything_again(lake: Lake) -> None:
+    lake.batch(0)
+    lake.cut("n1")
+    lake.driver.reset(ToInitial())
+    lake.driver.complete()
+    lake.sink.reset(_order(lake.driver))
+    lake.driver.settle_reset()
+    lake.batch(0)
+    lake.batch(1)
+    lake.cut("n2")
+    assert lake.read() == lake.everything()
+
+
+def test_a_folder_that_can_not_be_written_to_is_refused(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="can't write to"):
+        lake.opened(f"{tmp_path}/file/out").check()
+    with pytest.raises(ConfigurationError, match="can't write to nowhere://h/out"):
+        lake.opened("nowhere://h/out").check()

@@ -1,0 +1,246 @@
+"""A file sink on a real disk without Spark: files hold the names of records, and few are made of many by reading them.
+
+Whoever writes them are the batches of a scripted region (`Driver`), so what is accepted is what the protocol says.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_kcr.errors import SinkError
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region.rows import OpenTarget
+from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, Offset, Range, Sequence, TopicPartition
+from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.sinks.files.documents import Manifest, Superseded
+from airflow_kcr.sinks.files.layout import TEMPORARY, CutName
+from airflow_kcr.spark.region_ledger import RegionLedger
+from tests.support.driver import GROUP, Driver
+
+SCHEMA = '{"fields":[],"type":"struct"}'
+
+Record = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+@dataclass(slots=True)
+class LocalFolder:
+    """A folder of this machine; `steps` names what was done, and `kill` may end it before one of them."""
+
+    root: Path
+    kill: Callable[[str], None] = lambda step: None
+    steps: list[str] = field(default_factory=list)
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        return str(self.root)
+
+    def read(self, path: str) -> str | None:
+        """Return a text."""
+        found = self.root / path
+        return found.read_text() if found.is_file() else None
+
+    def read_all(self, paths: Iterable[str]) -> list[str | None]:
+        """Return several texts."""
+        return [self.read(path) for path in paths]
+
+    def put(self, path: str, text: str) -> None:
+        """Write a text under its own name."""
+        self._step(f"write {path}")
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def create(self, path: str, text: str) -> bool:
+        """Write a text where there is none."""
+        if (self.root / path).exists():
+            return False
+        self.replace(path, text)
+        return True
+
+    def replace(self, path: str, text: str) -> None:
+        """Write a text."""
+        self._step(f"write {path}")
+        found = self.root / path
+        found.parent.mkdir(parents=True, exist_ok=True)
+        temporary = found.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+        temporary.write_text(text)
+        self._step(f"rename {path}")
+        temporary.rename(found)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files and folders."""
+        for path in paths:
+            self._step(f"delete {path}")
+            if (self.root / path).is_dir():
+                shutil.rmtree(self.root / path)
+            else:
+                (self.root / path).unlink(missing_ok=True)
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return what is in a folder."""
+        found = self.root / path
+        return tuple(sorted(p.name for p in found.iterdir())) if found.is_dir() else ()
+
+    def sizes(self, path: str) -> Mapping[str, int]:
+        """Return the files in a folder."""
+        names = [name for name in self.names(path) if not name.startswith(("_", "."))]
+        return {n: (self.root / path / n).stat().st_size for n in names if (self.root / path / n).is_file()}
+
+    def _step(self, step: str) -> None:
+        self.steps.append(step)
+        self.kill(step)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRewriter:
+    """Makes few files of many, as Spark would."""
+
+    folder: LocalFolder
+
+    def rewrite(
+        self,
+        sources: Iterable[str],
+        schema: str,
+        into: str,
+        *,
+        files: int,
+        kept: Mapping[TopicPartition, tuple[Range, ...]] | None = None,
+    ) -> Mapping[str, int]:
+        """Write the records of several files into a few."""
+        found = [record for path in sources for record in records_in(self.folder, path)]
+        if kept is not None:
+            found = [r for r in found if any(k.from_ <= r[2] < k.to for k in kept.get(TopicPartition(r[0], r[1]), ()))]  # type: ignore[arg-type]
+        made: dict[str, int] = {}
+        attempt = uuid.uuid4().hex[:6]
+        for number in range(files):
+            path = f"{into}-{attempt}-{number:05d}"
+            text = json.dumps(found[number::files])
+            self.folder.replace(path, text)
+            made[path] = len(text)
+        return made
+
+
+def records_in(folder: LocalFolder, path: str) -> list[Record]:
+    """Return the records of a file."""
+    text = folder.read(path)
+    if text is None:
+        raise SinkError(f"{path} is missing")
+    return [(topic, partition, offset) for topic, partition, offset in json.loads(text)]
+
+
+@dataclass(slots=True)
+class Files:
+    """A scripted region and the file sink of its group."""
+
+    driver: Driver
+    root: Path
+    file_size: int = 0
+    folder: LocalFolder = field(init=False)
+    sink: FileSink = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folder = LocalFolder(self.root)
+        self.sink = self.process(self.folder)
+        self.sink.check()
+
+    def process(self, folder: LocalFolder) -> FileSink:
+        """The sink as another process has it."""
+        target = FileTarget(region=self.driver.name, group=GROUP, sink="out", path=folder.uri, file_size=self.file_size)
+        return FileSink(target, folder, RegionLedger(self.driver.store, self.driver.name), RecordRewriter(folder))
+
+    # -- what members do -----------------------------------------------------------------------------------------
+
+    def call(self, batch: BatchId) -> BatchCall:
+        """A batch of the region as an engine has it."""
+        row = self.driver.row(batch)
+        return BatchCall(
+            region=self.driver.name,
+            member=row.member,
+            batch=row.batch,
+            epoch=row.epoch,
+            lineage=row.lineage,
+            sequence=row.sequence,
+            ranges=row.ranges,
+            progress=EMPTY,
+        )
+
+    def write(self, batch: BatchId, files: int = 1, schema: str = SCHEMA, sink: FileSink | None = None) -> None:
+        """Write a batch's files and their list."""
+        call, sink = self.call(batch), sink or self.sink
+        found = [(p.topic, p.partition, o) for p, r in call.ranges.items() for o in range(r.from_, r.to)]
+        for number in range(files):
+            path = self.root / sink.attempt(call) / f"part-{number:05d}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(found[number::files]))
+        sink.list_files(call, schema)
+
+    def process_batch(self, member: MemberId, width: int = 10, files: int = 1) -> BatchId:
+        """Begin a batch, write its files, and end it."""
+        batch = self.driver.begin(member, width)
+        self.write(batch, files)
+        self.driver.end(batch)
+        return batch
+
+    def cut(self, nonce: str) -> Sequence:
+        """Make a cut, and publish it here as well."""
+        self.driver.request_cut(nonce)
+        sequence = self.driver.complete()
+        self.sink.publish(sequence)
+        self.driver.publish()
+        return sequence
+
+    def reset_order(self, *asked: GroupPartition) -> ResetSinks:
+        """What a member is told of the running reset."""
+        region = self.driver.region
+        return ResetSinks(
+            epoch=region.epoch,
+            lineage=region.lineage,
+            resume=EMPTY,
+            open={p: OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(0)) for p in asked},
+            target=None,
+            skips={},
+        )
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    def manifests(self) -> dict[Sequence, Manifest]:
+        """The manifests that are in force, by sequence."""
+        found: dict[Sequence, Manifest] = {}
+        for name in self.folder.names(layout.MANIFESTS):
+            manifest = Manifest.of(self.folder.read(f"{layout.MANIFESTS}/{name}"))
+            if manifest is not None:
+                found[Sequence(manifest.sequence)] = manifest
+        return found
+
+    def superseded(self) -> dict[CutName, Superseded]:
+        """What is noted of cuts that resets have undone."""
+        found: dict[CutName, Superseded] = {}
+        for name in self.folder.names(layout.SUPERSEDED):
+            cut, note = layout.cut_of(name), Superseded.of(self.folder.read(f"{layout.SUPERSEDED}/{name}"))
+            if cut is not None and note is not None:
+                found[cut] = note
+        return found
+
+    def records(self, *sequences: Sequence) -> Counter[Record]:
+        """The records of some cuts, by default of all that are in force, and how often each is there."""
+        manifests = self.manifests()
+        wanted = sequences or tuple(manifests)
+        return Counter(r for s in wanted for f in manifests[s].files for r in records_in(self.folder, f.path))
+
+    def expected(self, up_to: Mapping[GroupPartition, int]) -> Counter[Record]:
+        """Every record before these offsets, once."""
+        return Counter((p.topic, p.partition, o) for p, end in up_to.items() for o in range(end))

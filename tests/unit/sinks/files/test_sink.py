@@ -1,0 +1,381 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region.rows import Outcome, ResetCause
+from airflow_kcr.protocol.scopes import parse_scope
+from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
+from airflow_kcr.protocol.values import RegionName, Sequence
+from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.documents import Owner
+from airflow_kcr.sinks.files.layout import CutName
+from tests.support.driver import Driver
+from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A region of two members and four partitions that runs, and its sink."""
+    driver = Driver()
+    driver.up()
+    return Files(driver, tmp_path / "out")
+
+
+def everything(files: Files) -> bool:
+    """Whether the manifests in force hold each record before the positions once."""
+    ends = {p: int(c.position or 0) for p, c in files.driver.region.claims.items()}
+    return files.records() == files.expected(ends)
+
+
+def both(files: Files) -> None:
+    for index in range(2):
+        files.process_batch(files.driver.member(index))
+
+
+def reset_done(files: Files) -> None:
+    files.sink.reset(files.reset_order())
+    files.driver.settle_reset()
+
+
+class TestPublication:
+    def test_shows_the_accepted_batches_since_the_cut_before(self, files: Files) -> None:
+        both(files)
+        first = files.cut("n1")
+        both(files)
+        second = files.cut("n2")
+        assert sum(files.records(first).values()) == sum(files.records(second).values()) == 40
+        assert everything(files)
+        assert files.manifests()[second].previous == str(files.manifests()[first].cut)
+
+    def test_of_a_cut_before_which_another_was_aborted_has_the_batches_of_both(self, files: Files) -> None:
+        both(files)
+        files.driver.request_cut("late")
+        files.driver.wait(200)
+        files.driver.recover()
+        files.sink.reset(files.reset_order())
+        both(files)
+        files.cut("n1")
+        assert everything(files)
+
+    def test_shows_nothing_of_a_batch_that_was_discarded_or_never_ended(self, files: Files) -> None:
+        driver = files.driver
+        lost, other = driver.begin(driver.member(0)), driver.begin(driver.member(1))
+        files.write(lost)
+        files.write(other)
+        driver.crash(driver.member(0))
+        driver.recover()
+        both(files)
+        sequence = files.cut("n1")
+        assert lost not in files.manifests()[sequence].batches
+        assert everything(files)
+
+    def test_shows_nothing_of_a_zombie_that_lists_its_files_after_the_cut(self, files: Files) -> None:
+        driver = files.driver
+        zombie = driver.begin(driver.member(0))
+        call, old = files.call(zombie), files.sink
+        driver.crash(driver.member(0))
+        driver.recover()
+        both(files)
+        files.cut("n1")
+        before = files.records()
+        files.write(zombie, sink=old)
+        old.publish(max(files.manifests()))
+        assert call.batch == zombie
+        assert files.records() == before
+        assert everything(files)
+
+    def test_said_again_changes_nothing(self, files: Files) -> None:
+        both(files)
+        sequence = files.cut("n1")
+        text = files.folder.read(layout.manifest(files.manifests()[sequence].cut))
+        files.folder.steps.clear()
+        files.sink.publish(sequence)
+        assert files.folder.steps == []
+        assert files.folder.read(layout.manifest(files.manifests()[sequence].cut)) == text
+
+    def test_by_two_members_writes_the_same_bytes(self, files: Files, tmp_path: Path) -> None:
+        both(files)
+        files.driver.request_cut("n1")
+        sequence = files.driver.complete()
+        files.sink.publish(sequence)
+        (where,) = (tmp_path / "out" / layout.MANIFESTS).iterdir()
+        first = where.read_bytes()
+        where.unlink()
+        files.process(LocalFolder(tmp_path / "out")).publish(sequence)
+        assert where.read_bytes() == first
+
+    def test_of_a_cut_without_batches_keeps_the_schema_of_the_one_before(self, files: Files) -> None:
+        both(files)
+        files.cut("n1")
+        second = files.cut("n2")
+        assert files.manifests()[second].files == ()
+        assert files.manifests()[second].schemas == (SCHEMA,)
+
+    def test_refuses_an_accepted_batch_whose_list_is_missing_or_damaged(self, files: Files, tmp_path: Path) -> None:
+        batch = files.process_batch(files.driver.member(0))
+        listed = tmp_path / "out" / layout.batch_list(files.sink.attempt(files.call(batch)))
+        listed.write_text(listed.read_text()[:-9])
+        with pytest.raises(SinkError, match=f"batch {batch} is accepted, and the list of its files .* is damaged"):
+            files.cut("n1")
+        listed.unlink()
+        with pytest.raises(SinkError, match="is missing"):
+            files.sink.publish(files.driver.region.base or Sequence(0))
+        assert files.manifests() == {}
+
+    def test_leaves_out_batches_that_ran_before_the_group_had_the_sink(self, tmp_path: Path) -> None:
+        driver = Driver()
+        driver.up()
+        driver.process()
+        driver.cut("n0")
+        files = Files(driver, tmp_path / "out")
+        both(files)
+        sequence = files.cut("n1")
+        driver.reset(ToInitial())
+        driver.complete()
+        reset_done(files)
+        assert sequence not in files.manifests()
+
+    def test_refuses_a_cut_of_a_region_that_had_the_same_name(self, files: Files, tmp_path: Path) -> None:
+        both(files)
+        files.cut("n1")
+        anew = Driver()
+        anew.up()
+        again = Files(anew, tmp_path / "out")
+        again.process_batch(anew.member(0))
+        with pytest.raises(SinkError, match="has another cut 000001"):
+            again.cut("n1")
+
+
+class TestKills:
+    @pytest.mark.parametrize("written", [False, True])
+    def test_of_a_batch_before_or_after_its_list_leave_nothing_that_counts(self, files: Files, written: bool) -> None:
+        driver = files.driver
+        both(files)
+        batch = driver.begin(driver.member(0))
+        if written:
+            files.write(batch)
+        driver.crash(driver.member(0))
+        driver.recover()
+        files.sink.reset(files.reset_order())
+        both(files)
+        files.cut("n1")
+        assert everything(files)
+
+    @pytest.mark.parametrize("step", range(12))
+    @pytest.mark.parametrize("file_size", [0, 1_000_000])
+    def test_at_each_step_of_a_publication_are_made_good_by_the_next_publisher(
+        self, tmp_path: Path, step: int, file_size: int
+    ) -> None:
+        driver = Driver()
+        driver.up()
+        files = Files(driver, tmp_path / "out", file_size)
+        for _ in range(10):
+            both(files)
+        driver.request_cut("n1")
+        sequence = driver.complete()
+        left = iter(range(step + 1))
+
+        def kill(name: str) -> None:
+            if next(left, None) is None:
+                raise Killed(name)
+
+        try:
+            files.process(LocalFolder(tmp_path / "out", kill)).publish(sequence)
+        except Killed:
+            shown = files.manifests()
+            assert not shown or everything(files)
+        files.sink.publish(sequence)
+        driver.publish()
+        assert everything(files)
+        both(files)
+        files.cut("n2")
+        assert everything(files)
+
+    def test_in_the_middle_of_a_manifest_leave_one_that_nobody_reads_and_the_next_one_mends(
+        self, files: Files, tmp_path: Path
+    ) -> None:
+        both(files)
+        sequence = files.cut("n1")
+        where = tmp_path / "out" / layout.manifest(files.manifests()[sequence].cut)
+        whole = where.read_text()
+        for size in (0, 1, len(whole) // 2, len(whole) - 1):
+            where.write_text(whole[:size])
+            assert files.manifests() == {}
+            files.sink.publish(sequence)
+            assert where.read_text() == whole
+
+
+class TestSmallFiles:
+    def test_are_put_together_and_the_old_ones_go_when_the_manifest_is_there(self, tmp_path: Path) -> None:
+        driver = Driver()
+        driver.up()
+        files = Files(driver, tmp_path / "out", 1_000_000)
+        for _ in range(10):
+            both(files)
+        sequence = files.cut("n1")
+        manifest = files.manifests()[sequence]
+        (file,) = manifest.files
+        assert file.path.startswith(f"compacted/{manifest.cut}/small-0-")
+        assert len(manifest.batches) == 20
+        assert files.folder.names(f"data/{manifest.cut}") == ()
+        deleted = [at for at, step in enumerate(files.folder.steps) if step.startswith("delete data/")]
+        assert files.folder.steps.index(f"rename {layout.manifest(manifest.cut)}") < min(deleted)
+        assert everything(files)
+
+    def test_that_are_few_stay_as_they_are(self, tmp_path: Path) -> None:
+        driver = Driver()
+        driver.up()
+        files = Files(driver, tmp_path / "out", 1_000_000)
+        both(files)
+        sequence = files.cut("n1")
+        assert all(f.path.startswith("data/") for f in files.manifests()[sequence].files)
+
+    @pytest.mark.parametrize("file_size", [0, 1_000_000])
+    def test_hold_what_is_still_accepted_of_a_cut_that_was_undone(self, tmp_path: Path, file_size: int) -> None:
+        driver = Driver()
+        driver.up()
+        files = Files(driver, tmp_path / "out", file_size)
+        for _ in range(10):
+            both(files)
+        files.cut("n1")
+        both(files)
+        # Back into the middle of a batch, on one partition of four; the rest stays processed.
+        driver.reset(ShiftBy(by=-37), scope=parse_scope(topics=["t:0"]))
+        files.sink.publish(driver.complete())
+        reset_done(files)
+        assert any(b.undone_from and b.outcome is Outcome.DONE for b in driver.batches)
+        both(files)
+        files.cut("n2")
+        assert everything(files)
+
+
+class TestResets:
+    def test_to_a_checkpoint_set_the_cuts_after_it_aside(self, files: Files) -> None:
+        both(files)
+        first = files.cut("n1")
+        both(files)
+        second = files.cut("n2")
+        undone = files.manifests()[second]
+        files.driver.reset(ToCheckpoint(sequence=first))
+        drained = files.driver.complete()
+        files.sink.publish(drained)
+        reset_done(files)
+        assert set(files.manifests()) == {first}
+        notes = files.superseded()
+        assert notes[undone.cut].undone_by == files.driver.region.lineage
+        assert notes[undone.cut].manifest == undone
+        assert notes[CutName(undone.cut.lineage, drained)].manifest is None
+        both(files)
+        third = files.cut("n3")
+        assert files.manifests()[third].previous == str(files.manifests()[first].cut)
+        assert everything(files)
+
+    def test_of_a_few_partitions_keep_what_the_others_have_processed(self, files: Files) -> None:
+        both(files)
+        files.cut("n1")
+        both(files)
+        files.cut("n2")
+        files.driver.reset(ToInitial(), scope=parse_scope(topics=["t:0,3"]))
+        files.sink.publish(files.driver.complete())
+        reset_done(files)
+        both(files)
+        files.cut("n3")
+        assert everything(files)
+
+    def test_of_which_is_known_only_later_what_they_undo_are_looked_at_with_the_first_batch(self, files: Files) -> None:
+        both(files)
+        files.cut("n1")
+        files.driver.reset(ToInitial())
+        files.driver.complete()
+        files.driver.settle_reset()
+        assert files.manifests()
+        both(files)
+        assert files.manifests() == {}
+
+    def test_that_undo_a_cut_while_it_is_published_set_it_aside_as_well(self, files: Files, tmp_path: Path) -> None:
+        both(files)
+        files.driver.request_cut("n1")
+        sequence = files.driver.complete()
+
+        def overtaken(step: str) -> None:
+            if step.startswith("rename manifests/"):
+                files.driver.publish()
+                files.driver.reset(ToInitial())
+                files.driver.complete()
+
+        files.process(LocalFolder(tmp_path / "out", overtaken)).publish(sequence)
+        assert files.manifests() == {}
+        assert [note.manifest.sequence for note in files.superseded().values() if note.manifest] == [sequence]
+
+    def test_a_publisher_that_wakes_up_later_brings_no_superseded_cut_back(self, files: Files) -> None:
+        both(files)
+        sequence = files.cut("n1")
+        cut = files.manifests()[sequence].cut
+        text = files.folder.read(layout.manifest(cut)) or ""
+        files.driver.reset(ToInitial())
+        files.driver.complete()
+        reset_done(files)
+        files.folder.replace(layout.manifest(cut), text)
+        files.sink.publish(sequence)
+        assert files.manifests() == {}
+
+    def test_answer_open_entries_with_what_the_ledger_has_as_done(self, tmp_path: Path) -> None:
+        driver = Driver(delivery=Delivery.EXACTLY_ONCE)
+        driver.up()
+        files = Files(driver, tmp_path / "out")
+        both(files)
+        driver.crash(driver.member(0))
+        lost = driver.begin(driver.member(1))
+        files.write(lost)
+        driver.crash(driver.member(1))
+        driver.wait(60)
+        for member in driver.all_members():
+            driver.join(member)
+        driver.spread()
+        partitions = sorted(driver.region.claims)
+        answer = files.sink.reset(files.reset_order(*partitions))
+        assert answer == dict.fromkeys(partitions, 10)
+        assert driver.region.resets[driver.region.epoch].cause is not ResetCause.PERSON
+
+    def test_answer_nothing_in_a_lineage_without_batches(self, files: Files) -> None:
+        (partition,) = sorted(files.driver.region.claims)[:1]
+        assert files.sink.reset(files.reset_order(partition)) == {partition: None}
+
+    def test_are_refused_where_the_folder_is_ahead_of_the_store(self, files: Files, tmp_path: Path) -> None:
+        both(files)
+        files.cut("n1")
+        files.driver.reset(ToInitial())
+        files.driver.complete()
+        reset_done(files)
+        both(files)
+        files.cut("n2")
+        anew = Driver()
+        anew.up()
+        restored = Files(anew, tmp_path / "out")
+        with pytest.raises(SinkAhead, match="has cut 000002") as raised:
+            restored.sink.reset(restored.reset_order())
+        assert raised.value.lineage == 2
+
+
+class TestTheFolder:
+    def test_is_taken_once_and_found_again(self, files: Files) -> None:
+        owner = Owner.of(files.folder.read(layout.OWNER))
+        files.sink.check()
+        assert owner is not None
+        assert Owner.of(files.folder.read(layout.OWNER)) == owner
+        assert (owner.region, owner.group, owner.sink) == ("flights", "g", "out")
+
+    def test_of_another_sink_is_refused(self, files: Files, tmp_path: Path) -> None:
+        other = Driver(name=RegionName("others"))
+        other.up()
+        with pytest.raises(ConfigurationError, match="is the folder of sink out of group g, region flights"):
+            Files(other, tmp_path / "out")
+
+    def test_that_holds_something_else_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "photos").mkdir()
+        with pytest.raises(ConfigurationError, match="holds 'photos'"):
+            Files(Driver(), tmp_path)
