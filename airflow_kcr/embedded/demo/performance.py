@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,11 +64,9 @@ def performed(
     timed = Timed(audience)
     with ExitStack() as stack:
         with timed.phase("download") as phase:
-            phase.tell(0, None, jars.KAFKA_BROKER.name)
-            jars.resolve(jars.KAFKA_BROKER)
-        # The others come while Airflow starts, which needs none of them and waits for two cores, not for the network.
-        later = stack.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="jars"))
-        coming = [later.submit(jars.resolve, wanted) for wanted in (jars.spark_connector(), jars.KAFKA_TOOLS)]
+            for wanted in (jars.KAFKA_BROKER, jars.KAFKA_TOOLS, jars.spark_connector()):
+                phase.tell(0, None, wanted.name)
+                jars.resolve(wanted)
         with timed.phase("start Kafka and Postgres"):
             stage = stack.enter_context(staged(folder, curtain or Curtain(), launches))
         with timed.phase("declare the region"):
@@ -77,9 +74,6 @@ def performed(
         production = stack.enter_context(producing(stage, chosen))
         with timed.phase("start Airflow"):
             airflow = stack.enter_context(stage.airflow(since=found.since, every=chosen.every))
-        with timed.phase("download"):
-            for one in coming:
-                one.result()
         region = stack.enter_context(Region(REGION, stage.store_url))
         editor = stack.enter_context(airflow.client("editor"))
         play = Play(stage=stage, airflow=airflow, region=region, editor=editor, script=chosen, found=found)

@@ -46,7 +46,9 @@ _ASKS: Final = "awaiting_input"
 _SILENT: Final = {"log_level": "2"}
 """A broker that has just started is retried; that needs no line on the screen."""
 
-PAUSE: Final = 0.5
+PAUSE: Final = 2.0
+"""Seconds between two looks; each is a few requests, answered with the cores that the tasks need."""
+
 READING: Final = 5.0
 """Seconds that a person takes to read a question."""
 

@@ -28,6 +28,9 @@ _TOGETHER: Final = {"group.initial.rebalance.delay.ms": "5000"}
 """The three applications start at once but are ready one after the other; so the first one does not begin alone."""
 
 
+_RARELY_PARSED: Final = {"DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60"}
+"""Nobody changes the examples while they run; parsed every few seconds, they take a third of a core."""
+
 Launches: TypeAlias = Callable[[str], Launch]
 """How the processes of a service are launched, by its name: kafka, postgres, airflow."""
 
@@ -93,6 +96,7 @@ class Stage:
                 flights.SINCE_VARIABLE: format_instant(since),
                 pipeline.OUTPUT_VARIABLE: str(self.output),
             },
+            settings=_RARELY_PARSED,
         )
         running = start_airflow(plan, launch=self.launches("airflow"))
         try:
