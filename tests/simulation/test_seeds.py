@@ -26,7 +26,7 @@ from tests.support.simulation.run import Simulation
 Property: TypeAlias = Callable[[str, object], None]
 
 TOP = Path(__file__).parents[2]
-SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "1500"))
+SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "1000"))
 FIRST = int(os.environ.get("KCR_SIMULATION_FIRST_SEED", "0"))
 CHUNK = 50
 SAMPLE = range(300)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [
+    # What CI samples of this is the same with a table (`test_exactly_once`), and the sink's own tests.
+    pytest.mark.soak,
     pytest.mark.timeout(1_200),
     # PySpark leaves the sockets of collect() to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
