@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.targets import ToCheckpoint
 from tests.support.faults import cuts
@@ -35,8 +36,13 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
         one.fill(100)
         one.until(one.consumed, "all records")
         kafka.delete_records(one.topic, {0: 60})
-        one.cut()
 
+        def is_warned_of() -> bool:
+            # What a part of a cut tells of its log may have been read a moment before.
+            one.cut()
+            return region.plan_reset(target).overtaken_at is not None
+
+        assert happened(is_warned_of, within=60)
         warned = region.plan_reset(target)
         assert warned.totals.unreachable == 0
         assert warned.overtaken_at is not None
