@@ -40,17 +40,28 @@ class _Seen(NamedTuple):
 
 def reach(region: StoredRegion) -> Mapping[Sequence, Reach]:
     """Return, for every checkpoint that has offsets, whether it can still be gone back to."""
+    seen = _seen(region)
+    return {
+        sequence: _reach(region.offsets[sequence], seen)
+        for sequence, row in region.checkpoints.items()
+        if row.is_complete
+    }
+
+
+def reach_of(region: StoredRegion, sequence: Sequence) -> Reach:
+    """Return whether one checkpoint, which has offsets, can still be gone back to; no other one's offsets are read."""
+    return _reach(region.offsets[sequence], _seen(region))
+
+
+def _seen(region: StoredRegion) -> dict[GroupPartition, list[_Seen]]:
+    """The begin of each log as members saw it, oldest first."""
     seen: dict[GroupPartition, list[_Seen]] = {}
     for part in region.contributions.values():
         for partition, log in part.bounds.items():
             seen.setdefault(partition, []).append(_Seen(part.contributed_at, log.start, log.topic_id))
     for rows in seen.values():
         rows.sort()
-    return {
-        sequence: _reach(region.offsets[sequence], seen)
-        for sequence, row in region.checkpoints.items()
-        if row.is_complete
-    }
+    return seen
 
 
 def _reach(offsets: Mapping[GroupPartition, Offset], seen: Mapping[GroupPartition, list[_Seen]]) -> Reach:

@@ -13,7 +13,7 @@ from typing import Final
 
 from airflow_kcr.api import offline
 from airflow_kcr.api.clusters import Clusters
-from airflow_kcr.api.reachability import Reach, reach
+from airflow_kcr.api.reachability import reach_of
 from airflow_kcr.api.reset_logs import read_logs
 from airflow_kcr.api.reset_plans import PlanView
 from airflow_kcr.api.reset_requests import ResetRequest
@@ -57,7 +57,7 @@ def plan(
     region, now = store.read(name)
     found, log = _planned(region, now, _asked(request, now, nonce or f"{name}/{uuid.uuid4().hex[:12]}"), clusters)
     named = resolution.target_checkpoint(region, found.reset)
-    soon = None if named is None or found.unreachable else reach(region).get(named, Reach()).overtaken_at
+    soon = None if named is None or found.unreachable else reach_of(region, named).overtaken_at
     return replace(PlanView.of(found, request, log), overtaken_at=soon)
 
 

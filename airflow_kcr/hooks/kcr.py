@@ -203,10 +203,10 @@ class KcrHook(BaseHook):
         return found
 
 
-def _named(connections: Collection[str], variable_of: Callable[[str], str], spec: RegionSpec) -> dict[str, str]:
+def _named(conn_ids: Collection[str], variable_of: Callable[[str], str], spec: RegionSpec) -> dict[str, str]:
     """The connections by the variable that hands each on."""
     named: dict[str, str] = {}
-    for connection in sorted(connections):
+    for connection in sorted(conn_ids):
         variable = variable_of(connection)
         if variable in named:
             raise ConfigurationError(

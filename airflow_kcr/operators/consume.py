@@ -245,7 +245,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
 
     def _drivers(self, spec: RegionSpec) -> tuple[str, ...]:
         """What the group's sinks need of Spark; where jars are named, they are all that is wanted."""
-        tables = [sink for sink in spec.group(self.group_id).sinks if sink.table is not None]
+        tables = [sink for sink in spec.group(self.group_id).sinks if sink.kind == "postgres"]
         needed = bool(tables) and not self.jars
         named = any(one.startswith("org.postgresql:postgresql:") for one in _listed(self.packages))
         return (POSTGRES_DRIVER,) if needed and not named else ()

@@ -15,7 +15,7 @@ Either way the batch is read once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.spark.formats import Format
+from airflow_kcr.spark.written import COORDINATES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_kcr.spark.context import BatchContext
-
-COORDINATES: Final = ("topic", "partition", "offset")
 
 _LOG = logging.getLogger(__name__)
 _VALUE: Final = "kcr_value"
@@ -82,10 +81,19 @@ class Decoded:
     poison: DataFrame
     """The others: `topic`, `partition`, `offset`, `timestamp`, `key` and `value` as they are, and `reason`."""
 
-    @cached_property
+    @property
     def poisoned(self) -> int:
         """How many could not be decoded; counted when it is first asked for."""
-        return self.poison.count()
+        return self.told[0]
+
+    @cached_property
+    def told(self) -> tuple[int, Sequence[object]]:
+        """How many, and of the first of them topic, partition, offset and reason; empty: there is none."""
+        from pyspark.sql import functions as F
+
+        first = F.min(F.struct(*COORDINATES, "reason"))
+        row = self.poison.agg(F.count(F.lit(1)), first).first()
+        return (0, ()) if row is None else (int(row[0]), tuple(row[1] or ()))
 
 
 @contextmanager
@@ -112,9 +120,9 @@ def decoding(batch: DataFrame, how: Format) -> Iterator[Decoded]:
             poison=bad.select(*COORDINATES, "timestamp", "key", "value", F.col(_REASON).alias("reason")),
         )
         yield found
-        if found.poisoned:
-            first = found.poison.orderBy(*COORDINATES).select(*COORDINATES, "reason").first()
-            _LOG.warning("%d poison record(s), the first %s/%s/%s: %s", found.poisoned, *(first or ()))
+        poisoned, first = found.told
+        if poisoned:
+            _LOG.warning("%d poison record(s), the first %s/%s/%s: %s", poisoned, *first)
     finally:
         judged.unpersist()
 

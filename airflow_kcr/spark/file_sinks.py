@@ -12,11 +12,11 @@ from airflow_kcr.protocol.values import Range, TopicPartition
 from airflow_kcr.sinks.files import FileSink
 from airflow_kcr.sinks.files.layout import TEMPORARY
 from airflow_kcr.spark.hadoop import HadoopFolder
+from airflow_kcr.spark.written import COORDINATES, not_written, require_coordinates, written_twice
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 
-COORDINATES: Final = ("topic", "partition", "offset")
 PREFIX: Final = "kcr_"
 """Before the names of the coordinates, as they are in the files."""
 
@@ -50,10 +50,7 @@ class FilesWriter:
             SinkError: nothing was written.
         """
         if self._schema is None:
-            raise SinkError(
-                f"{self!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "
-                "is nothing: else nobody knows that the records were looked at"
-            )
+            raise not_written(self)
         return self._schema
 
     def write(self, rows: DataFrame) -> None:
@@ -67,7 +64,7 @@ class FilesWriter:
             SinkError: a coordinate is missing, a name is there twice, or it was written to before.
         """
         if self._schema is not None:
-            raise SinkError(f"{self!r} was written to already; a batch writes once to each sink: union the rows")
+            raise written_twice(self)
         named = with_coordinates(rows)
         self._schema = named.schema.json()
         _parquet(named, f"{self._sink.folder.uri}/{self._sink.attempt(self._call)}")
@@ -88,12 +85,7 @@ def with_coordinates(rows: DataFrame) -> DataFrame:
         SinkError: a coordinate is missing, or a name is there twice.
     """
     names = rows.columns
-    missing = [name for name in COORDINATES if name not in names]
-    if missing:
-        raise SinkError(
-            f"the rows have no column {', '.join(missing)}; keep topic, partition and offset of the batch, which say "
-            f"of which record a row is made (schema: {rows.schema.simpleString()})"
-        )
+    require_coordinates(names, rows.schema.simpleString())
     renamed = [PREFIX + name if name in COORDINATES else name for name in names]
     low = [name.lower() for name in renamed]
     twice = sorted({name for name in renamed if low.count(name.lower()) > 1})

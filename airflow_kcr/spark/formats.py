@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -34,7 +34,7 @@ class Format(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Json:
     """JSON objects, one in each record.
 
@@ -49,7 +49,9 @@ class Json:
 
     schema: str | StructType
 
+    @cached_property
     def _parsed(self) -> StructType:
+        # Not at once: a pipeline names its schema when it is imported, and the JVM reads it.
         from pyspark.errors import ParseException
         from pyspark.sql.types import StructType
 
@@ -70,14 +72,14 @@ class Json:
     @property
     def fields(self) -> tuple[str, ...]:
         """The schema's."""
-        return tuple(self._parsed().names)
+        return tuple(self._parsed.names)
 
     def struct(self, value: Column) -> Column:
         """Return the object as a struct, with what could not be read beside it."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructType
 
-        schema = self._parsed()
+        schema = self._parsed
         # Spark reads fields that are missing as null in any case; what has to be there is looked at afterwards.
         nullable = StructType([*schema.fields]).add(_CORRUPT, StringType())
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -92,7 +94,7 @@ class Json:
         # Of a list Spark takes the first element and is silent about the others.
         found = found.when(~F.coalesce(F.ltrim(text).startswith("{"), F.lit(False)), "not a JSON object")
         found = found.when(struct.isNull() | struct[_CORRUPT].isNotNull(), "not JSON of this schema")
-        for name in (one.name for one in self._parsed().fields if not one.nullable):
+        for name in (one.name for one in self._parsed.fields if not one.nullable):
             found = found.when(struct[name].isNull(), f"without {name}")
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import SinkError
@@ -121,7 +121,7 @@ class HadoopFolder:
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files or folders with all that is in them; those that aren't there are fine."""
         for path in paths:
-            self._tried(lambda path=path: self._system().delete(self._path(path), True), "delete", path)  # type: ignore[misc]
+            self._tried(partial(self._delete, path), "delete", path)
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the names of what is in a folder, in order; none where there is no such folder."""
@@ -131,6 +131,9 @@ class HadoopFolder:
         """Return the files in a folder with their bytes, in order; without those whose names begin with `_` or `.`."""
         found = {str(s.getPath().getName()): int(s.getLen()) for s in self._listed(path) if s.isFile()}
         return {name: found[name] for name in sorted(found) if not name.startswith(("_", "."))}
+
+    def _delete(self, path: str) -> None:
+        self._system().delete(self._path(path), True)
 
     def _listed(self, path: str) -> list[JavaObject]:
         from py4j.protocol import Py4JJavaError

@@ -21,15 +21,13 @@ from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import SinkWriter
 from airflow_kcr.spark.file_sinks import FilesWriter
 from airflow_kcr.spark.session import POSTGRES_DRIVER
+from airflow_kcr.spark.written import COORDINATES, not_written, require_coordinates, written_twice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 DRIVER_CLASS: Final = "org.postgresql.Driver"
-COORDINATES: Final = ("topic", "partition", "offset")
-"""Columns of a batch, which its pipeline keeps: they name the record that a row was made of."""
-
 _TYPES: Final[Mapping[str, str]] = {
     "boolean": "boolean",
     "tinyint": "smallint",
@@ -131,7 +129,7 @@ class TableWriter:
             SinkError: columns are missing or don't fit the table, or it was written to before.
         """
         if self._staging is not None:
-            raise SinkError(f"{self!r} was written to already; a batch writes once to each sink: union the rows")
+            raise written_twice(self)
         columns = columns_of(rows.schema.simpleString(), rows.columns, {f.name: f.dataType for f in rows.schema.fields})
         self._staging = staging = self._sink.stage(self._call, columns)
         named = staged_columns(rows, [column.name for column in columns])
@@ -144,10 +142,7 @@ class TableWriter:
             SinkError: nothing was written, or the sink refuses.
         """
         if self._staging is None:
-            raise SinkError(
-                f"{self!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "
-                "is nothing: else nobody knows that the records were looked at"
-            )
+            raise not_written(self)
         return self._sink.publish(self._call, self._staging)
 
 
@@ -192,12 +187,7 @@ def columns_of(shown: str, names: list[str], types: Mapping[str, DataType]) -> t
     Raises:
         SinkError: a coordinate is missing, a name is there twice, or a type is none of a table's.
     """
-    missing = [name for name in COORDINATES if name not in names]
-    if missing:
-        raise SinkError(
-            f"the rows have no column {', '.join(missing)}; keep topic, partition and offset of the batch, which say "
-            f"of which record a row is made (schema: {shown})"
-        )
+    require_coordinates(names, shown)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SinkError(f"column {', '.join(twice)} is there twice (schema: {shown})")

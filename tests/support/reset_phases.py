@@ -75,11 +75,7 @@ def requested(scene: Scene) -> None:
 
 def planned(scene: Scene) -> None:
     """Drained, and one contribution short of its begin."""
-    scene.one.fill(MORE)
-    scene.one.until(scene.one.consumed, "consumed")
-    scene.holds("contributing")
-    scene.apply()
-    scene.until_held()
+    _until_held_at(scene, "contributing")
 
 
 def cancelling(scene: Scene) -> None:
@@ -92,18 +88,19 @@ def cancelling(scene: Scene) -> None:
 
 def seeking(scene: Scene) -> None:
     """Begun, and member 0 has not gone to its positions."""
-    scene.one.fill(MORE)
-    scene.one.until(scene.one.consumed, "consumed")
-    scene.holds("resetting")
-    scene.apply()
-    scene.until_held()
+    _until_held_at(scene, "resetting")
 
 
 def acknowledging(scene: Scene) -> None:
     """Begun, and member 0 has claimed and not acknowledged."""
+    _until_held_at(scene, "claimed")
+
+
+def _until_held_at(scene: Scene, gate: str) -> None:
+    """Apply the plan with nothing left to process, and wait until member 0 stands at a gate."""
     scene.one.fill(MORE)
     scene.one.until(scene.one.consumed, "consumed")
-    scene.holds("claimed")
+    scene.holds(gate)
     scene.apply()
     scene.until_held()
 

@@ -19,7 +19,16 @@ from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import OpenTarget
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, Offset, Range, Sequence, TopicPartition
+from airflow_kcr.protocol.values import (
+    BatchId,
+    GroupPartition,
+    MemberId,
+    Offset,
+    Range,
+    Sequence,
+    TopicName,
+    TopicPartition,
+)
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.documents import Manifest, Superseded
 from airflow_kcr.sinks.files.layout import TEMPORARY, CutName
@@ -123,7 +132,11 @@ class RecordRewriter:
         """Write the records of several files into a few."""
         found = [record for path in sources for record in records_in(self.folder, path)]
         if kept is not None:
-            found = [r for r in found if any(k.from_ <= r[2] < k.to for k in kept.get(TopicPartition(r[0], r[1]), ()))]  # type: ignore[arg-type]
+            found = [
+                r
+                for r in found
+                if any(k.from_ <= r[2] < k.to for k in kept.get(TopicPartition(TopicName(r[0]), r[1]), ()))
+            ]
         made: dict[str, int] = {}
         attempt = uuid.uuid4().hex[:6]
         for number in range(files):
