@@ -18,6 +18,19 @@ class FencedSink(Protocol):
         ...
 
 
+class UserSink(FencedSink, Protocol):
+    """A sink that may neither refuse an older epoch nor have everything durable when a batch ends."""
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it refuses an older epoch by itself."""
+        ...
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Make durable what it holds; see `ports.Sinks`."""
+        ...
+
+
 class CutSink(Protocol):
     """A sink that shows output with its cut."""
 
@@ -27,19 +40,21 @@ class CutSink(Protocol):
 
 
 class MemberSinks:
-    """Carries a reset out on every sink; cuts need nothing of them.
+    """Carries a reset out on every sink; of ours, cuts need nothing.
 
     Args:
-        sinks: at least one.
+        ours: tables and files: what a zombie writes, a database refuses, and no manifest names.
+        users: sinks of users' own.
     """
 
-    def __init__(self, sinks: Iterable[FencedSink]) -> None:
-        self._sinks = tuple(sinks)
+    def __init__(self, ours: Iterable[FencedSink], users: Iterable[UserSink] = ()) -> None:
+        self._users = tuple(users)
+        self._sinks: tuple[FencedSink, ...] = (*ours, *self._users)
 
     @property
     def fenced(self) -> bool:
-        """Always: what a zombie writes, a database refuses, and no manifest names."""
-        return True
+        """Whether each refuses an older epoch by itself: ours do."""
+        return all(sink.fenced for sink in self._users)
 
     def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
         """Carry out a reset on every sink.
@@ -58,7 +73,13 @@ class MemberSinks:
         return answers
 
     def prepare(self, sequence: Sequence) -> None:
-        """Nothing is held back: every batch that ended is in its table, or has its list of files."""
+        """Have users' sinks make durable what they hold; ours have every batch that ended.
+
+        Raises:
+            SinkError: one could not.
+        """
+        for sink in self._users:
+            sink.prepare(sequence)
 
     def publish(self, sequence: Sequence) -> None:
         """Tables have it already; what is shown with its cut is `WithCuts`' to show."""

@@ -34,13 +34,15 @@ from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.sizes import Limits
-from airflow_kcr.sinks.files import FileSink, FileTarget
+from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.postgres import PostgresSink
+from airflow_kcr.spark.custom_adapters import CustomTarget, custom_targets, opened_custom
 from airflow_kcr.spark.engine import SparkEngine
-from airflow_kcr.spark.group_sinks import checked_sinks, file_targets, member_sinks, opened_files, output_of
+from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets, opened_files
 from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
 from airflow_kcr.spark.reads import Source
+from airflow_kcr.spark.region_ledger import RegionLedger
 from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session, stop_session
 from airflow_kcr.spark.sinks import require_driver
 from airflow_kcr.spark.task import look
@@ -101,6 +103,9 @@ class Prepared:
     files: tuple[FileTarget, ...] = ()
     """Of the region: those sinks that are files."""
 
+    custom: tuple[CustomTarget, ...] = ()
+    """Of the region: those that are a user's own."""
+
 
 def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
     """Look at everything that a run needs; nothing is consumed, and no JVM is started.
@@ -120,7 +125,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         require_place(region, member)
     spec = RegionSpec.from_json(region.spec.text)
     sinks = checked_sinks(spec, run.group, environ)
-    files = file_targets(spec, environ)
+    files, custom = file_targets(spec, environ), custom_targets(spec, environ)
     pipeline = load_pipeline(spec.group(run.group).pipeline)
     kafka = client_settings(spec, run.group, environ)
     found = preflight(store, run.region, run.members, real_reader, kafka_names)
@@ -136,6 +141,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         store_clock=store_clock,
         sinks=sinks,
         files=files,
+        custom=custom,
     )
 
 
@@ -205,13 +211,18 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         stack.callback(stop_session, spark)
         if prepared.sinks:
             require_driver(spark)
-        files = opened_files(prepared.files, spark, store, run.group)
+        sinks = OpenedSinks(
+            group=run.group,
+            tables=prepared.sinks,
+            files=opened_files(prepared.files, spark, store, run.group),
+            custom=opened_custom(prepared.custom, spark, RegionLedger(store, run.region), run.group),
+        )
         application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
             store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
         hosts = [
-            _host(store, prepared, _Parts(spark, logs, end_process, application.label(), files), member)
+            _host(store, prepared, _Parts(spark, logs, end_process, application.label(), sinks), member)
             for member in run.members
         ]
         crew = Crew(store, run.region, hosts)
@@ -246,7 +257,7 @@ class _Parts:
     logs: BrokerLogs
     end_process: Callable[[str], None]
     label: str
-    files: tuple[FileSink, ...]
+    sinks: OpenedSinks
 
 
 def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberId) -> MemberHost:
@@ -259,13 +270,12 @@ def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberI
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
     kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.kafka).items()}
-    own = tuple(sink for sink in parts.files if sink.target.group == run.group)
     source = Source(region=run.region, member=member, kafka=kafka, options=run.reading)
     world = World(
         store=store,
         logs=parts.logs,
-        engine=SparkEngine(parts.spark, prepared.pipeline, source, output_of(prepared.sinks, own)),
-        sinks=member_sinks(spec, run.group, prepared.sinks, parts.files),
+        engine=SparkEngine(parts.spark, prepared.pipeline, source, parts.sinks.output()),
+        sinks=parts.sinks.of_member(spec),
         membership=membership,
         end_process=parts.end_process,
         clock=boot_time,

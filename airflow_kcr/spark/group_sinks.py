@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_kcr.api.sink_urls import sink_url
@@ -13,12 +14,13 @@ from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.target import FILE_SIZE, MIB
-from airflow_kcr.sinks.members import FencedSink, MemberSinks, WithCuts
+from airflow_kcr.sinks.members import CutSink, FencedSink, MemberSinks, WithCuts
 from airflow_kcr.sinks.postgres import PostgresSink, Target
-from airflow_kcr.spark.file_sinks import SparkRewriter
+from airflow_kcr.spark.custom_adapters import CustomWriter, MemberCustomSink
+from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
 from airflow_kcr.spark.hadoop import HadoopFolder
 from airflow_kcr.spark.region_ledger import RegionLedger
-from airflow_kcr.spark.sinks import Output, SinkOutput, no_output, require_reachable
+from airflow_kcr.spark.sinks import Output, SinkOutput, TableWriter, no_output, require_reachable
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 from airflow_kcr.store.regions import RegionStore
 
@@ -120,27 +122,50 @@ def opened_files(
     return tuple(sinks)
 
 
-def member_sinks(
-    spec: RegionSpec, group: GroupId, sinks: tuple[PostgresSink, ...], files: tuple[FileSink, ...] = ()
-) -> Sinks:
-    """Return the sinks of a group as one of its members has them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedSinks:
+    """The sinks of an application, each found to be in order."""
 
-    Args:
-        spec: the region's.
-        group: one of its groups.
-        sinks: of the group, those that are tables.
-        files: of the region, those that are files.
-    """
-    own: tuple[FencedSink, ...] = (*sinks, *(sink for sink in files if sink.target.group == group))
-    inner = MemberSinks(own) if own else NoSinks(spec.rules().groups[group])
-    return WithCuts(inner, files) if files else inner
+    group: GroupId
+    """Whose members are hosted."""
 
+    tables: tuple[PostgresSink, ...] = ()
+    """Of the group."""
 
-def output_of(sinks: tuple[PostgresSink, ...], files: tuple[FileSink, ...] = ()) -> Callable[[BatchCall], Output]:
-    """Return what makes the output of a batch.
+    files: tuple[FileSink, ...] = ()
+    """Of the region."""
 
-    Args:
-        sinks: of the group, those that are tables.
-        files: of the group, those that are files.
-    """
-    return (lambda call: SinkOutput(sinks, call, files)) if sinks or files else no_output
+    custom: tuple[MemberCustomSink, ...] = ()
+    """Of the region."""
+
+    def of_member(self, spec: RegionSpec) -> Sinks:
+        """Return the sinks as a member of the group has them.
+
+        Args:
+            spec: the region's.
+        """
+        ours: tuple[FencedSink, ...] = (*self.tables, *self._own_files)
+        users = self._own_custom
+        inner = MemberSinks(ours, users) if ours or users else NoSinks(spec.rules().groups[self.group])
+        with_cuts: tuple[CutSink, ...] = (*self.files, *self.custom)
+        return WithCuts(inner, with_cuts) if with_cuts else inner
+
+    def output(self) -> Callable[[BatchCall], Output]:
+        """Return what makes the output of a batch of the group."""
+        if not (self.tables or self._own_files or self._own_custom):
+            return no_output
+        return lambda call: SinkOutput(
+            (
+                *((sink.target.sink, TableWriter(sink, call)) for sink in self.tables),
+                *((sink.target.sink, FilesWriter(sink, call)) for sink in self._own_files),
+                *((sink.target.sink, CustomWriter(sink, call)) for sink in self._own_custom),
+            )
+        )
+
+    @property
+    def _own_files(self) -> tuple[FileSink, ...]:
+        return tuple(sink for sink in self.files if sink.target.group == self.group)
+
+    @property
+    def _own_custom(self) -> tuple[MemberCustomSink, ...]:
+        return tuple(sink for sink in self.custom if sink.target.group == self.group)

@@ -16,9 +16,10 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from airflow_kcr.errors import PipelineUnusable
 from airflow_kcr.spark.context import BatchContext
@@ -33,6 +34,26 @@ _NEVER_SENT: Final = ("__main__", "airflow_kcr")
 WANTED: Final = "def process(batch: DataFrame, context: BatchContext) -> None"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A function of the user's, as the spec names it; as a text, what messages call it."""
+
+    what: str
+    """Such as `pipeline`."""
+
+    name: str
+    """`module:function` or `path/to/file.py:function`."""
+
+    wanted: str
+    """What it should look like."""
+
+    called_with: str
+    """Its two arguments, for messages."""
+
+    def __str__(self) -> str:
+        return f"the {self.what} {self.name!r}"
+
+
 def load_pipeline(name: str) -> Pipeline:
     """Return the pipeline of that name, imported and looked at.
 
@@ -43,16 +64,31 @@ def load_pipeline(name: str) -> Pipeline:
         PipelineUnusable: there is no such module, file or function, importing it failed, or it can't be called with a
             batch and its context.
     """
-    place, colon, attribute = name.rpartition(":")
+    return cast(
+        "Pipeline",
+        load_function(Named(what="pipeline", name=name, wanted=WANTED, called_with="a batch and its context")),
+    )
+
+
+def load_function(named: Named) -> Callable[[object, object], object]:
+    """Return a function of two arguments, imported and looked at.
+
+    Args:
+        named: which one, and what for.
+
+    Raises:
+        PipelineUnusable: there is no such module, file or function, importing it failed, or it can't be called so.
+    """
+    place, colon, attribute = named.name.rpartition(":")
     if not colon or not place or not attribute:
         raise PipelineUnusable(
-            f"the pipeline {name!r} is no name of a pipeline; write module:function or path/to/file.py:function"
+            f"{named} is no name of a {named.what}; write module:function or path/to/file.py:function"
         )
-    module = _file(Path(place), name) if place.endswith(".py") else _module(place, name)
-    return _checked(_function(module, attribute, name), name)
+    module = _file(Path(place), named) if place.endswith(".py") else _module(place, named)
+    return _checked(_function(module, attribute, named), named)
 
 
-def _module(place: str, name: str) -> ModuleType:
+def _module(place: str, named: Named) -> ModuleType:
     working = str(Path.cwd())
     if working not in sys.path and "" not in sys.path:
         sys.path.insert(0, working)
@@ -61,20 +97,20 @@ def _module(place: str, name: str) -> ModuleType:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise _import_failed(name, error) from error
+            raise _import_failed(named, error) from error
         looked = "\n".join(f"  {entry or working}" for entry in sys.path)
         raise PipelineUnusable(
-            f"the pipeline {name!r} can't be loaded: there is no module {error.name!r} in\n{looked}\n"
+            f"{named} can't be loaded: there is no module {error.name!r} in\n{looked}\n"
             "start from its folder, put it on PYTHONPATH, or name its file: path/to/file.py:function"
         ) from error
     except Exception as error:
-        raise _import_failed(name, error) from error
+        raise _import_failed(named, error) from error
 
 
-def _file(path: Path, name: str) -> ModuleType:
+def _file(path: Path, named: Named) -> ModuleType:
     full = path.expanduser().absolute()
     if not full.is_file():
-        raise PipelineUnusable(f"the pipeline {name!r} can't be loaded: there is no file {full}")
+        raise PipelineUnusable(f"{named} can't be loaded: there is no file {full}")
     loaded = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(full)), None)
     if loaded is not None and loaded.__name__ != "__main__":
         return loaded
@@ -84,19 +120,19 @@ def _file(path: Path, name: str) -> ModuleType:
     module_name = full.stem
     if module_name in sys.modules:
         raise PipelineUnusable(
-            f"the pipeline {name!r} can't be loaded: another module named {module_name!r} is imported already, from "
+            f"{named} can't be loaded: another module named {module_name!r} is imported already, from "
             f"{getattr(sys.modules[module_name], '__file__', None) or 'Python itself'}; give the file another name"
         )
     spec = importlib.util.spec_from_file_location(module_name, full)
     if spec is None or spec.loader is None:
-        raise PipelineUnusable(f"the pipeline {name!r} can't be loaded: {full} is no Python file")
+        raise PipelineUnusable(f"{named} can't be loaded: {full} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[module_name]
-        raise _import_failed(name, error) from error
+        raise _import_failed(named, error) from error
     _send_with_functions(full.parent)
     return module
 
@@ -112,16 +148,16 @@ def _send_with_functions(folder: Path) -> None:
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _import_failed(name: str, error: Exception) -> PipelineUnusable:
+def _import_failed(named: Named, error: Exception) -> PipelineUnusable:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({error.filename}, line {error.lineno})"
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return PipelineUnusable(f"importing the pipeline {name!r} failed: {type(error).__name__}: {text}{where}")
+    return PipelineUnusable(f"importing {named} failed: {type(error).__name__}: {text}{where}")
 
 
-def _function(module: ModuleType, attribute: str, name: str) -> object:
+def _function(module: ModuleType, attribute: str, named: Named) -> object:
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -131,16 +167,16 @@ def _function(module: ModuleType, attribute: str, name: str) -> object:
                 if inspect.isfunction(value) and value.__module__ == module.__name__ and not key.startswith("_")
             )
             raise PipelineUnusable(
-                f"the pipeline {name!r} can't be loaded: {module.__file__ or module.__name__} has no {attribute!r}; "
+                f"{named} can't be loaded: {module.__file__ or module.__name__} has no {attribute!r}; "
                 f"its functions are: {', '.join(own) or 'none'}"
             )
         found = getattr(found, part)
     return found
 
 
-def _checked(found: object, name: str) -> Pipeline:
+def _checked(found: object, named: Named) -> Callable[[object, object], object]:
     if inspect.isclass(found) or not callable(found):
-        raise PipelineUnusable(f"the pipeline {name!r} is a {_kind(found)}, not a function; wanted is\n  {WANTED}")
+        raise PipelineUnusable(f"{named} is a {_kind(found)}, not a function; wanted is\n  {named.wanted}")
     # An object with __call__ is what its __call__ is; for a function this is the interpreter's own, which is harmless.
     body = type(found).__call__
     for test, kind in (
@@ -150,20 +186,18 @@ def _checked(found: object, name: str) -> Pipeline:
     ):
         if test(found) or test(body):
             raise PipelineUnusable(
-                f"the pipeline {name!r} is {kind}: calling it would do nothing; wanted is a plain function\n  {WANTED}"
+                f"{named} is {kind}: calling it would do nothing; wanted is a plain function\n  {named.wanted}"
             )
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError) as error:
-        raise PipelineUnusable(
-            f"what the pipeline {name!r} takes can't be told: {error}; wanted is\n  {WANTED}"
-        ) from error
+        raise PipelineUnusable(f"what {named} takes can't be told: {error}; wanted is\n  {named.wanted}") from error
     try:
         signature.bind(object(), object())
     except TypeError as error:
         raise PipelineUnusable(
-            f"the pipeline {name!r} can't be called with a batch and its context ({error}):\n"
-            f"  it is      def {name.rpartition(':')[2]}{signature}\n  wanted is  {WANTED}"
+            f"{named} can't be called with {named.called_with} ({error}):\n"
+            f"  it is      def {named.name.rpartition(':')[2]}{signature}\n  wanted is  {named.wanted}"
         ) from error
     return found
 

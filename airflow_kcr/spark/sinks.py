@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.sinks.files import FileSink
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging
 from airflow_kcr.sinks.postgres.connecting import Database
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import SinkWriter
-from airflow_kcr.spark.file_sinks import FilesWriter
 from airflow_kcr.spark.session import POSTGRES_DRIVER
 from airflow_kcr.spark.written import COORDINATES, not_written, require_coordinates, written_twice
 
@@ -67,6 +65,14 @@ _WRITER: Final[Mapping[str, str]] = {
     "stringtype": "unspecified",
     "tcpKeepAlive": "true",
 }
+
+
+class BatchWriter(SinkWriter, Protocol):
+    """One sink for one batch: what the pipeline writes to, and what is done once nothing of the batch runs any more."""
+
+    def publish(self) -> object:
+        """Do what is left; see `Output.publish`."""
+        ...
 
 
 class Output(Protocol):
@@ -150,16 +156,11 @@ class SinkOutput:
     """What one batch writes into its group's sinks.
 
     Args:
-        sinks: of the group, those that are tables.
-        call: the batch.
-        files: of the group, those that are files.
+        writers: one for each sink of the group, with its name.
     """
 
-    def __init__(self, sinks: Iterable[PostgresSink], call: BatchCall, files: Iterable[FileSink] = ()) -> None:
-        self._writers: dict[str, TableWriter | FilesWriter] = {
-            **{sink.target.sink: TableWriter(sink, call) for sink in sinks},
-            **{sink.target.sink: FilesWriter(sink, call) for sink in files},
-        }
+    def __init__(self, writers: Iterable[tuple[str, BatchWriter]]) -> None:
+        self._writers = dict(writers)
 
     @property
     def writers(self) -> Mapping[str, SinkWriter]:

@@ -109,6 +109,8 @@ class SinkDocument(_Document):
     path: str | None = None
     format: FileFormatWord | None = None
     file_size_mib: int | None = None
+    factory: str | None = None
+    options: dict[str, str] | None = None
 
 
 class GroupDocument(_Document):

@@ -49,7 +49,14 @@ _SENTENCES: Final = {
     "model_type": "must be a mapping of fields to values",
     "model_attributes_type": "must be a mapping of fields to values",
 }
-_SINK: Final = {"kind": "postgres", "table": "mended", "url": "${MENDED}", "conn_id": "mended", "path": "/mended"}
+_SINK: Final = {
+    "kind": "postgres",
+    "table": "mended",
+    "url": "${MENDED}",
+    "conn_id": "mended",
+    "path": "/mended",
+    "factory": "m:f",
+}
 _SINK_DEPTH: Final = 4
 """Of `groups[0].sinks.name`."""
 

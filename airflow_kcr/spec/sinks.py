@@ -7,7 +7,7 @@ the sink is opened, or is left out for the id of an Airflow connection.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 from airflow_kcr.kafka_settings import broken_references
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import FileFormat, SinkMode
+from airflow_kcr.spec.custom_sinks import factory_findings, options_findings
 from airflow_kcr.spec.file_sinks import format_findings, path_findings, size_findings
 from airflow_kcr.spec.findings import Finding, Path
 
@@ -27,6 +28,9 @@ _REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 _SCHEMES: Final = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 _SECRET_PARAMETERS: Final = frozenset({"password", "sslpassword"})
 _OURS: Final = "kcr_"
+_OF_POSTGRES: Final = ("table", "url", "conn_id")
+_OF_FILES: Final = ("path", "format", "file_size_mib")
+_OF_CUSTOM: Final = ("factory", "options")
 
 
 class SinkKind(StrEnum):
@@ -37,6 +41,9 @@ class SinkKind(StrEnum):
 
     FILES = "files"
     """Files in a folder; the manifest of each cut says which of them count."""
+
+    CUSTOM = "custom"
+    """Whatever a user's own code writes to; see `airflow_kcr.spark.custom_sinks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,12 @@ class SinkSpec:
     file_size_mib: int | None = None
     """Of `files`: into how large ones a cut's small files are put together, in MiB; 0: never; absent: 128."""
 
+    factory: str | None = None
+    """`module:function` or `path/to/file.py:function` that makes the sink; of `custom`."""
+
+    options: Mapping[str, str] | None = None
+    """What that function is told, references for what is secret; of `custom`."""
+
     def __post_init__(self) -> None:
         key: object = self.key  # a lone text, as no type checker would allow: else each letter is a column
         object.__setattr__(self, "key", (key,) if isinstance(key, str) else tuple(self.key))
@@ -88,6 +101,13 @@ def sinks_findings(sinks: tuple[SinkSpec, ...], delivery: Delivery, path: Path) 
             f"has {len(sinks) or 'no'} sink{'s' if len(sinks) > 1 else ''}; delivery exactly_once needs exactly one, "
             "which stores progress together with the output: declare it, or choose another delivery",
         )
+    for sink in sinks:
+        if delivery is Delivery.EXACTLY_ONCE and sink.kind is SinkKind.CUSTOM:
+            yield Finding(
+                (*path, "sinks", sink.name, "kind"),
+                "custom can't be trusted with delivery exactly_once: nobody knows what it keeps; choose another "
+                "delivery, or a sink of kind postgres or files",
+            )
     for place, sink in enumerate(sinks):
         here = (*path, "sinks", sink.name)
         if sink.name in {other.name for other in sinks[:place]}:
@@ -100,19 +120,28 @@ def _sink(sink: SinkSpec, path: Path) -> Iterator[Finding]:
         yield Finding(path, "is no name: use a letter first, then up to 62 of letters, digits, '_' and '-'")
     match sink.kind:
         case SinkKind.POSTGRES:
-            yield from _without(sink, ("path", "format", "file_size_mib"), path)
+            yield from _without(sink, (*_OF_FILES, *_OF_CUSTOM), path)
             yield from _address(sink, path)
             yield from _table(sink.table, (*path, "table"))
             yield from _key(sink, path)
         case SinkKind.FILES:
-            yield from _without(sink, ("table", "url", "conn_id"), path)
+            yield from _without(sink, (*_OF_POSTGRES, *_OF_CUSTOM), path)
             yield from path_findings(sink.path, (*path, "path"))
             yield from format_findings(sink.format, (*path, "format"))
             yield from size_findings(sink.file_size_mib, (*path, "file_size_mib"))
-            if sink.mode is not SinkMode.APPEND:
-                yield Finding((*path, "mode"), "is not for kind files: a file is added, never changed; leave it out")
-            if sink.key:
-                yield Finding((*path, "key"), "is not for kind files; leave it out")
+            yield from _without_mode(sink, path)
+        case SinkKind.CUSTOM:
+            yield from _without(sink, (*_OF_POSTGRES, *_OF_FILES), path)
+            yield from factory_findings(sink.factory, (*path, "factory"))
+            yield from options_findings(sink.options or {}, (*path, "options"))
+            yield from _without_mode(sink, path)
+
+
+def _without_mode(sink: SinkSpec, path: Path) -> Iterator[Finding]:
+    if sink.mode is not SinkMode.APPEND:
+        yield Finding((*path, "mode"), f"is not for kind {sink.kind}; leave it out")
+    if sink.key:
+        yield Finding((*path, "key"), f"is not for kind {sink.kind}; leave it out")
 
 
 def _without(sink: SinkSpec, names: tuple[str, ...], path: Path) -> Iterator[Finding]:

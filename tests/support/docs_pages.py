@@ -448,6 +448,8 @@ MEANING: Mapping[str, str] = {
     "groups[].sinks.*.key": "with `upsert`: the columns that name a row",
     "groups[].sinks.*.path": "`files`: a folder of this sink alone, absolute or as a URI; `${NAME}` may be in it",
     "groups[].sinks.*.format": "`files`: absent: `parquet`; `delta` is refused for now",
+    "groups[].sinks.*.factory": "`custom`: what makes the sink: `module:function` or `path/to/file.py:function`",
+    "groups[].sinks.*.options": "`custom`: what that function is told; secrets as `${NAME}`",
     "groups[].sinks.*.file_size_mib": "`files`: up to what size small files are put together; absent: 128; 0: never",
     "cut.every": "a bound every so long, aligned to 1970-01-01T00:00Z",
     "cut.cron": "bounds by a cron expression",
@@ -494,6 +496,8 @@ OTHER: Mapping[str, Any] = {
     "groups[].sinks.*.key": ["b"],
     "groups[].sinks.*.path": "/other",
     "groups[].sinks.*.format": "parquet",
+    "groups[].sinks.*.factory": "m:g",
+    "groups[].sinks.*.options": {"a": "c"},
     "groups[].sinks.*.file_size_mib": 64,
     "cut.every": "7m",
     "cut.cron": "0 * * * *",
@@ -603,6 +607,8 @@ def _change_sink(old: dict[str, Any], new: dict[str, Any], path: str) -> None:
     name = path.rpartition(".")[2]
     if name in {"path", "format", "file_size_mib"}:
         sink = {"kind": "files", "path": "/folder"}
+    if name in {"factory", "options"}:
+        sink = {"kind": "custom", "factory": "m:f"}
     changed = {**sink, name: OTHER[path]}
     if name == "conn_id":
         del changed["url"]

@@ -11,7 +11,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.runtime.no_sinks import NoSinks
-from airflow_kcr.spark.group_sinks import checked_sinks, member_sinks, output_of
+from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks
 from airflow_kcr.spark.sinks import SinkOutput, no_output
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.cutting_proxy import cutting_proxy
@@ -47,14 +47,14 @@ def test_sinks_are_found_in_order_and_fenced(environ: dict[str, str], empty_data
         ("r", "g", "x"),
         ("r", "g", "y"),
     ]
-    assert member_sinks(region, G, sinks).fenced
-    assert output_of(sinks) is not no_output
+    assert OpenedSinks(group=G, tables=sinks).of_member(region).fenced
+    assert OpenedSinks(group=G, tables=sinks).output() is not no_output
 
 
 def test_a_group_without_sinks_writes_where_it_likes() -> None:
     assert checked_sinks(spec(), G, {}) == ()
-    assert isinstance(member_sinks(spec(), G, ()), NoSinks)
-    assert output_of(()) is no_output
+    assert isinstance(OpenedSinks(group=G).of_member(spec()), NoSinks)
+    assert OpenedSinks(group=G).output() is no_output
 
 
 def test_a_table_that_does_not_fit_is_refused_before_anything_is_consumed(
@@ -81,7 +81,7 @@ def test_what_is_not_set_is_named() -> None:
 
 
 def test_each_batch_has_writers_of_its_own(environ: dict[str, str]) -> None:
-    make = output_of(checked_sinks(spec(sink()), G, environ))
+    make = OpenedSinks(group=G, tables=checked_sinks(spec(sink()), G, environ)).output()
     call = Table(url=environ["DB"]).call({0: (0, 1)})
     one, other = make(call), make(call)
     assert isinstance(one, SinkOutput)

@@ -9,7 +9,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.sinks.members import WithCuts
-from airflow_kcr.spark.group_sinks import checked_sinks, file_targets, member_sinks, output_of
+from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets
 from airflow_kcr.spark.sinks import no_output
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.driver import Driver
@@ -48,11 +48,12 @@ def test_members_of_every_group_publish_and_those_of_its_own_are_fenced(tmp_path
     driver = Driver()
     driver.up()
     files = (Files(driver, tmp_path / "out").sink,)
-    own, other = member_sinks(spec(), G, (), files), member_sinks(spec(), H, (), files)
+    own, other = (OpenedSinks(group=group, files=files).of_member(spec()) for group in (G, H))
     assert isinstance(own, WithCuts)
     assert isinstance(other, WithCuts)
     assert own.fenced
     assert not other.fenced
-    assert isinstance(member_sinks(spec(), H, ()), NoSinks)
-    assert output_of((), files) is not no_output
-    assert output_of(()) is no_output
+    assert isinstance(OpenedSinks(group=H).of_member(spec()), NoSinks)
+    assert OpenedSinks(group=G, files=files).output() is not no_output
+    assert OpenedSinks(group=H, files=files).output() is no_output
+    assert OpenedSinks(group=G).output() is no_output

@@ -179,7 +179,8 @@ class TestOutput:
     def output(self, *names: str) -> tuple[SinkOutput, list[str]]:
         done: list[str] = []
         recorders = [Recorder(sink(name=name).target, done) for name in names]
-        return SinkOutput(recorders, CALL), done  # type: ignore[arg-type]
+        writers = [(one.target.sink, TableWriter(one, CALL)) for one in recorders]  # type: ignore[arg-type]
+        return SinkOutput(writers), done
 
     def test_is_published_after_all_of_it_is_written(self) -> None:
         output, done = self.output("y", "x")

@@ -1,0 +1,170 @@
+"""A sink of your own: what it is told, when, and what it may rely on.
+
+    class Lake(CustomSink):
+        def write(self, rows, batch): ...        # in each batch: keep it where nobody looks yet
+        def publish(self, cut): ...              # the cut is complete: show what `cut` names, and nothing else
+        def rollback(self, reset): ...           # what `reset.undone` names is void
+
+    def make(options, spark):
+        return Lake(options["path"], spark)
+
+named in the spec as `kind: custom` with `factory: jobs.lake:make`. `sink_contract` has tests that a sink should pass.
+
+Two kinds are easily right. One *keeps back*: `write` puts output where readers don't look, under the batch's id, and
+`publish` shows that of the accepted batches which the cut names. It shows each record once, whatever happens. The other
+*overwrites*: `write` puts rows under their records' coordinates, where they may be written again; it shows them at
+once, and what a dead batch wrote stays until it is written again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_kcr.protocol.values import BatchId, Epoch, Lineage, Offset, Range, Sequence
+from airflow_kcr.protocol.values import TopicPartition as Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_kcr.spark.context import BatchContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class CutId:
+    """Which cut: (lineage, sequence) only ever grows, and no other cut of the region has it."""
+
+    lineage: Lineage
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedBatch:
+    """A batch of which something counts."""
+
+    batch_id: BatchId
+    epoch: Epoch
+    cut: CutId
+    """What its context said: the cut that it belonged to when it began."""
+
+    ranges: Mapping[Place, Range]
+    """Offsets [from, to) that count. Less than the batch had where a reset has undone the rest of it."""
+
+    is_whole: bool
+    """Whether all that it had counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteCut:
+    """A complete cut, as far as one group of the region is concerned."""
+
+    id: CutId
+    previous: CutId | None
+    """The published cut before it on the path; None: it is the first."""
+
+    bound: datetime | None
+    """The instant that it is aligned to, if it has one."""
+
+    batches: tuple[AcceptedBatch, ...]
+    """All that counts of it, by the ledger: everything accepted since `previous`, in the order of the begins. A batch
+    of an undone cut is among them where a reset has left a part of it standing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """A reset, as one member carries it out."""
+
+    epoch: Epoch
+    """From now on; who writes under a lower one is a zombie."""
+
+    lineage: Lineage
+    undone: Mapping[CutId, Lineage]
+    """Every cut of the region that a reset has undone, this one's or an older one's, and the lineage that took its
+    place."""
+
+    resume: Mapping[Place, Offset]
+    """Where this member's partitions resume, as far as that is known already."""
+
+
+class CustomSink(ABC):
+    """A sink of a user's. One object for each application and sink; its calls come from several threads.
+
+    Every call may come again: after an answer that got lost, from another member that does not know of the first one,
+    or from a process that was dead for a while. Said again, it changes nothing. A call that raises is made again later;
+    raise `SinkError` for what is expected to fail, with a message for people.
+    """
+
+    fenced: bool = False
+    """Whether the target itself refuses what is written under an epoch lower than the highest that `rollback` was told.
+    Without that, a reset waits until a process that has lost its lease is known to be over."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what can't work, before anything is consumed; nothing is written for good.
+
+        Raises:
+            ConfigurationError: the target is not there, may not be written to, or is another sink's.
+        """
+
+    @abstractmethod
+    def write(self, rows: DataFrame, batch: BatchContext) -> None:
+        """Write rows of one batch, by the pipeline's `context.sinks["name"].write(rows)`; once in each batch.
+
+        The batch may still fail, be cancelled, or be discarded: output of it counts only once a cut names it. Its
+        records may come again in a batch of another id, with other ranges. Only jobs that it waits for belong to it.
+
+        Args:
+            rows: with the columns `topic`, `partition` and `offset`: the record that each row was made of.
+            batch: whose rows they are, with what to be idempotent with.
+        """
+
+    @abstractmethod
+    def prepare(self, sequence: Sequence) -> None:
+        """Make durable what this member's accepted batches have written: from then on it may die and nothing is lost.
+
+        It is asked in a drain, by each member of the group, before its part of the cut is stored. No batch of it runs.
+
+        Args:
+            sequence: the cut's.
+        """
+
+    @abstractmethod
+    def publish(self, cut: CompleteCut) -> None:
+        """Show what belongs to a complete cut, and nothing else.
+
+        One member of the region does so, of whatever group; where it is too slow, another one as well, at the same
+        time. Cuts come in their order, each after the one before it was published.
+
+        Args:
+            cut: what counts.
+        """
+
+    @abstractmethod
+    def rollback(self, reset: Reset) -> None:
+        """Hide what a reset has undone, and refuse older epochs, if that is this sink's to do.
+
+        Each member of the group is asked, with none of its batches running; others may still write under the older
+        epoch. The region goes on only after all of them have answered. Output of cuts on the path is not touched.
+
+        Args:
+            reset: what is void, and from when.
+        """
+
+
+Factory: TypeAlias = "Callable[[Mapping[str, str], SparkSession], CustomSink]"
+"""Makes a sink of its options, references filled in, and of the application's session. Every application of the region
+calls it, those of other groups too: whichever member publishes a cut does so for all groups."""
+
+WANTED: str = "def make(options: Mapping[str, str], spark: SparkSession) -> CustomSink"
+
+__all__ = [
+    "AcceptedBatch",
+    "CompleteCut",
+    "CustomSink",
+    "CutId",
+    "Factory",
+    "Reset",
+]
