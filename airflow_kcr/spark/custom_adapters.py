@@ -19,6 +19,7 @@ from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.spark.custom_sinks import WANTED, AcceptedBatch, CompleteCut, CustomSink, CutId, Factory, Reset
 from airflow_kcr.spark.file_sinks import with_coordinates
 from airflow_kcr.spark.pipelines import Named, load_function
+from airflow_kcr.spark.written import not_written, written_twice
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class CustomWriter:
             SinkError: a coordinate is missing, a name is there twice, or it was written to before.
         """
         if self._written:
-            raise SinkError(f"{self!r} was written to already; a batch writes once to each sink: union the rows")
+            raise written_twice(self)
         with_coordinates(rows)
         self._written = True
         self._sink.sink.write(rows, BatchContext.of(self._call, {}))
@@ -202,10 +203,7 @@ class CustomWriter:
             SinkError: nothing was written.
         """
         if not self._written:
-            raise SinkError(
-                f"{self!r} was not written to; write to each sink in every batch, a DataFrame without rows where there "
-                "is nothing: else nobody knows that the records were looked at"
-            )
+            raise not_written(self)
 
 
 def opened_custom(
