@@ -1,8 +1,9 @@
 """Jars by their Maven coordinates, downloaded once into a cache with the Ivy that PySpark ships.
 
 A set of jars is a folder of the cache named after its coordinates. It is filled under another name and renamed when it
-is complete, so a folder that exists is whole; who needs the same set meanwhile waits at a lock. The local Maven
-repository is neither read nor written: it may hold half-downloaded entries of other programs.
+is complete, so a folder that exists is whole; who needs the same set meanwhile waits at a lock. Each set has an Ivy
+cache of its own, because Ivy does not share one between processes: sets come side by side, which mostly wait for the
+network. The local Maven repository is neither read nor written: it may hold half-downloaded entries of other programs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,9 +136,31 @@ def resolve(jars: JarSet) -> tuple[Path, ...]:
     found = _cached(folder)
     if found is not None:
         return found
-    with _locked(home() / "ivy" / "lock"):
+    with _locked(_ivy_home(jars) / "lock"):
         found = _cached(folder)
         return found if found is not None else _download(jars, folder)
+
+
+def resolve_all(wanted: Sequence[JarSet], tell: Callable[[int, str], None] = lambda done, name: None) -> None:
+    """Have the cache hold several sets, downloaded side by side.
+
+    Args:
+        wanted: the sets.
+        tell: called with how many are there, and the name of the one that has come.
+
+    Raises:
+        ServiceFailed: if one can't be downloaded; the others are finished first.
+        ToolMissing: if there is no Java to download with.
+    """
+    with ThreadPoolExecutor(max_workers=max(1, len(wanted)), thread_name_prefix="jars") as pool:
+        coming = {pool.submit(resolve, one): one for one in wanted}
+        for done, one in enumerate(as_completed(coming), start=1):
+            one.result()
+            tell(done, coming[one].name)
+
+
+def _ivy_home(jars: JarSet) -> Path:
+    return home() / "ivy" / jars.name
 
 
 def _key(jars: JarSet) -> str:
@@ -175,7 +199,7 @@ def _run_ivy(jars: JarSet, target: Path) -> None:
         raise ToolMissing(f"there is no ivy-*.jar in {pyspark_jars()}: reinstall PySpark")
     with tempfile.TemporaryDirectory(prefix="kcr-ivy-") as work:
         settings, module = Path(work) / "settings.xml", Path(work) / "ivy.xml"
-        settings.write_text(_settings(home() / "ivy"), encoding="utf-8")
+        settings.write_text(_settings(_ivy_home(jars)), encoding="utf-8")
         module.write_text(_module(jars), encoding="utf-8")
         command = [str(java()), "-cp", str(ivy), "org.apache.ivy.Main", "-settings", str(settings)]
         command += ["-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
@@ -223,7 +247,10 @@ def _hidden(text: str) -> str:
 
 def _settings(folder: Path) -> str:
     root = repository().rstrip("/") + "/"
+    # Whether there are sources and documentation is two requests for each artifact, and nobody asks.
     return f"""<ivysettings>
+  <property name="ivy.maven.lookup.sources" value="false"/>
+  <property name="ivy.maven.lookup.javadoc" value="false"/>
   <settings defaultResolver="repository"/>
   <caches defaultCacheDir={quoteattr(str(folder / "cache"))}/>
   <resolvers><ibiblio name="repository" m2compatible="true" root={quoteattr(root)}/></resolvers>

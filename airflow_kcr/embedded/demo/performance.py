@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow_kcr.api import Region
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow_settings import User
-from airflow_kcr.embedded.demo.audience import Audience, Timed
+from airflow_kcr.embedded.demo.audience import Audience, Phase, Timed
 from airflow_kcr.embedded.demo.judgement import Verdict, judged
 from airflow_kcr.embedded.demo.play import REGION, Happened, Play, Script, declare, producing
 from airflow_kcr.embedded.demo.stage import Curtain, Launches, staged, tied
@@ -64,9 +64,7 @@ def performed(
     timed = Timed(audience)
     with ExitStack() as stack:
         with timed.phase("download") as phase:
-            for wanted in (jars.KAFKA_BROKER, jars.KAFKA_TOOLS, jars.spark_connector()):
-                phase.tell(0, None, wanted.name)
-                jars.resolve(wanted)
+            _download(phase)
         with timed.phase("start Kafka and Postgres"):
             stage = stack.enter_context(staged(folder, curtain or Curtain(), launches))
         with timed.phase("declare the region"):
@@ -101,6 +99,12 @@ def performed(
             folder=folder,
         )
         yield Summary(verdict=verdict, happened=found, seconds=timed.seconds, addresses=addresses)
+
+
+def _download(phase: Phase) -> None:
+    wanted = (jars.KAFKA_BROKER, jars.KAFKA_TOOLS, jars.spark_connector())
+    phase.tell(0, len(wanted), ", ".join(one.name for one in wanted))
+    jars.resolve_all(wanted, lambda done, name: phase.tell(done, len(wanted), f"{name} has come"))
 
 
 @contextmanager

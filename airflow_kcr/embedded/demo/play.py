@@ -17,7 +17,7 @@ import psutil
 from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.airflow import Airflow
-from airflow_kcr.embedded.airflow_client import TASK_ENDS, AirflowClient
+from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient
 from airflow_kcr.embedded.airflow_settings import MARKER
 from airflow_kcr.embedded.airflow_views import Run
 from airflow_kcr.embedded.demo.audience import Phase
@@ -43,13 +43,14 @@ VICTIM: Final = 1
 """The index of the member whose application is killed."""
 
 _ASKS: Final = "awaiting_input"
+_SUCCESS: Final = "success"
 _SILENT: Final = {"log_level": "2"}
 """A broker that has just started is retried; that needs no line on the screen."""
 
 PAUSE: Final = 2.0
 """Seconds between two looks; each is a few requests, answered with the cores that the tasks need."""
 
-READING: Final = 5.0
+READING: Final = 3.0
 """Seconds that a person takes to read a question."""
 
 RUNNING_WITHIN: Final = 300.0
@@ -70,7 +71,7 @@ class Script:
         undone: how many of them the reset goes back by.
     """
 
-    every: timedelta = timedelta(seconds=40)
+    every: timedelta = timedelta(seconds=30)
     rate: float = 150.0
     before_reset: int = 3
     undone: int = 1
@@ -212,7 +213,7 @@ class Play:
                 self._have_answered(run, task, target.sequence)
         phase.tell(0, None, "the reset runs")
         ended = self.editor.wait_for_run(RESET, run, within=ANSWERED_WITHIN)
-        if ended.state != "success":
+        if ended.state != _SUCCESS:
             raise ServiceFailed(f"the run {run} of {RESET} has {ended.state}: look at its tasks' logs")
         self.region.wait_for(RUNNING, timedelta(seconds=BACK_WITHIN))
         self._clear_undone()
@@ -248,7 +249,7 @@ class Play:
         self.region.wait_for(STOPPED, timedelta(seconds=BACK_WITHIN))
         (run,) = self.editor.runs(CONSUMERS)
         ended = self.editor.wait_for_run(CONSUMERS, run.run_id, within=BACK_WITHIN)
-        if ended.state != "success":
+        if ended.state != _SUCCESS:
             raise ServiceFailed(f"the consumers' run has {ended.state}, though the region has stopped")
         task = self.editor.task(CONSUMERS, run.run_id, "consume", VICTIM)
         self.found.retried = 0 if task is None else task.try_number
@@ -258,13 +259,13 @@ class Play:
     def settled(self) -> tuple[Run, ...]:
         """Return the runs of the cut DAG that have succeeded, with checkpoints that no reset has undone."""
         on_path = {int(row.sequence) for row in self.cuts()}
-        return tuple(run for run in self._succeeded() if self.answer_of(run) in on_path)
+        return tuple(run for run in self._ended() if run.state == _SUCCESS and self.answer_of(run) in on_path)
 
     def answer_of(self, run: Run) -> int:
-        """Return the checkpoint that a successful run of the cut DAG has got."""
+        """Return the checkpoint that an ended run of the cut DAG has got; 0: none."""
         known = (run.run_id, run.ended)
         if known not in self.answers:
-            told = self.editor.result(CUT, run.run_id, "commit")
+            told = self.editor.result(CUT, run.run_id, "commit" if run.state == _SUCCESS else "drain")
             self.answers[known] = int(told["sequence"]) if isinstance(told, dict) else 0
         return self.answers[known]
 
@@ -276,12 +277,12 @@ class Play:
 
     def built(self) -> Counter[tuple[int, int]]:
         """Return how often something was built on each checkpoint, by lineage and sequence."""
-        runs = (run for run in self.editor.runs(BUILD) if run.state == "success")
+        runs = (run for run in self.editor.runs(BUILD) if run.state == _SUCCESS)
         keys = ((run.partition_key or "0.0").split(".") for run in runs)  # with zeros before the numbers
         return Counter((int(lineage), int(sequence)) for lineage, sequence in keys)
 
-    def _succeeded(self) -> tuple[Run, ...]:
-        return tuple(run for run in self.editor.runs(CUT) if run.state == "success")
+    def _ended(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.editor.runs(CUT) if run.state in RUN_ENDS)
 
     def _incarnation(self) -> int:
         ((_, members),) = self.region.show().groups
@@ -309,7 +310,7 @@ class Play:
         """
         while True:
             asked = self.editor.wait_for_task(RESET, run, task, {_ASKS, *TASK_ENDS}, within=ANSWERED_WITHIN)
-            if asked.state == "success":
+            if asked.state == _SUCCESS:
                 return
             if asked.state != _ASKS:
                 raise ServiceFailed(f"the task {task} of {RESET} has {asked.state}: look at its log")
@@ -320,12 +321,18 @@ class Play:
             self.editor.answer(RESET, run, task, [question.options[0]], answers)
 
     def _clear_undone(self) -> None:
-        """Have the runs run again whose checkpoints were undone, so that what is built on them is built anew."""
+        """Have the runs run again whose checkpoints were undone, so that what is built on them is built anew.
+
+        One whose cut was undone while it ran has failed.
+        """
+        ended = self._ended()
         undone = {int(one.checkpoint.sequence) for one in self.region.checkpoints() if one.checkpoint.undone_by}
-        for run in self._succeeded():
+        for run in ended:
             if self.answer_of(run) in undone:
                 self.editor.clear(CUT, run.run_id, ["validate", "drain", "commit", "report"])
                 self.found.cleared = (*self.found.cleared, run.run_id)
+            elif run.state != _SUCCESS:
+                raise ServiceFailed(f"the run {run.run_id} of {CUT} has {run.state}: look at its tasks' logs")
 
 
 def _refused(act: Callable[[], object]) -> str:

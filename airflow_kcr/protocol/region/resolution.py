@@ -53,7 +53,7 @@ def of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
     """Return the newest complete cut on the path that answered a request of a DAG run.
 
     Raises:
-        UnknownCheckpoint: there is none.
+        UnknownCheckpoint: there is none; the message says so if there was one, and a reset has undone it.
         CheckpointNotUsable: there are several, of different bounds; the message lists them.
     """
     answers = {
@@ -63,12 +63,26 @@ def of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
     }
     found = [c for c in path.usable(region) if c.sequence in answers]
     if not found:
-        raise UnknownCheckpoint(f"no checkpoint on the current path belongs to the run {run_id} of DAG {dag_id}")
+        raise UnknownCheckpoint(
+            f"no checkpoint on the current path belongs to the run {run_id} of DAG {dag_id}"
+            + "".join(_undone(region, sequence) for sequence in sorted(answers)[-1:])
+        )
     bounds = {c.bound for c in found}
     if len(bounds) > 1:
         listed = ", ".join(f"{c.sequence} (bound {c.bound})" for c in found)
         raise CheckpointNotUsable(f"the run {run_id} of DAG {dag_id} has several cuts: {listed}; name one of them")
     return found[-1].sequence
+
+
+def _undone(region: Region, sequence: Sequence) -> str:
+    """What a run may do whose cut a reset has undone; empty: none has."""
+    row = region.checkpoints.get(sequence)
+    if row is None or row.undone_by is None:
+        return ""
+    return (
+        f": its cut, checkpoint {sequence}, was undone by a reset, which opened lineage {row.undone_by}; clear the "
+        "task that asked for it, and it asks for a new one"
+    )
 
 
 def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:

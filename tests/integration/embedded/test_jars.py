@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.embedded import jars
-from airflow_kcr.embedded.jars import POSTGRES_DRIVER, JarSet, home, pyspark_jars, resolve, spark_connector
+from airflow_kcr.embedded.jars import POSTGRES_DRIVER, JarSet, home, pyspark_jars, resolve, resolve_all, spark_connector
 from airflow_kcr.embedded.java import java
 from airflow_kcr.embedded.waiting import free_port
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
@@ -97,6 +97,25 @@ def test_processes_that_need_the_same_jars_at_once_all_get_them(empty_home: Path
     assert {told.strip() for told, _ in answers} == {str(*resolve(SMALL))}
     # No draft is left, and no second copy.
     assert len(list((empty_home / "jars").iterdir())) == 1
+
+
+def test_several_sets_come_side_by_side_and_each_is_told_of(empty_home: Path) -> None:
+    other = JarSet(name="other", coordinates="org.slf4j:slf4j-simple:1.7.36", variable="KCR_TEST_OTHER_JARS")
+    told: list[tuple[int, str]] = []
+    resolve_all([SMALL, other], lambda done, name: told.append((done, name)))
+    assert sorted(name for _, name in told) == ["other", "small"]
+    assert [done for done, _ in told] == [1, 2]
+    assert [jar.name for jar in resolve(other)] == ["slf4j-api-1.7.36.jar", "slf4j-simple-1.7.36.jar"]
+
+
+def test_of_several_sets_the_one_that_fails_is_named_and_the_others_are_kept(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = JarSet(name="nowhere", coordinates="org.slf4j:slf4j-api:0.0.0", variable="KCR_TEST_OTHER_JARS")
+    with pytest.raises(ServiceFailed, match=r"slf4j-api:0\.0\.0 could not be downloaded"):
+        resolve_all([SMALL, nowhere])
+    monkeypatch.setenv("KCR_MAVEN_REPOSITORY", f"http://127.0.0.1:{free_port()}/")
+    assert len(resolve(SMALL)) == 1
 
 
 def test_a_repository_out_of_reach_is_named(empty_home: Path, unreachable: str) -> None:

@@ -104,9 +104,10 @@ def test_a_run_without_a_cut_on_the_path_is_none(dag: str, run: str) -> None:
 def test_a_run_whose_only_cut_was_undone_has_none() -> None:
     driver = running()
     first = run_of(driver, "r1")
-    run_of(driver, "r2")
+    second = run_of(driver, "r2")
     rewind(driver, ToCheckpoint(sequence=first))
-    with pytest.raises(UnknownCheckpoint):
+    undone = f"its cut, checkpoint {second}, was undone by a reset, which opened lineage 2; clear the task that asked"
+    with pytest.raises(UnknownCheckpoint, match=undone):
         resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="cut", run_id="r2")))
 
 
