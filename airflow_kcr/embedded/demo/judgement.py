@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -94,18 +95,20 @@ def judged(play: Play) -> Verdict:
     found = play.found
     if found.last_bound is None:
         return Verdict(intervals=(), checks=(Check(name="intervals", passed=False, detail="there was no last one"),))
-    result = _result(play)
-    checks = (
-        *_of_records(result, play.region, play.stage.store_url),
-        _kafka(play),
-        _committed(play),
-        _history(play.region),
-        _killed(found),
-        _refused(found),
-        _reset(play),
-        _downstream(play),
-    )
-    return Verdict(intervals=tuple(_intervals(play, found.last_bound)), checks=checks)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="result") as pool:
+        computing = pool.submit(_result, play)  # Spark takes its time to start
+        intervals = tuple(_intervals(play, found.last_bound))
+        looked_at = (
+            _kafka(play),
+            _committed(play),
+            _history(play.region),
+            _killed(found),
+            _refused(found),
+            _reset(play),
+            _downstream(play),
+        )
+        of_records = tuple(_of_records(computing.result(), play.region, play.stage.store_url))
+    return Verdict(intervals=intervals, checks=(*of_records, *looked_at))
 
 
 # -- intervals ---------------------------------------------------------------------------------------------------------

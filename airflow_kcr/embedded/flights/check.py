@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -94,16 +95,28 @@ def judge(spark: SparkSession, question: Question) -> Judgement:
     if not any(range_.width for range_ in ranges.values()):
         raise CheckpointNotUsable(f"the checkpoint of region {question.region.name} has no records to compare")
     pieces = ledger.pieces(question.batches, question.group, end)
-    written = result.read_output(spark, question.output)
-    accepted = result.accepted_output(written, pieces, read)
     file = question.flights
-    found = result.fold(accepted)
-    return Judgement(
-        counts=result.count(written, pieces, accepted, read(ranges)),
-        with_topic=result.compare(found, direct.from_topic(spark, read(ranges))),
-        with_file=None if file is None else result.compare(found, direct.from_csv(spark, file)),
-        carriers=tuple(Carrier(*row) for row in result.by_carrier(found).collect()),
-    )
+    with (
+        _kept(result.read_output(spark, question.output)) as written,
+        _kept(result.accepted_output(written, pieces, read)) as accepted,
+    ):
+        found = result.fold(accepted)
+        return Judgement(
+            counts=result.count(written, pieces, accepted, read(ranges)),
+            with_topic=result.compare(found, direct.from_topic(spark, read(ranges))),
+            with_file=None if file is None else result.compare(found, direct.from_csv(spark, file)),
+            carriers=tuple(Carrier(*row) for row in result.by_carrier(found).collect()),
+        )
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Hold rows that several jobs look at: the output is many small files."""
+    frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
 
 
 def _read(spark: SparkSession, question: Question, ranges: Mapping[GroupPartition, Range]) -> DataFrame:
