@@ -399,6 +399,14 @@ class Logs(Protocol):
         """
         ...
 
+    def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        """Return where each log ends with open transactions counted; one that the cluster doesn't have is absent.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         """Return each log's first record at or after an instant (read_committed), with its own timestamp.
 

@@ -83,6 +83,20 @@ class BrokerLogs:
             if (log := (str(p.topic), p.partition)) in starts.found and log in ends.found
         }
 
+    def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        """Return where each log ends with open transactions counted; one that the cluster doesn't have is absent.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        if not partitions:
+            return {}
+        logs = sorted({(str(p.topic), p.partition) for p in partitions})
+        highs: Question[_Log, ListOffsetsResultInfo] = Question("the high watermark of", logs, _ask_highs, _is_place)
+        self._answer(highs)
+        keys = {p: (str(p.topic), p.partition) for p in partitions}
+        return {p: Offset(highs.found[key].offset) for p, key in keys.items() if key in highs.found}
+
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         """Return each log's first record at or after an instant (read_committed), with its own timestamp.
 
@@ -153,6 +167,10 @@ def _ask_ends(admin: AdminClient, logs: list[_Log], left: float) -> dict[_Log, F
     return _listed(admin, dict.fromkeys(logs, _LATEST), left)
 
 
+def _ask_highs(admin: AdminClient, logs: list[_Log], left: float) -> dict[_Log, Future[ListOffsetsResultInfo]]:
+    return _listed(admin, dict.fromkeys(logs, _LATEST), left, IsolationLevel.READ_UNCOMMITTED)
+
+
 def _ask_times(
     admin: AdminClient, instants: list[_Instant], left: float
 ) -> dict[_Instant, Future[ListOffsetsResultInfo]]:
@@ -164,10 +182,13 @@ def _ask_times(
 
 
 def _listed(
-    admin: AdminClient, specs: Mapping[_Log, OffsetSpec], left: float
+    admin: AdminClient,
+    specs: Mapping[_Log, OffsetSpec],
+    left: float,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[_Log, Future[ListOffsetsResultInfo]]:
     rows = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
-    asked = admin.list_offsets(rows, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=left)
+    asked = admin.list_offsets(rows, isolation_level=isolation, request_timeout=left)
     return {(row.topic, row.partition): future for row, future in asked.items()}
 
 

@@ -43,7 +43,10 @@ class Seen:
     """When the first of it was asked, by the member's clock."""
 
     now: datetime
-    """A moment that the store's clock had reached when the last answer was there."""
+    """A moment that the store's clock had reached then: records of before it that were in the logs have been seen."""
+
+    highs: Mapping[GroupPartition, Offset] = field(default_factory=dict)
+    """The high watermarks, read before the logs' bounds; only where the bound may be decided without a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +175,16 @@ class Planner:
         return young and seen.bound == view.limit and positions.keys() <= seen.logs.keys()
 
     def _look(self, positions: OffsetMap, view: MemberView) -> Seen:
-        at = self._clock()
+        at, now, bound = self._clock(), self._store_clock.now(), view.limit
+        unknown = {p for p in positions if p in view.claims and p not in view.bound_offsets}
+        is_late = bound is not None and now >= bound + self.grace
+        highs = self._logs.high_watermarks(unknown) if is_late and unknown else {}
         logs = self._logs.bounds(positions.keys())
         answers: Mapping[GroupPartition, TimeAnswer] = {}
-        if view.limit is not None:
-            unknown = {p: view.limit for p in logs if p in view.claims and p not in view.bound_offsets}
-            answers = self._logs.first_at_or_after(unknown) if unknown else {}
-        return Seen(logs=logs, bound=view.limit, answers=answers, at=at, now=self._store_clock.now())
+        if bound is not None:
+            asked = dict.fromkeys(unknown & logs.keys(), bound)
+            answers = self._logs.first_at_or_after(asked) if asked else {}
+        return Seen(logs=logs, bound=bound, answers=answers, at=at, now=now, highs=highs)
 
     def _reach(self, positions: OffsetMap, view: MemberView, seen: Seen) -> Reach:
         reach = Reach()
@@ -212,6 +218,7 @@ class Planner:
             base=view.base.get(partition, Offset(0)),
             now=seen.now,
             grace=self.grace,
+            high_before=seen.highs.get(partition),
         )
 
 

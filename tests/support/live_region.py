@@ -88,6 +88,9 @@ class FakeCluster:
                 found[p] = LogBounds(start=Offset(start), end=Offset(end))
         return found
 
+    def high_watermarks(self, partitions: object) -> dict[GroupPartition, Offset]:
+        return {p: bounds.end for p, bounds in self.bounds(partitions).items()}
+
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         self.asked += instants.values()
         known = {p: self.times.get(p.partition) for p in instants if p.partition < self.counts.get(p.topic, 0)}

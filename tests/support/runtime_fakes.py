@@ -101,6 +101,11 @@ class FakeLogs:
         self._ask("bounds")
         return {p: self.logs[p].bounds() for p in partitions if p in self.logs}
 
+    def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        """See `ports.Logs`."""
+        self._ask("highs")
+        return {p: Offset(len(self.logs[p].stamps)) for p in partitions if p in self.logs}
+
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         """See `ports.Logs`."""
         self.in_between()

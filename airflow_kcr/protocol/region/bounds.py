@@ -28,6 +28,7 @@ def locate(
     base: Offset,
     now: datetime,
     grace: timedelta,
+    high_before: Offset | None = None,
 ) -> BoundOffset | None:
     """Return where a bound falls in one partition, or None while that can't be known yet.
 
@@ -36,11 +37,14 @@ def locate(
         end_before: the log's bounds, read *before* the time index was asked.
         answer: the broker's "first record at or after the bound", read_committed.
         base: the partition's offset in the base.
-        now: the store's clock, read after both answers.
+        now: the store's clock.
         grace: how long after the bound its records may still arrive, and how far the brokers' clocks may be off.
+        high_before: the log's high watermark, read before `end_before`; None: it was not.
 
     An answer stamped beyond now + grace (a record from the future, C27) or below the base is no answer. Without one the
-    end as read before the look-up counts, but only once bound + grace has passed, and never below the base.
+    end as read before the look-up counts, but only once bound + grace has passed, and never below the base. Records
+    that a transaction, still open, hides behind that end may be of before the bound, so the cut says that it is not
+    exact (C4); the high watermark is the older of the two, so that a log which only grew is not taken for one.
     """
     is_from_future = answer.found is not None and answer.found > now + grace
     is_below_base = answer.offset is not None and answer.offset < base
@@ -53,6 +57,11 @@ def locate(
         why = f"the record at {answer.offset} is stamped {answer.found}, in the future; the log's end counts instead"
     elif is_below_base:
         why = f"the first record at or after the bound, {answer.offset}, lies below the base's offset {base}"
+    elif high_before is not None and high_before > end_before.end:
+        why = (
+            f"a transaction that is open hides the records from {end_before.end} on; those of before the bound come in "
+            "a later cut"
+        )
     return BoundOffset(offset=Offset(max(end_before.end, base)), inexact=why, leader_epoch=end_before.leader_epoch)
 
 

@@ -41,6 +41,19 @@ def test_the_end_is_the_last_stable_offset(kafka: Kafka, logs: BrokerLogs) -> No
     assert happened(lambda: logs.bounds(logs_of("g", topic, 0))[log("g", topic)].end == 7, within=WITHIN)
 
 
+def test_the_high_watermark_counts_an_open_transaction(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic = kafka.topic(2)
+    kafka.fill(topic, {0: 3, 1: 3})
+    transaction = kafka.begin_transaction(topic, [Record(value=b"open", partition=0)])
+    kafka.fill(topic, {0: 2})
+    asked = logs_of("g", topic, 0, 1) | logs_of("g", "no-such-topic", 0)
+    assert logs.high_watermarks(asked) == {log("g", topic, 0): 6, log("g", topic, 1): 3}
+    assert logs.high_watermarks([]) == {}
+    transaction.abort()
+    assert happened(lambda: logs.bounds(logs_of("g", topic, 0))[log("g", topic)].end == 7, within=WITHIN)
+    assert logs.high_watermarks(logs_of("g", topic, 0)) == {log("g", topic, 0): 7}
+
+
 def test_a_log_that_the_cluster_does_not_have_is_absent(kafka: Kafka, logs: BrokerLogs) -> None:
     topic = kafka.topic(1)
     asked = logs_of("g", topic, 0, 1) | logs_of("g", "no-such-topic", 0)

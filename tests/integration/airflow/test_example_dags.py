@@ -9,6 +9,7 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
+from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.waiting import happened
@@ -75,6 +76,7 @@ def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoin
             assert isinstance(told, dict)
             assert told["flights"] == FLIGHTS
 
+        consumers_work_on_without_the_api_server(airflow, region, consuming.run_id)
         a_consumer_is_marked_failed_and_cleared(airflow, region, consuming.run_id)
         region.stop()
         region.wait_for(STOPPED, PATIENCE)
@@ -95,18 +97,38 @@ def built(airflow: LiveAirflow) -> Counter[int]:
     return Counter(int((run.partition_key or "0.0").partition(".")[2]) for run in runs)
 
 
+def consumers_work_on_without_the_api_server(airflow: LiveAirflow, region: Region, run_id: str) -> None:
+    """Have flights consumed and a cut made while no task can reach Airflow, and each application outlive that."""
+    before = incarnations(region)
+    airflow.airflow.kill(Component.API_SERVER)
+    try:
+        producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
+        assert happened(lambda: sum(one.lag or 0 for one in region.lag()) == 0, within=120, pause=1), region.lag()
+        asked = region.drain()
+        region.wait_for_cut(asked.request.nonce, timedelta(seconds=60))
+    finally:
+        airflow.airflow.restart(Component.API_SERVER)
+    assert [one.state for one in airflow.editor.tasks("flights_consumers", run_id) if one.task_id == "consume"] == [
+        "running",
+        "running",
+    ]
+    assert incarnations(region) == before
+
+
+def incarnations(region: Region) -> dict[int, int]:
+    """By the members' indexes; one more is a process more that was started."""
+    return {one.member.index: one.incarnation for _, rows in region.show().groups for one in rows}
+
+
 def a_consumer_is_marked_failed_and_cleared(airflow: LiveAirflow, region: Region, run_id: str) -> None:
     """End one of the applications from outside, have its next try take the member over, and let it consume."""
     dag, task, index = "flights_consumers", "consume", 1
 
-    def incarnation() -> int:
-        return next(one.incarnation for _, rows in region.show().groups for one in rows if one.member.index == index)
-
-    before = incarnation()
+    before = incarnations(region)[index]
     airflow.editor.mark(dag, run_id, task, "failed", map_index=index)
     assert happened(lambda: not is_alive(region, index), within=120, pause=0.5), "the application goes on"
     airflow.editor.clear(dag, run_id, [(task, index)])
-    assert happened(lambda: incarnation() > before and is_alive(region, index), within=240, pause=0.5)
+    assert happened(lambda: incarnations(region)[index] > before and is_alive(region, index), within=240, pause=0.5)
     region.wait_for(RUNNING, PATIENCE)
     producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
     assert happened(lambda: sum(one.lag or 0 for one in region.lag()) == 0, within=120, pause=1), region.lag()

@@ -193,7 +193,6 @@ GRACE = timedelta(seconds=2)
 
 
 def test_c04_a_position_at_the_last_stable_offset_is_inside_the_log_whatever_the_high_watermark_says() -> None:
-    """The planner's half, and the naming of the open transaction, need the real broker (issue of the data plane)."""
     driver = running()
     stable = LogBounds(start=Offset(0), end=Offset(110))
     driver.logs = {p: replace(log, end=stable.end) for p, log in driver.logs.items()}

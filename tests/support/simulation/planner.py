@@ -64,5 +64,11 @@ def _located(
 ) -> BoundOffset | None:
     answer = logs[partition].first_at_or_after(bound)
     return bounds.locate(
-        bound=bound, end_before=end, answer=answer, base=view.base.get(partition, Offset(0)), now=now, grace=GRACE
+        bound=bound,
+        end_before=end,
+        answer=answer,
+        base=view.base.get(partition, Offset(0)),
+        now=now,
+        grace=GRACE,
+        high_before=Offset(len(logs[partition].stamps)),
     )

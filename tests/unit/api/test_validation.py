@@ -90,6 +90,9 @@ class FakeCluster:
         self._fail("committed")
         return {p: CommittedOffset(offset=Offset(0)) for p in partitions}
 
+    def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        raise AssertionError("validation looks at no transaction")
+
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         raise AssertionError("validation looks no time up")
 

@@ -190,7 +190,7 @@ def test_a_partition_at_the_bound_reads_nothing() -> None:
 def test_where_a_bound_falls_is_looked_up_after_the_ends_were_read_and_told_with_the_plan() -> None:
     desk = Desk(Log(stamps=[BEFORE] * 4 + [AFTER] * 6))
     planned = desk.plan(0, view=a_view(limit=BOUND))
-    assert desk.logs.asked == ["bounds", "times"]
+    assert desk.logs.asked == ["highs", "bounds", "times"]
     assert ranges(planned) == {p(0): (0, 4)}
     assert planned.bounds[p(0)].offset == 4
     assert planned.bounds[p(0)].inexact == ""
@@ -234,8 +234,31 @@ def test_without_a_record_after_it_the_bound_falls_at_the_end_once_the_grace_is_
     assert desk.plan(0, view=view).bounds == {}
     desk.hands.now += GRACE.total_seconds() + 0.001
     planned = desk.plan(0, view=view)
-    assert planned.bounds[p(0)].offset == 4
+    assert planned.bounds[p(0)] == BoundOffset(offset=Offset(4))
     assert ranges(planned) == {p(0): (0, 4)}
+
+
+def test_a_bound_above_an_open_transaction_says_that_records_are_hidden_from_it() -> None:
+    # Scenario C4. The high watermark is asked for only where the end may be the answer.
+    desk = Desk(Log(stamps=[BEFORE] * 10, open_from=4))
+    view = a_view(limit=NOON)
+    assert desk.plan(0, view=view).bounds == {}
+    assert "highs" not in desk.logs.asked
+    desk.hands.now += GRACE.total_seconds() + 0.001
+    found = desk.plan(0, view=view).bounds[p(0)]
+    assert found.offset == 4
+    assert "hides the records from 4 on" in found.inexact
+
+
+def test_a_log_that_grows_between_the_questions_is_not_taken_for_an_open_transaction() -> None:
+    desk = Desk(Log(stamps=[BEFORE] * 4))
+    desk.hands.now += GRACE.total_seconds() + 0.001
+
+    def produce() -> None:
+        desk.logs.logs[p(0)].stamps.append(BEFORE)
+
+    desk.logs.in_between = produce
+    assert desk.plan(0, view=a_view(limit=NOON)).bounds[p(0)] == BoundOffset(offset=Offset(4))
 
 
 def test_the_grace_is_judged_by_when_the_logs_were_read_not_by_when_the_plan_is_made() -> None:
@@ -278,7 +301,7 @@ def test_another_bound_is_looked_up_at_once() -> None:
     desk = Desk(Log(stamps=[BEFORE] * 500 + [AFTER] * 500))
     desk.plan(0)
     planned = desk.plan(450, view=a_view(limit=BOUND))
-    assert desk.logs.asked == ["bounds", "bounds", "times"]
+    assert desk.logs.asked == ["bounds", "highs", "bounds", "times"]
     assert ranges(planned) == {p(0): (450, 500)}
 
 

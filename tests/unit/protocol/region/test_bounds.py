@@ -83,6 +83,22 @@ def test_a_record_below_the_base_is_no_answer_and_the_cut_is_not_exact() -> None
     assert "below the base's offset 60" in found.inexact
 
 
+@pytest.mark.parametrize(("high", "is_exact"), [(None, True), (99, True), (100, True), (101, False)])
+def test_an_open_transaction_below_the_bound_is_named(high: int | None, is_exact: bool) -> None:
+    found = bounds.locate(
+        bound=NOON,
+        end_before=LogBounds(start=Offset(0), end=Offset(100)),
+        answer=NOTHING,
+        base=Offset(0),
+        now=NOON + GRACE,
+        grace=GRACE,
+        high_before=None if high is None else Offset(high),
+    )
+    assert found is not None
+    assert found.offset == 100
+    assert ("a transaction that is open hides the records from 100 on" in found.inexact) is not is_exact
+
+
 def test_a_record_at_the_base_is_an_answer() -> None:
     assert locate(record_at(60), after=timedelta(0), base=60) == BoundOffset(offset=Offset(60), leader_epoch=4)
 
