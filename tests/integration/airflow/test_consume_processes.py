@@ -82,6 +82,7 @@ def finish(found: Consumers, task: Task) -> None:
     found.until(lambda: not found.left(), "nothing left running")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]

@@ -40,6 +40,7 @@ def test_a_local_master_says_how_often_a_task_may_fail() -> None:
     assert (spark_home() / "bin" / "spark-submit").exists()
 
 
+@pytest.mark.soak  # batches on a cluster that loses an executor are tried in tests/integration/spark
 def test_a_cluster_does_a_job_even_after_an_executor_is_killed(tmp_path: Path) -> None:
     cluster = start_standalone(tmp_path)
     pids = [one.pid for one in cluster.recorded]
