@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, cast
 from uuid import UUID, uuid4
 
 from airflow.sdk.api.datamodels._generated import DagRun, DagRunState, DagRunType
+from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
+from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+
+from airflow_kcr.hooks.assets import region_asset
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Asset, Context
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -72,3 +76,31 @@ def task_context(
         partition_key=None,
     )
     return cast("Context", {"dag_run": run, "ti": task, "task_instance": task, "run_id": task.run_id})
+
+
+def triggered(*extras: dict[str, object], asset: Asset | None = None) -> Context:
+    """Return the context of a run that events of an asset, with these extras, have triggered.
+
+    Args:
+        extras: of the events.
+        asset: absent: the one of region `flights`.
+    """
+    asset = asset or region_asset("flights")
+    context = task_context()
+    context["triggering_asset_events"] = TriggeringAssetEventsAccessor.build(
+        AssetEventDagRunReferenceResult.model_validate(
+            {
+                "asset": {"name": asset.name, "uri": asset.uri, "extra": {}},
+                "extra": extra,
+                "source_task_id": "commit",
+                "source_dag_id": "flights_cut",
+                "source_run_id": "run-1",
+                "source_map_index": -1,
+                "source_aliases": [],
+                "timestamp": NOON,
+                "partition_key": None,
+            }
+        )
+        for extra in extras
+    )
+    return context

@@ -2,114 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError, UnknownCheckpoint
-from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.member.effects import ResetSinks
-from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import Outcome
-from airflow_kcr.protocol.scopes import parse_scope
-from airflow_kcr.protocol.targets import ShiftBy, ToInitial
-from airflow_kcr.protocol.values import BatchId, Sequence
-from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.protocol.targets import ToInitial
+from airflow_kcr.sinks.files import layout
 from airflow_kcr.spark import read_cut
-from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
-from airflow_kcr.spark.hadoop import HadoopFolder
-from airflow_kcr.spark.region_ledger import RegionLedger
-from tests.support.driver import GROUP, Driver
+from airflow_kcr.spark.file_sinks import FilesWriter
+from tests.support.lake import Lake, reset_order
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 MIB = 1024 * 1024
-READ = "kcr_topic", "kcr_partition", "kcr_offset"
-
-
-@dataclass(slots=True)
-class Lake:
-    """A scripted region whose batches are written by Spark."""
-
-    spark: SparkSession
-    root: Path
-    file_size: int = 0
-    driver: Driver = field(default_factory=Driver)
-    sink: FileSink = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.driver.up()
-        self.sink = self.opened(self.root.as_uri())
-        self.sink.check()
-
-    def opened(self, uri: str) -> FileSink:
-        """The sink at a path, as a process has it."""
-        target = FileTarget(region=self.driver.name, group=GROUP, sink="out", path=uri, file_size=self.file_size)
-        folder = HadoopFolder(self.spark, uri)
-        ledger = RegionLedger(self.driver.store, self.driver.name)
-        return FileSink(target, folder, ledger, SparkRewriter(self.spark, folder))
-
-    def call(self, batch: BatchId) -> BatchCall:
-        """A batch, as an engine has it."""
-        row = self.driver.row(batch)
-        return BatchCall(
-            region=self.driver.name,
-            member=row.member,
-            batch=batch,
-            epoch=row.epoch,
-            lineage=row.lineage,
-            sequence=row.sequence,
-            ranges=row.ranges,
-            progress=EMPTY,
-        )
-
-    def rows(self, call: BatchCall) -> DataFrame:
-        """One row for each record."""
-        found = [(p.topic, p.partition, o, f"{o}") for p, r in call.ranges.items() for o in range(r.from_, r.to)]
-        return self.spark.createDataFrame(found, "topic string, partition int, offset bigint, value string")
-
-    def batch(self, index: int = 0, width: int = 10, **more: str) -> BatchId:
-        """Process one batch of a member, with more columns by their SQL."""
-        batch = self.driver.begin(self.driver.member(index), width)
-        call = self.call(batch)
-        writer = FilesWriter(self.sink, call)
-        writer.write(self.rows(call).selectExpr("*", *(f"{sql} AS {name}" for name, sql in more.items())))
-        writer.publish()
-        self.driver.end(batch)
-        return batch
-
-    def cut(self, nonce: str) -> Sequence:
-        """Make a cut and publish it."""
-        self.driver.request_cut(nonce)
-        sequence = self.driver.complete()
-        self.sink.publish(sequence)
-        self.driver.publish()
-        return sequence
-
-    def reset(self, by: int) -> None:
-        """Go back on one partition."""
-        self.driver.reset(ShiftBy(by=by), scope=parse_scope(topics=["t:0"]))
-        self.driver.complete()
-        self.sink.reset(_order(self.driver))
-        self.driver.settle_reset()
-
-    def read(self, sequence: Sequence | None = None) -> list[tuple[str, int, int]]:
-        """The records of a cut."""
-        rows = read_cut(self.spark, self.root.as_uri(), sequence=sequence).select(*READ).collect()
-        return sorted((row[0], row[1], row[2]) for row in rows)
-
-    def everything(self) -> list[tuple[str, int, int]]:
-        """Every record before the positions, once."""
-        ends = {p: int(c.position or 0) for p, c in self.driver.region.claims.items()}
-        return sorted((p.topic, p.partition, o) for p, end in ends.items() for o in range(end))
-
-
-def _order(driver: Driver) -> ResetSinks:
-    region = driver.region
-    return ResetSinks(epoch=region.epoch, lineage=region.lineage, resume=EMPTY, open={}, target=None, skips={})
 
 
 @pytest.fixture
@@ -249,7 +158,7 @@ def test_a_cut_after_a_reset_to_the_beginning_has_everything_again(lake: Lake) -
     lake.cut("n1")
     lake.driver.reset(ToInitial())
     lake.driver.complete()
-    lake.sink.reset(_order(lake.driver))
+    lake.sink.reset(reset_order(lake.driver))
     lake.driver.settle_reset()
     lake.batch(0)
     lake.batch(1)

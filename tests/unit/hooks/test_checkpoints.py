@@ -1,26 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
-from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint, checkpoint_of, partition_key
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import Sequence
-from tests.support.airflow_tasks import NOON, task_context
+from tests.support.airflow_tasks import triggered
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
 from tests.support.scripts import rewind
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 
 @pytest.fixture
@@ -29,29 +22,6 @@ def driver(store_connection: str) -> Iterator[Driver]:
         driver.up()
         driver.process()
         yield driver
-
-
-def triggered(*extras: dict[str, object], asset: Asset | None = None) -> Context:
-    """Return the context of a run that events of a region's asset, with these extras, have triggered."""
-    asset = asset or region_asset("flights")
-    context = task_context()
-    context["triggering_asset_events"] = TriggeringAssetEventsAccessor.build(
-        AssetEventDagRunReferenceResult.model_validate(
-            {
-                "asset": {"name": asset.name, "uri": asset.uri, "extra": {}},
-                "extra": extra,
-                "source_task_id": "commit",
-                "source_dag_id": "flights_cut",
-                "source_run_id": "run-1",
-                "source_map_index": -1,
-                "source_aliases": [],
-                "timestamp": NOON,
-                "partition_key": None,
-            }
-        )
-        for extra in extras
-    )
-    return context
 
 
 def published(driver: Driver, sequence: Sequence) -> PublishedCheckpoint:
