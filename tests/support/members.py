@@ -301,6 +301,7 @@ def live(
     subscription: str = "topics: [{topic}]",
     configs: Mapping[str, str] | None = None,
     pipeline: str = "none:none",
+    name: str = "",
 ) -> Iterator[Live]:
     """Lend a started region over a new topic; at the end every process is ended.
 
@@ -315,8 +316,9 @@ def live(
         subscription: what the group reads, `{topic}` being the name of the topic.
         configs: of the topic.
         pipeline: of the group, where its members run on Spark.
+        name: of the region and its group; absent: one that no other test has.
     """
-    topic, group_id = kafka.topic(partitions, configs), kafka.group_id()
+    topic, group_id = kafka.topic(partitions, configs), name or kafka.group_id()
     reads = subscription.format(topic=topic)
     parsed = parse(
         f"region: {group_id}\n"
@@ -326,10 +328,10 @@ def live(
     )
     transactions = connect(store_url(url))
     store = RegionStore(transactions)
-    name = RegionName(group_id)
-    store.declare(name, Spec(text=parsed.to_json_text(), rules=parsed.rules()))
-    store.start(name)
-    one = Live(kafka=kafka, store=store, url=url, name=name, group=group_id, topic=topic, folder=folder)
+    region = RegionName(group_id)
+    store.declare(region, Spec(text=parsed.to_json_text(), rules=parsed.rules()))
+    store.start(region)
+    one = Live(kafka=kafka, store=store, url=url, name=region, group=group_id, topic=topic, folder=folder)
     try:
         yield one
     finally:
