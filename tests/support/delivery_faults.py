@@ -213,6 +213,7 @@ def stage(
     kafka: Kafka, store: str, target: str, folder: Path, deliveries: tuple[Delivery, ...] = tuple(Delivery)
 ) -> Iterator[Stage]:
     """Lend regions of these deliveries, all of them in one store and one target database."""
+    assert kafka.admin  # made once, before threads share it
     with ExitStack() as stack:
         with ThreadPoolExecutor(len(deliveries)) as pool:
             lent = [

@@ -7,72 +7,20 @@ engine without Spark. Judged by what each delivery promises, `tests.support.deli
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.store.schema_upgrade import upgrade
 from tests.conftest import StartKafka
-from tests.support.delivery_faults import STEPS, Row, stage
+from tests.support.delivery_faults import STEPS, stage
+from tests.support.delivery_servers import Servers, killing, noted
 from tests.support.faults import Note
-from tests.support.kafka import Kafka, KafkaSet
+from tests.support.kafka import Kafka
 
 FAULTS = ("process", "zombie", "store", "target", "broker")
-ROWS = "KCR_FAULT_TABLE"
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.postgres]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Servers:
-    """What can be killed: the store's Postgres and the table's."""
-
-    store: Postgres
-    target: Postgres
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
-    """Two servers of this test alone, the store's with its schema."""
-    with_store = start_postgres(tmp_path / "store")
-    try:
-        with_table = start_postgres(tmp_path / "target")
-        upgrade(with_store.url())
-        yield Servers(store=with_store, target=with_table)
-        with_table.stop()
-    finally:
-        with_store.stop()
-
-
-def noted(rows: Sequence[Row], note: Note) -> None:
-    """Keep the rows."""
-    for row in rows:
-        note(f"{row.delivery} {row.fault} {row.step}", str(row))
-    if ROWS in os.environ:
-        with Path(os.environ[ROWS]).open("a") as out:
-            out.writelines(f"{row}\n" for row in rows)
-
-
-def killing(fault: str, servers: Servers, kafka: KafkaSet) -> Callable[[], None] | None:
-    """What kills a service and starts it again; None where a process of a member is meant."""
-
-    def broker() -> None:
-        kafka.broker(1).kill()
-        kafka.broker(1).start()
-
-    def database(server: Postgres) -> Callable[[], None]:
-        def killed() -> None:
-            server.kill()
-            server.start()
-
-        return killed
-
-    return {"store": database(servers.store), "target": database(servers.target), "broker": broker}.get(fault)
 
 
 @pytest.mark.soak

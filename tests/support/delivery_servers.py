@@ -1,0 +1,65 @@
+"""The servers that tests of delivery kill, and where what they have found is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.store.schema_upgrade import upgrade
+from tests.support.delivery_faults import Row
+from tests.support.faults import Note
+from tests.support.kafka import KafkaSet
+
+ROWS = "KCR_FAULT_TABLE"
+"""The environment variable with the file that rows are added to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """What can be killed: the store's Postgres and the table's."""
+
+    store: Postgres
+    target: Postgres
+
+
+@contextmanager
+def two_servers(folder: Path) -> Iterator[Servers]:
+    """Lend two servers, the store's with its schema."""
+    with_store = start_postgres(folder / "store")
+    try:
+        with_table = start_postgres(folder / "target")
+        upgrade(with_store.url())
+        yield Servers(store=with_store, target=with_table)
+        with_table.stop()
+    finally:
+        with_store.stop()
+
+
+def killing(fault: str, servers: Servers, kafka: KafkaSet) -> Callable[[], None] | None:
+    """What kills a service and starts it again; None where a process of a member is meant."""
+
+    def broker() -> None:
+        kafka.broker(1).kill()
+        kafka.broker(1).start()
+
+    def database(server: Postgres) -> Callable[[], None]:
+        def killed() -> None:
+            server.kill()
+            server.start()
+
+        return killed
+
+    return {"store": database(servers.store), "target": database(servers.target), "broker": broker}.get(fault)
+
+
+def noted(rows: Sequence[Row], note: Note) -> None:
+    """Keep what combinations have done."""
+    for row in rows:
+        note(f"{row.delivery} {row.fault} {row.step}", str(row))
+    if ROWS in os.environ:
+        with Path(os.environ[ROWS]).open("a") as out:
+            out.writelines(f"{row}\n" for row in rows)
