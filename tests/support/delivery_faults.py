@@ -111,10 +111,10 @@ class Scene:
         self._so_far = found
 
     def goes_back(self) -> None:
-        """Have a person reset the region to a cut before the newest, and have all of it processed again."""
+        """Have a person reset the region to a cut before the two newest, and have all of it processed again."""
         one = self.one
         with Region(one.name, one.store) as region:
-            target = cuts(one)[-2].sequence
+            target = cuts(one)[-3].sequence
             plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=target)))
             region.apply_reset(plan, "to see")
             region.wait_for_reset(plan.plan, WITHIN)
@@ -213,7 +213,7 @@ def stage(
     kafka: Kafka, store: str, target: str, folder: Path, deliveries: tuple[Delivery, ...] = tuple(Delivery)
 ) -> Iterator[Stage]:
     """Lend regions of these deliveries, all of them in one store and one target database."""
-    assert kafka.admin  # made once, before threads share it
+    kafka.admin.list_topics(timeout=30)  # the client is made once, before threads share it
     with ExitStack() as stack:
         with ThreadPoolExecutor(len(deliveries)) as pool:
             lent = [

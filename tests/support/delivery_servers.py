@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.delivery_faults import Row
-from tests.support.faults import Note
+from tests.support.faults import Note, passed
 from tests.support.kafka import KafkaSet
 
 ROWS = "KCR_FAULT_TABLE"
 """The environment variable with the file that rows are added to."""
+
+BEYOND_A_LEASE = 6.0
+"""Seconds that both databases are away in an outage; leases are of 4 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,13 @@ def two_servers(folder: Path) -> Iterator[Servers]:
 
 
 def killing(fault: str, servers: Servers, kafka: KafkaSet) -> Callable[[], None] | None:
-    """What kills a service and starts it again; None where a process of a member is meant."""
+    """What kills a service and starts it again; None where a process of a member is meant.
+
+    Args:
+        fault: `store`, `target` or `broker`: killed and started at once; `outage`: both databases, for a while.
+        servers: the databases.
+        kafka: the broker.
+    """
 
     def broker() -> None:
         kafka.broker(1).kill()
@@ -53,7 +63,15 @@ def killing(fault: str, servers: Servers, kafka: KafkaSet) -> Callable[[], None]
 
         return killed
 
-    return {"store": database(servers.store), "target": database(servers.target), "broker": broker}.get(fault)
+    def outage() -> None:
+        servers.store.kill()
+        servers.target.kill()
+        happened(passed(BEYOND_A_LEASE), within=2 * BEYOND_A_LEASE)
+        servers.target.start()
+        servers.store.start()
+
+    store, target = database(servers.store), database(servers.target)
+    return {"store": store, "target": target, "outage": outage, "broker": broker}.get(fault)
 
 
 def noted(rows: Sequence[Row], note: Note) -> None:

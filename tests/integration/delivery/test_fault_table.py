@@ -18,7 +18,7 @@ from tests.support.delivery_servers import Servers, killing, noted
 from tests.support.faults import Note
 from tests.support.kafka import Kafka
 
-FAULTS = ("process", "zombie", "store", "target", "broker")
+FAULTS = ("process", "zombie", "store", "target", "outage", "broker")
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.postgres]
 
