@@ -40,7 +40,10 @@ PARTITIONS = 2
 BEYOND, HELD = 30, 40
 """Records of each partition: processed beyond the last cut, and in the batches around the fault."""
 
-WITHIN = timedelta(seconds=90)
+AT_MOST = 180.0
+"""Seconds that anything may take, on whatever machine."""
+
+WITHIN = timedelta(seconds=AT_MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +75,16 @@ class Scene:
         """Have records processed beyond the last cut, and more, until member 0 stands at a step."""
         one = self.one
         one.fill(BEYOND)
-        one.until(one.consumed, "consumed beyond the cut")
+        one.until(one.consumed, "consumed beyond the cut", AT_MOST)
         if step == "committed":
             one.fill(HELD)
-            one.until(one.consumed, "consumed")
+            one.until(one.consumed, "consumed", AT_MOST)
             self.victim.gate(step)
             one.store.request_cut(one.name, Nonce(f"{step}-{len(self.rows)}"))
         else:
             self.victim.gate(step)
             one.fill(HELD)
-        one.until(lambda: self.victim.reached(step) and self._other_is_done(), f"member 0 at {step}")
+        one.until(lambda: self.victim.reached(step) and self._other_is_done(), f"member 0 at {step}", AT_MOST)
 
     def goes_on(self, step: str) -> None:
         """Let member 0 go on."""
@@ -96,16 +99,16 @@ class Scene:
         """SIGSTOP until the other has taken over and done everything, then SIGCONT in the middle of the step."""
         one = self.one
         self.victim.freeze()
-        one.until(lambda: set(one.owners().values()) == {1} and self._runs(), "taken over")
-        finished(one)
+        one.until(lambda: set(one.owners().values()) == {1} and self._runs(), "taken over", AT_MOST)
+        finished(one, AT_MOST)
         self.goes_on(step)
         self.victim.thaw()
-        one.until(lambda: set(one.owners().values()) == {0, 1} and self._runs(), "member 0 is back")
+        one.until(lambda: set(one.owners().values()) == {0, 1} and self._runs(), "member 0 is back", AT_MOST)
 
     def is_over(self, fault: str, step: str) -> None:
         """Wait until everything is processed and in a cut, judge, and note what has come since the last time."""
-        finished(self.one, 120)
-        self.one.until(lambda: set(self.one.owners().values()) == {0, 1}, "shared again", 120)
+        finished(self.one, AT_MOST)
+        self.one.until(lambda: set(self.one.owners().values()) == {0, 1}, "shared again", AT_MOST)
         found = self.judged()
         self.rows.append(Row(delivery=str(self.delivery), fault=fault, step=step, found=found.since(self._so_far)))
         self._so_far = found
@@ -144,7 +147,17 @@ def table_of(one: Live) -> str:
 
 
 @contextmanager
-def scene(kafka: Kafka, store: str, target: str, delivery: Delivery, folder: Path, spec: str = SPEC) -> Iterator[Scene]:
+def scene(
+    kafka: Kafka,
+    store: str,
+    target: str,
+    delivery: Delivery,
+    folder: Path,
+    spec: str = SPEC,
+    *,
+    hosting: str = "tests.support.member_process",
+    pipeline: str = "none:none",
+) -> Iterator[Scene]:
     """Lend a region of a delivery whose two members have made a first cut.
 
     Args:
@@ -154,16 +167,29 @@ def scene(kafka: Kafka, store: str, target: str, delivery: Delivery, folder: Pat
         delivery: of its group.
         folder: for what the processes leave.
         spec: the lines about batches and times.
+        hosting: the module that the members' processes run.
+        pipeline: of the group, where they run on Spark.
     """
     name = kafka.group_id("g")
     sinks = f"{{out: {{kind: postgres, url: '{target}', table: out_{name.replace('-', '_')}}}}}"
     group = f", delivery: {delivery}, sinks: {sinks}"
     folder.mkdir()
-    with live(kafka, store, folder, members=2, partitions=PARTITIONS, spec=spec, group=group, name=name) as one:
+    with live(
+        kafka,
+        store,
+        folder,
+        members=2,
+        partitions=PARTITIONS,
+        spec=spec,
+        group=group,
+        name=name,
+        hosting=hosting,
+        pipeline=pipeline,
+    ) as one:
         made = Scene(one=one, delivery=delivery, target=target, victim=one.start(0), other=one.start(1))
         one.fill(BEYOND)
-        one.until(lambda: set(one.owners().values()) == {0, 1}, "shared", 120)
-        finished(one)
+        one.until(lambda: set(one.owners().values()) == {0, 1}, "shared", AT_MOST)
+        finished(one, AT_MOST)
         made._so_far = made.judged()
         yield made
 
@@ -189,7 +215,7 @@ class Stage:
                 for number, step in enumerate(steps):
                     scene.is_held(step)
                     if server is not None:
-                        together.wait(180)
+                        together.wait(2 * AT_MOST)
                         scene.goes_on(step)
                     elif fault == "process":
                         scene.is_killed()
