@@ -146,6 +146,8 @@ class Orchestra:
             with suppress(KcrError), Region(self.one.name, self.one.store) as region:
                 found = self.one.region().checkpoints.values()
                 usable = sorted(c.sequence for c in found if c.state is CheckpointState.PUBLISHED)[-4:-1]
+                if not usable:
+                    return False
                 plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=self.random.choice(usable))))
                 region.apply_reset(plan, "to see")
                 applied.append(plan.plan)
