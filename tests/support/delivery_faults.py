@@ -193,8 +193,8 @@ def scene(
         pipeline=pipeline,
     ) as one:
         made = Scene(one=one, delivery=delivery, target=target, victim=one.start(0), other=one.start(1))
-        one.fill(BEYOND)
         one.until(lambda: set(one.owners().values()) == {0, 1}, "shared", AT_MOST)
+        one.fill(BEYOND)
         finished(one, AT_MOST)
         made._so_far = made.judged()
         yield made

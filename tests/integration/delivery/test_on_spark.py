@@ -22,8 +22,8 @@ from tests.support.kafka import Kafka
 from tests.support.spark_gated_pipeline import JARS
 
 SPEC = """\
-batch: {target: 2s, min_records: 50, max_records: 500, timeout: 60s}
-timeouts: {lease: 6s, renew: 1s, session: 20s, relaunch: 15s, reset: 90s, drain: 70s, commit: 10s, close: 5s}
+batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
+timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
 """
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_000), pytest.mark.postgres]
