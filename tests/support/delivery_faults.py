@@ -112,6 +112,8 @@ class Scene:
         found = self.judged()
         self.rows.append(Row(delivery=str(self.delivery), fault=fault, step=step, found=found.since(self._so_far)))
         self._so_far = found
+        if self.delivery is Delivery.ALMOST_ONCE:
+            assert self.rows[-1].found.in_flight <= 1, self.rows[-1]
 
     def goes_back(self) -> None:
         """Have a person reset the region to a cut before the two newest, and have all of it processed again."""
