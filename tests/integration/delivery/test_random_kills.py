@@ -65,6 +65,7 @@ def test_thirty_random_kills_in_a_million_records(
         production = Production(kafka, one.topic, PARTITIONS, RECORDS, RATE)
         perform(orchestra, production, drawn(random, RECORDS))
         assert not production.failures
+        one.until(lambda: orchestra.processed() >= sum(kafka.ends(one.topic).values()), "processed", 600)
         finished(one, 600)
         ends = kafka.ends(one.topic)
         wanted = {(one.topic, n, o) for n, end in ends.items() for o in range(end)}
