@@ -148,10 +148,10 @@ class Orchestra:
 
     def _goes_back(self) -> None:
         """Have a person reset the region to one of the newest cuts but the last, as soon as that can be done."""
-        applied: list[str] = []
+        done: list[str] = []
 
         def asked() -> bool:
-            # Somebody may begin a reset between the plan and its application: then another plan is made.
+            # A lease may end between the plan and its application, or in its drain: then another plan is made.
             with suppress(KcrError), Region(self.one.name, self.one.store) as region:
                 found = self.one.region().checkpoints.values()
                 usable = sorted(c.sequence for c in found if c.state is CheckpointState.PUBLISHED)[-4:-1]
@@ -159,12 +159,11 @@ class Orchestra:
                     return False
                 plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=self.random.choice(usable))))
                 region.apply_reset(plan, "to see")
-                applied.append(plan.plan)
-            return bool(applied)
+                region.wait_for_reset(plan.plan, WITHIN)
+                done.append(plan.plan)
+            return bool(done)
 
-        self.one.until(lambda: self._runs() and asked(), "a reset to an older cut", 120)
-        with Region(self.one.name, self.one.store) as region:
-            region.wait_for_reset(applied[0], WITHIN)
+        self.one.until(lambda: self._runs() and asked(), "a reset to an older cut", PATIENCE)
 
     def _runs(self) -> bool:
         with suppress(StoreError):
