@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 
@@ -26,6 +27,7 @@ from tests.support.faults import cuts, finished
 from tests.support.kafka import Kafka
 from tests.support.member_accounts import Place
 from tests.support.members import Live, Process, live
+from tests.support.sink_writing import records_of
 
 STEPS = ("planned", "recorded", "processing", "written", "staged", "published", "ended", "committed")
 """Of a batch, in order, as the gates of `member_process` are named: its range is planned; the ledger has its begin; the
@@ -65,7 +67,12 @@ class Scene:
 
     one: Live
     delivery: Delivery
-    target: str
+    label: str
+    """The delivery, and what its sink is where that is no table."""
+
+    kept: Callable[[], list[Place]]
+    """The records that the sink shows, one entry for each time that it shows one."""
+
     victim: Process
     other: Process
     rows: list[Row] = field(default_factory=list)
@@ -110,7 +117,7 @@ class Scene:
         finished(self.one, AT_MOST)
         self.one.until(self._is_shared, "shared again", AT_MOST)
         found = self.judged()
-        self.rows.append(Row(delivery=str(self.delivery), fault=fault, step=step, found=found.since(self._so_far)))
+        self.rows.append(Row(delivery=self.label, fault=fault, step=step, found=found.since(self._so_far)))
         self._so_far = found
         if self.delivery is Delivery.ALMOST_ONCE:
             assert self.rows[-1].found.in_flight <= 1, self.rows[-1]
@@ -130,7 +137,7 @@ class Scene:
         one = self.one
         wanted: set[Place] = {(one.topic, n, o) for n, end in one.kafka.ends(one.topic).items() for o in range(end)}
         history = one.store.history(one.name)
-        return delivered(self.delivery, history, one.written(), rows_of(self.target, table_of(one)), wanted)
+        return delivered(self.delivery, history, one.written(), self.kept(), wanted)
 
     def _is_shared(self) -> bool:
         """Whether both have partitions; a process that has ended itself is started again, as whoever runs it does."""
@@ -149,16 +156,11 @@ class Scene:
         return False
 
 
-def table_of(one: Live) -> str:
-    """The table of a region."""
-    return "out_" + one.name.replace("-", "_")
-
-
 @contextmanager
 def scene(
     kafka: Kafka,
     store: str,
-    target: str,
+    target: str | Path,
     delivery: Delivery,
     folder: Path,
     spec: str = SPEC,
@@ -171,7 +173,7 @@ def scene(
     Args:
         kafka: the broker.
         store: the URL of the store.
-        target: the URL of the table's database.
+        target: the URL of the declared table's database, or the folder of declared files.
         delivery: of its group.
         folder: for what the processes leave.
         spec: the lines about batches and times.
@@ -179,8 +181,13 @@ def scene(
         pipeline: of the group, where they run on Spark.
     """
     name = kafka.group_id("g")
-    sinks = f"{{out: {{kind: postgres, url: '{target}', table: out_{name.replace('-', '_')}}}}}"
-    group = f", delivery: {delivery}, sinks: {sinks}"
+    if isinstance(target, Path):
+        sink, label, kept = f"{{kind: files, path: {target}}}", f"{delivery} (files)", partial(records_of, target)
+    else:
+        table = f"out_{name.replace('-', '_')}"
+        sink, label = f"{{kind: postgres, url: '{target}', table: {table}}}", str(delivery)
+        kept = partial(rows_of, target, table)
+    group = f", delivery: {delivery}, sinks: {{out: {sink}}}"
     folder.mkdir()
     with live(
         kafka,
@@ -194,10 +201,10 @@ def scene(
         hosting=hosting,
         pipeline=pipeline,
     ) as one:
-        made = Scene(one=one, delivery=delivery, target=target, victim=one.start(0), other=one.start(1))
-        one.until(lambda: set(one.owners().values()) == {0, 1}, "shared", AT_MOST)
+        made = Scene(one=one, delivery=delivery, label=label, kept=kept, victim=one.start(0), other=one.start(1))
+        one.until(made._is_shared, "shared", AT_MOST)
         one.fill(BEYOND)
-        finished(one, AT_MOST)
+        finished(one)
         made._so_far = made.judged()
         yield made
 
@@ -244,9 +251,9 @@ class Stage:
 
 @contextmanager
 def stage(
-    kafka: Kafka, store: str, target: str, folder: Path, deliveries: tuple[Delivery, ...] = tuple(Delivery)
+    kafka: Kafka, store: str, target: str | Path, folder: Path, deliveries: tuple[Delivery, ...] = tuple(Delivery)
 ) -> Iterator[Stage]:
-    """Lend regions of these deliveries, all of them in one store and one target database."""
+    """Lend regions of these deliveries, all of them in one store and one target; see `scene`."""
     kafka.admin.list_topics(timeout=30)  # the client is made once, before threads share it
     with ExitStack() as stack:
         with ThreadPoolExecutor(len(deliveries)) as pool:

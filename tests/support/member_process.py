@@ -48,11 +48,11 @@ from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.sizes import Limits
-from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks
+from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
-from tests.support.plain_engine import PlainEngine
-from tests.support.table_writer import write_tables
+from tests.support.plain_engine import PlainEngine, Rows
+from tests.support.sink_writing import opened_files, write_files, write_tables
 
 _LOG = logging.getLogger(__name__)
 LOOK = 0.01
@@ -212,7 +212,12 @@ def main(arguments: dict[str, Any]) -> int:
     rules = spec.rules()
     user = dict(spec.cluster_of(group)[0] or {})
     logs = BrokerLogs(admin_settings(user))
-    tables = checked_sinks(spec, group)
+    tables, files = checked_sinks(spec, group), opened_files(file_targets(spec), store, name)
+
+    def write(call: BatchCall, rows: Rows) -> None:
+        write_tables(tables, call, rows, gates.wait)
+        write_files(files, call, rows, gates.wait)
+
     poison = frozenset((int(p), int(o)) for p, o in arguments.get("poison", []))
 
     def host(index: int) -> MemberHost:
@@ -228,9 +233,9 @@ def main(arguments: dict[str, Any]) -> int:
             user["bootstrap.servers"],
             Path(arguments["output"]),
             lambda call: before(call, engine.cancelled),
-            lambda call, rows: write_tables(tables, call, rows, gates.wait),
+            write,
         )
-        sinks = GatedSinks(OpenedSinks(group=group, tables=tables).of_member(spec), gates)
+        sinks = GatedSinks(OpenedSinks(group=group, tables=tables, files=files).of_member(spec), gates)
         world = World(
             store=store,
             logs=logs,

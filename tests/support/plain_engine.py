@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -33,11 +34,15 @@ class Written:
     value: str
 
 
+Rows: TypeAlias = Sequence[Written]
+"""What a batch has written."""
+
+
 def nothing(call: BatchCall) -> None:
     """Do nothing before a batch."""
 
 
-def nowhere_else(call: BatchCall, rows: Sequence[Written]) -> None:
+def nowhere_else(call: BatchCall, rows: Rows) -> None:
     """Write nothing but the output."""
 
 
@@ -56,7 +61,7 @@ class PlainEngine:
         bootstrap_servers: str,
         output: Path,
         before: Callable[[BatchCall], None] = nothing,
-        then: Callable[[BatchCall, Sequence[Written]], None] = nowhere_else,
+        then: Callable[[BatchCall, Rows], None] = nowhere_else,
     ) -> None:
         self._settings = {
             "bootstrap.servers": bootstrap_servers,

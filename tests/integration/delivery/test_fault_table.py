@@ -37,6 +37,20 @@ def test_every_delivery_keeps_its_promise_at_every_step(
             noted([row for scene in regions.scenes for row in scene.rows], record_property)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(2_400)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "target"])
+def test_files_hold_each_record_once_at_every_step(
+    kafka_set: StartKafka, servers: Servers, tmp_path: Path, record_property: Note, fault: str
+) -> None:
+    kafka = kafka_set(1)
+    with stage(kafka, servers.store.url(), tmp_path / "files", tmp_path, (Delivery.EXACTLY_ONCE,)) as regions:
+        try:
+            regions.play(fault, STEPS, killing(fault, servers, kafka))
+        finally:
+            noted([row for scene in regions.scenes for row in scene.rows], record_property)
+
+
 def test_a_sample_of_the_table(kafka: Kafka, servers: Servers, tmp_path: Path, record_property: Note) -> None:
     deliveries = (Delivery.EXACTLY_ONCE, Delivery.AT_MOST_ONCE)
     with stage(kafka, servers.store.url(), servers.target.url(), tmp_path, deliveries) as regions:

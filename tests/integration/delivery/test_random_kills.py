@@ -17,7 +17,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import ResetCause
 from tests.conftest import StartKafka
 from tests.support.delivery_accounts import delivered, rows_of
-from tests.support.delivery_faults import Row, table_of
+from tests.support.delivery_faults import Row
 from tests.support.delivery_servers import Servers, killing, noted
 from tests.support.faults import Note, finished, resets
 from tests.support.members import live
@@ -70,7 +70,7 @@ def test_thirty_random_kills_in_a_million_records(
         ends = kafka.ends(one.topic)
         wanted = {(one.topic, n, o) for n, end in ends.items() for o in range(end)}
         assert len(wanted) >= RECORDS
-        rows = rows_of(servers.target.url(), table_of(one))
+        rows = rows_of(servers.target.url(), table)
         found = delivered(delivery, one.store.history(one.name), one.written(), rows, wanted)
         counted = {
             "records": len(wanted),
