@@ -24,27 +24,47 @@ from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
-from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Membership, MembershipListener, always
+from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Membership, MembershipListener, Sinks, always
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName
+from airflow_kcr.protocol.values import (
+    BatchId,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    RegionName,
+    Sequence,
+)
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.identity import Identity
-from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
-from tests.support.plain_engine import PlainEngine
+from tests.support.plain_engine import PlainEngine, Rows
+from tests.support.sink_writing import opened_files, write_files, write_tables
 
 _LOG = logging.getLogger(__name__)
 LOOK = 0.01
-GATES = ("processing", "hung", "claimed", "resetting", "contributing", "committing")
-"""`hung` is `processing` for a batch that does not hear its cancellation."""
+GATES = (
+    *("planned", "recorded", "processing", "hung", "written", "staged", "published", "ended"),
+    *("claimed", "resetting", "contributing", "committing", "committed"),
+)
+"""The steps of a batch, of a reset and of a cut, in order.
+
+`hung` is `processing` for a batch that does not hear its cancellation; `written` is behind the pipeline's own output,
+`staged` and `published` are of a declared sink; `committed` is behind Kafka's answer, before the store hears of it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +85,28 @@ class Gates:
 
 
 class GatedStore(RegionStore):
-    """Waits between a claim and its acknowledgement, and before a contribution."""
+    """Waits around a batch's begin, behind its end, between a claim and its acknowledgement, and in a cut."""
 
     gates: Gates
+
+    def begin_batch(self, name: RegionName, request: BatchRequest) -> Batch:
+        """Begin a batch, between the gates `planned` and `recorded`."""
+        self.gates.wait("planned")
+        begun = super().begin_batch(name, request)
+        self.gates.wait("recorded")
+        return begun
+
+    def end_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
+        """End a batch, before the gate `ended`."""
+        super().end_batch(name, batch, member, incarnation)
+        self.gates.wait("ended")
+
+    def echo(
+        self, name: RegionName, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
+    ) -> Region:
+        """Store what Kafka answered, behind the gate `committed`."""
+        self.gates.wait("committed")
+        return super().echo(name, sequence, member, incarnation, offsets)
 
     def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
         """Acknowledge, behind the gate `claimed`."""
@@ -80,15 +119,29 @@ class GatedStore(RegionStore):
         return super().contribute(name, part)
 
 
-class GatedSinks(NoSinks):
+class GatedSinks:
     """Waits before a reset."""
 
-    gates: Gates
+    def __init__(self, inner: Sinks, gates: Gates) -> None:
+        self._inner, self._gates = inner, gates
+
+    @property
+    def fenced(self) -> bool:
+        """Whether each refuses an older epoch by itself."""
+        return self._inner.fenced
 
     def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
         """Reset, behind the gate `resetting`."""
-        self.gates.wait("resetting")
-        return super().reset(order)
+        self._gates.wait("resetting")
+        return self._inner.reset(order)
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Prepare."""
+        self._inner.prepare(sequence)
+
+    def publish(self, sequence: Sequence) -> None:
+        """Publish."""
+        self._inner.publish(sequence)
 
 
 class GatedMembership:
@@ -159,6 +212,12 @@ def main(arguments: dict[str, Any]) -> int:
     rules = spec.rules()
     user = dict(spec.cluster_of(group)[0] or {})
     logs = BrokerLogs(admin_settings(user))
+    tables, files = checked_sinks(spec, group), opened_files(file_targets(spec), store, name)
+
+    def write(call: BatchCall, rows: Rows) -> None:
+        write_tables(tables, call, rows, gates.wait)
+        write_files(files, call, rows, gates.wait)
+
     poison = frozenset((int(p), int(o)) for p, o in arguments.get("poison", []))
 
     def host(index: int) -> MemberHost:
@@ -171,10 +230,12 @@ def main(arguments: dict[str, Any]) -> int:
 
         before = _before(gates, poison)
         engine = PlainEngine(
-            user["bootstrap.servers"], Path(arguments["output"]), lambda call: before(call, engine.cancelled)
+            user["bootstrap.servers"],
+            Path(arguments["output"]),
+            lambda call: before(call, engine.cancelled),
+            write,
         )
-        sinks = GatedSinks(rules.groups[group])
-        sinks.gates = gates
+        sinks = GatedSinks(OpenedSinks(group=group, tables=tables, files=files).of_member(spec), gates)
         world = World(
             store=store,
             logs=logs,

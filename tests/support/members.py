@@ -132,6 +132,9 @@ class Live:
     group: str
     topic: str
     folder: Path
+    hosting: str = "tests.support.member_process"
+    """The module that processes with members run."""
+
     processes: list[Process] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 10_000)))
 
@@ -171,7 +174,7 @@ class Live:
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.member_process", json.dumps(arguments)],
+                [sys.executable, "-m", self.hosting, json.dumps(arguments)],
                 cwd=TOP,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -301,6 +304,8 @@ def live(
     subscription: str = "topics: [{topic}]",
     configs: Mapping[str, str] | None = None,
     pipeline: str = "none:none",
+    name: str = "",
+    hosting: str = "tests.support.member_process",
 ) -> Iterator[Live]:
     """Lend a started region over a new topic; at the end every process is ended.
 
@@ -315,8 +320,10 @@ def live(
         subscription: what the group reads, `{topic}` being the name of the topic.
         configs: of the topic.
         pipeline: of the group, where its members run on Spark.
+        name: of the region and its group; absent: one that no other test has.
+        hosting: the module that processes with members run.
     """
-    topic, group_id = kafka.topic(partitions, configs), kafka.group_id()
+    topic, group_id = kafka.topic(partitions, configs), name or kafka.group_id()
     reads = subscription.format(topic=topic)
     parsed = parse(
         f"region: {group_id}\n"
@@ -326,10 +333,12 @@ def live(
     )
     transactions = connect(store_url(url))
     store = RegionStore(transactions)
-    name = RegionName(group_id)
-    store.declare(name, Spec(text=parsed.to_json_text(), rules=parsed.rules()))
-    store.start(name)
-    one = Live(kafka=kafka, store=store, url=url, name=name, group=group_id, topic=topic, folder=folder)
+    region = RegionName(group_id)
+    store.declare(region, Spec(text=parsed.to_json_text(), rules=parsed.rules()))
+    store.start(region)
+    one = Live(
+        kafka=kafka, store=store, url=url, name=region, group=group_id, topic=topic, folder=folder, hosting=hosting
+    )
     try:
         yield one
     finally:

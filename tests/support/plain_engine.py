@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -33,8 +34,16 @@ class Written:
     value: str
 
 
+Rows: TypeAlias = Sequence[Written]
+"""What a batch has written."""
+
+
 def nothing(call: BatchCall) -> None:
     """Do nothing before a batch."""
+
+
+def nowhere_else(call: BatchCall, rows: Rows) -> None:
+    """Write nothing but the output."""
 
 
 class PlainEngine:
@@ -44,9 +53,16 @@ class PlainEngine:
         bootstrap_servers: of the cluster.
         output: the file; several engines may share it, as a line is written as a whole.
         before: called at the begin of each batch; may block until it is cancelled, or raise BatchFailed.
+        then: called with what a batch has written; may raise BatchFailed.
     """
 
-    def __init__(self, bootstrap_servers: str, output: Path, before: Callable[[BatchCall], None] = nothing) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        output: Path,
+        before: Callable[[BatchCall], None] = nothing,
+        then: Callable[[BatchCall, Rows], None] = nowhere_else,
+    ) -> None:
         self._settings = {
             "bootstrap.servers": bootstrap_servers,
             "group.id": "nobody",
@@ -56,7 +72,7 @@ class PlainEngine:
             "auto.offset.reset": "error",
             "log_level": 0,
         }
-        self._output, self._before = output, before
+        self._output, self._before, self._then = output, before, then
         self.cancelled = threading.Event()
         """Set while the present batch is to end."""
 
@@ -64,22 +80,23 @@ class PlainEngine:
         """Read, and write."""
         self.cancelled.clear()
         self._before(call)
-        lines = [json.dumps(row) for row in self._read(call)]
+        rows = list(self._read(call))
         if self.cancelled.is_set():
             raise BatchCancelled(f"batch {call.batch} was cancelled")
-        text = "".join(f"{line}\n" for line in lines).encode()
+        text = "".join(f"{json.dumps(asdict(row))}\n" for row in rows).encode()
         descriptor = os.open(self._output, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
         try:
             os.write(descriptor, text)
         finally:
             os.close(descriptor)
+        self._then(call, rows)
         return BatchReport(scans=1)
 
     def cancel(self, batch: BatchId) -> None:
         """Cancel the present batch."""
         self.cancelled.set()
 
-    def _read(self, call: BatchCall) -> Iterator[dict[str, object]]:
+    def _read(self, call: BatchCall) -> Iterator[Written]:
         consumer = Consumer(self._settings)
         try:
             left = dict(call.ranges)
@@ -98,13 +115,13 @@ class PlainEngine:
                     raise BatchFailed(f"batch {call.batch}: {error}")
                 offset = message.offset() or 0
                 if error is None and offset < left[place].to:
-                    yield {
-                        "batch": call.batch,
-                        "topic": place.topic,
-                        "partition": place.partition,
-                        "offset": offset,
-                        "value": (message.value() or b"").decode(errors="replace"),
-                    }
+                    yield Written(
+                        batch=call.batch,
+                        topic=place.topic,
+                        partition=place.partition,
+                        offset=offset,
+                        value=(message.value() or b"").decode(errors="replace"),
+                    )
                 if offset >= left[place].to - (error is None):
                     del left[place]
         finally:

@@ -1,7 +1,8 @@
-"""The tables `kcr_fence` and `kcr_progress`: made where they are missing, and read and written row by row."""
+"""The tables `kcr_fence`, `kcr_progress` and `kcr_crash_mark`: made where they are missing, read and written."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -35,7 +36,11 @@ CREATE TABLE IF NOT EXISTS {progress} (
     batch text NOT NULL,
     stepped_over bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (source, topic, partition)
-) WITH (fillfactor = 50)
+) WITH (fillfactor = 50);
+CREATE UNLOGGED TABLE IF NOT EXISTS {crash_mark} (
+    single boolean PRIMARY KEY CHECK (single),
+    mark text NOT NULL
+)
 """
 
 
@@ -51,10 +56,26 @@ class Progress:
     """The batch that brought it there; empty where a reset did."""
 
 
-def ensure_tables(connection: psycopg.Connection, fence: sql.Identifier, progress: sql.Identifier) -> None:
-    """Make the two tables where they are missing."""
+def ensure_tables(connection: psycopg.Connection, place: Place) -> None:
+    """Make the three tables where they are missing."""
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
-    connection.execute(sql.SQL(_TABLES).format(fence=fence, progress=progress))
+    connection.execute(sql.SQL(_TABLES).format(fence=place.fence, progress=place.progress, crash_mark=place.crash_mark))
+
+
+def crash_mark(connection: psycopg.Connection, place: Place) -> str:
+    """Return the present mark; empty where a crash of the server has taken it, or a standby took the server's place."""
+    found = connection.execute(sql.SQL("SELECT mark FROM {}").format(place.crash_mark)).fetchone()
+    return "" if found is None else str(found[0])
+
+
+def ensure_crash_mark(connection: psycopg.Connection, place: Place) -> str:
+    """Return the present mark; where there is none, a new one, that of whoever comes first."""
+    if not crash_mark(connection, place):
+        connection.execute(
+            sql.SQL("INSERT INTO {} (single, mark) VALUES (true, %s) ON CONFLICT DO NOTHING").format(place.crash_mark),
+            [uuid.uuid4().hex],
+        )
+    return crash_mark(connection, place)
 
 
 def ensure_source(connection: psycopg.Connection, fence: sql.Identifier, target: Target) -> int:

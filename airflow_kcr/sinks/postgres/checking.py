@@ -30,7 +30,7 @@ def checked(connection: psycopg.Connection, target: Target) -> Place:
     if wrong:
         raise ConfigurationError(f"{target} can't write to {schema}.{table}: {'; '.join(wrong)}")
     _require_own(connection, target, place)
-    ensure_tables(connection, place.fence, place.progress)
+    ensure_tables(connection, place)
     source = ensure_source(connection, place.fence, target)
     return Place(schema=schema, table=table, source=source, columns=columns)
 
@@ -128,12 +128,14 @@ def _rights(connection: psycopg.Connection, target: Target, place: Place) -> Ite
 
 def _require_own(connection: psycopg.Connection, target: Target, place: Place) -> None:
     """Refuse tables of the sink that somebody else made and this user may not use."""
-    for table in (place.fence, place.progress):
+    read_and_write = ["SELECT", "INSERT", "UPDATE"]
+    tables = ((place.fence, read_and_write), (place.progress, read_and_write), (place.crash_mark, ["SELECT", "INSERT"]))
+    for table, needed in tables:
         name = table.as_string(connection)
         row = connection.execute(
-            "SELECT current_user, ARRAY(SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS r "
+            "SELECT current_user, ARRAY(SELECT r FROM unnest(%s::text[]) AS r "
             "WHERE NOT has_table_privilege(to_regclass(%s), r))",
-            [name],
+            [needed, name],
         ).fetchone()
         user, lacking = row if row is not None else ("", [])
         if lacking:

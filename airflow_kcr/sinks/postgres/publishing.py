@@ -22,6 +22,7 @@ from airflow_kcr.protocol.values import GroupPartition, Offset
 from airflow_kcr.sinks.postgres.bookkeeping import (
     Progress,
     begin_progress,
+    crash_mark,
     highest_lineage,
     lock_fence,
     lock_progress,
@@ -64,6 +65,7 @@ def publish(
     if all(row.batch == call.batch for row in before.values()):
         return Published(staged=staged, written=0)
     _require_progress(target, call, before)
+    _require_staged(connection, target, place, call, staging)
     written = _insert(connection, target, place, call, staging, repeated=repeated) if staged else 0
     set_progress(
         connection,
@@ -170,6 +172,16 @@ def _require_progress(target: Target, call: BatchCall, before: Mapping[GroupPart
                 else f"{target}: batch {call.batch} begins {partition} at {range_.from_}, the table ends at "
                 f"{row.offset}: records would be missing; the table was restored, or kcr_progress changed by hand"
             )
+
+
+def _require_staged(
+    connection: psycopg.Connection, target: Target, place: Place, call: BatchCall, staging: Staging
+) -> None:
+    if crash_mark(connection, place) != staging.crash_mark:
+        raise SinkError(
+            f"{target}: the database has crashed, or another server has taken its place, and has lost what batch "
+            f"{call.batch} had staged; nothing was written, the reset that follows has it processed again"
+        )
 
 
 def _insert(

@@ -2,6 +2,9 @@
 
 It belongs to one attempt: a batch's id is never used twice, so what a zombie writes late is in a table that nobody
 publishes any more.
+
+A server that crashes empties it, and nobody whose connection was not open then would know: a batch without any row is
+nothing unusual. So whoever makes it notes the server's crash mark, and whoever publishes compares.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from psycopg import sql
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.values import BatchId, Epoch
-from airflow_kcr.sinks.postgres.bookkeeping import DDL_LOCK
+from airflow_kcr.sinks.postgres.bookkeeping import DDL_LOCK, ensure_crash_mark
 from airflow_kcr.sinks.postgres.checking import columns_of
 from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, PREFIX, Place, Target, TargetColumn, names
 
@@ -45,6 +48,9 @@ class Staging:
     table: str
     columns: tuple[str, ...]
     """The pipeline's own columns; `COORDINATES` and `ROW` come with them."""
+
+    crash_mark: str = ""
+    """Of the server when the table was made: what was written since is there as long as the server has this one."""
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -87,7 +93,12 @@ def make(
             sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(kind)) for n, kind in definitions),
         )
     )
-    return Staging(schema=place.schema, table=table, columns=tuple(column.name for column in columns))
+    return Staging(
+        schema=place.schema,
+        table=table,
+        columns=tuple(column.name for column in columns),
+        crash_mark=ensure_crash_mark(connection, place),
+    )
 
 
 def _make_target(connection: psycopg.Connection, target: Target, place: Place, columns: Sequence[Column]) -> None:

@@ -92,6 +92,11 @@ class Place:
         """The table of progress."""
         return self.own("kcr_progress")
 
+    @property
+    def crash_mark(self) -> sql.Identifier:
+        """The table that a crash of the server empties, as it empties what is staged."""
+        return self.own("kcr_crash_mark")
+
     def own(self, name: str) -> sql.Identifier:
         """Return a table of the target's schema."""
         return sql.Identifier(self.schema, name)

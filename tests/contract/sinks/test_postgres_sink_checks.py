@@ -127,7 +127,7 @@ class TestTables:
         admin = Table(url=empty_database_url)
         admin.sink.check()
         admin.ask(f"GRANT CREATE ON SCHEMA public TO {ROLE}")
-        for _ in range(2):
+        for _ in range(3):
             for statement in advice(refusal(writer)):
                 admin.ask(statement)
         writer.sink.check()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode
@@ -298,3 +300,53 @@ def test_a_publication_that_a_lock_held_up_is_tried_again(empty_database_url: st
         other.rollback()
         assert publishes.result(20).written == 5
     assert sink_module.ATTEMPTS > 1
+
+
+class TestCrash:
+    """The server crashes: what is unlogged is empty when it is back, and nothing else tells."""
+
+    @pytest.fixture
+    def server(self, tmp_path: Path) -> Iterator[Postgres]:
+        one = start_postgres(tmp_path / "pg")
+        yield one
+        one.stop()
+
+    @pytest.mark.parametrize("delivery", [Delivery.EXACTLY_ONCE, Delivery.AT_MOST_ONCE])
+    def test_a_batch_that_was_staged_before_it_is_not_published_without_its_rows(
+        self, server: Postgres, delivery: Delivery
+    ) -> None:
+        out = table(server.url(), delivery)
+        out.run({0: (0, 10), 1: (0, 5)})
+        call = out.call({0: (10, 20), 1: (5, 9)})
+        staging = out.staged(call)
+        server.kill()
+        server.start()
+        with pytest.raises(SinkError, match=r"has lost what batch .* had staged"):
+            out.sink.publish(call, staging)
+        assert out.held() == records(p0=(0, 10), p1=(0, 5))
+        assert out.progress() == {0: (1, 10), 1: (1, 5)}
+        out.epoch += 1
+        out.reset()
+        out.run({0: (10, 20), 1: (5, 9)})
+        assert out.held() == records(p0=(0, 20), p1=(0, 9))
+        assert out.left() == []
+
+    def test_what_was_staged_partly_before_it_is_not_published_with_the_rest(self, server: Postgres) -> None:
+        out = table(server.url())
+        call = out.call({0: (0, 10)})
+        rows = out.rows_of(call)
+        staging = out.staged(call, rows[:5])
+        server.kill()
+        server.start()
+        out.fill(staging, rows[5:])  # a task that Spark has tried again
+        with pytest.raises(SinkError, match=r"has lost what batch .* had staged"):
+            out.sink.publish(call, staging)
+        assert out.progress() == {0: (1, 0), 1: (1, 0)}
+
+    def test_one_that_was_shut_down_and_started_again_has_what_was_staged(self, server: Postgres) -> None:
+        out = table(server.url())
+        call = out.call({0: (0, 10)})
+        staging = out.staged(call)
+        server.restart()
+        out.sink.publish(call, staging)
+        assert out.held() == records(p0=(0, 10))

@@ -1,0 +1,70 @@
+"""A process that hosts members on real Spark, with the gates of `member_process` where they can be put up.
+
+Started by `members.Live` where it is told so. Everything but the gates is what `kcr member run` does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.sinks.postgres import PostgresSink, Published, Staging
+from airflow_kcr.spark.application import MemberRun
+from airflow_kcr.spark.process import run_members
+from airflow_kcr.spark.session import SparkSettings
+from tests.support.member_process import GatedStore, Gates
+from tests.support.spark_gated_pipeline import GATES, JARS, OUTPUT
+
+
+def _put_up(gates: Gates) -> None:
+    """Hold publications between the gates `staged` and `published`."""
+    publish = PostgresSink.publish
+
+    def held(self: PostgresSink, call: BatchCall, staged: Staging) -> Published:
+        gates.wait("staged")
+        published = publish(self, call, staged)
+        gates.wait("published")
+        return published
+
+    PostgresSink.publish = held  # type: ignore[method-assign]
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Host members until they end."""
+    gates = Gates(folder=Path(arguments["gates"]))
+    os.environ[GATES], os.environ[OUTPUT] = arguments["gates"], arguments["output"]
+    _put_up(gates)
+    store = GatedStore(connect(store_url(arguments["store"])))
+    store.gates = gates
+    indexes = tuple(arguments["indexes"])
+    settings = SparkSettings(
+        app_name=f"kcr {arguments['region']} {indexes}",
+        master="local[1,3]",
+        jars=tuple(os.environ[JARS].split(",")),
+        conf={
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "512m",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "1",
+        },
+    )
+    run = MemberRun(
+        region=RegionName(arguments["region"]),
+        group=GroupId(arguments["group"]),
+        indexes=indexes,
+        takeover=bool(arguments["takeover"]),
+        spark=settings,
+    )
+    run_members(store, run)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(levelname)s %(message)s")
+    main(json.loads(sys.argv[1]))
