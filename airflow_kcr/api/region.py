@@ -27,7 +27,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.instants import checked_instant
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
-from airflow_kcr.protocol.region.resolution import of_run
+from airflow_kcr.protocol.region.resolution import cut_of_run, of_run
 from airflow_kcr.protocol.region.rows import CutPurpose, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.rules import Assignor
@@ -277,6 +277,15 @@ class Region:
         """
         region = self._read()
         return CheckpointView.of(region, of_run(region, dag_id, run_id))
+
+    def cut_of_run(self, dag_id: str, run_id: str) -> int:
+        """Return the sequence of the newest cut on the path that a DAG run has, also where its checkpoint is retired.
+
+        Raises:
+            UnknownCheckpoint: there is none.
+            CheckpointNotUsable: there are several, of different bounds.
+        """
+        return cut_of_run(self._read(), dag_id, run_id)
 
     def repair_commit(self, sequence: int) -> CheckpointView:
         """Tell Kafka the base's offsets while its groups are empty, read back; see `repairing.repair`.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from airflow_kcr.cli import checkpoint_clean
 from airflow_kcr.cli.options import Checkpoint, Name, Output, Url
 from airflow_kcr.cli.output import Answer, show
 from airflow_kcr.cli.reporting import reported
@@ -20,6 +21,7 @@ app = typer.Typer(
     help="Look at checkpoints, keep them, forget them, compare them with Kafka, repair what Kafka holds.",
     no_args_is_help=True,
 )
+app.command()(checkpoint_clean.clean)
 
 LISTED: Final = (
     "sequence",

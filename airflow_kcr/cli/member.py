@@ -31,7 +31,8 @@ def _settings_given(texts: list[str] | None) -> list[str] | None:
     return texts and [_setting(text) for text in texts]
 
 
-def _settings(texts: list[str] | None) -> dict[str, str]:
+def settings_of(texts: list[str] | None) -> dict[str, str]:
+    """Return settings by name, of texts NAME=VALUE."""
     return {name.strip(): value for name, _, value in (text.partition("=") for text in texts or [])}
 
 
@@ -111,7 +112,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     settings = SparkSettings(
         app_name=f"kcr {region} {group} {index}",
         master=master,
-        conf=_settings(conf),
+        conf=settings_of(conf),
         connector=connector or CONNECTOR,
         jars=tuple(part for part in (jars or "").split(",") if part),
     )
@@ -121,7 +122,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
         indexes=tuple(int(part) for part in index.split(",")),
         takeover=takeover,
         spark=settings,
-        reading=_settings(read_option),
+        reading=settings_of(read_option),
     )
     with opened(store) as opened_store:
         run_members(opened_store, wanted)

@@ -20,10 +20,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from airflow_kcr.spark.cleaning import clean_cuts
     from airflow_kcr.spark.context import BatchContext
     from airflow_kcr.spark.cuts import read_cut
 
-__all__ = ["BatchContext", "read_cut"]
+__all__ = ["BatchContext", "clean_cuts", "read_cut"]
 
 
 def __getattr__(name: str) -> object:
@@ -36,4 +37,8 @@ def __getattr__(name: str) -> object:
         from airflow_kcr.spark.cuts import read_cut
 
         return read_cut
+    if name == "clean_cuts":
+        from airflow_kcr.spark.cleaning import clean_cuts
+
+        return clean_cuts
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,8 @@
 
     rows = read_cut(spark, "s3a://lake/delays", sequence=42)
 
-It asks the folder alone; the region's store only where a cut is named by its DAG run.
+It asks the folder alone; the region's store only where a cut is named by its DAG run. A cut whose output `cleaning` has
+deleted is refused by name.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def read_cut(
 
     Raises:
         UnknownCheckpoint: there is no such cut here, or none yet.
-        CheckpointNotUsable: a reset has undone the cut; the message names the lineage that replaced it.
+        CheckpointNotUsable: a reset has undone the cut, and the message names the lineage that replaced it; or the cut
+            was retired, and its output deleted.
         ConfigurationError: the path is no file sink's folder, or both `sequence` and `run` are given.
         SinkError: the folder can't be read.
         StoreError: the store can't be asked which cut a run has.
@@ -103,14 +105,14 @@ class Cuts:
 
     def published(self) -> list[CutName]:
         """Return the cuts that can be read, oldest first."""
-        return sorted(self._named(layout.MANIFESTS) - self._named(layout.SUPERSEDED))
+        return sorted(self._named(layout.MANIFESTS) - self._named(layout.SUPERSEDED) - self._named(layout.RETIRED))
 
     def manifest(self, sequence: int | None = None) -> Manifest:
         """Return a cut's manifest; without a sequence, the newest one's.
 
         Raises:
             UnknownCheckpoint: there is no such cut here, or none yet.
-            CheckpointNotUsable: a reset has undone it.
+            CheckpointNotUsable: a reset has undone it, or its output was given up.
             SinkError: the folder can't be read.
         """
         if sequence is None:
@@ -144,7 +146,7 @@ class Cuts:
         dag_id, _, run_id = run.partition("/")
         target = ToRun(dag_id=dag_id, run_id=run_id)
         with Region(self.owner.region, store) as region:
-            return region.checkpoint_of_run(target.dag_id, target.run_id).checkpoint.sequence
+            return region.cut_of_run(target.dag_id, target.run_id)
 
     def _require_in_force(self, sequence: int) -> None:
         for cut in self._named(layout.SUPERSEDED):
@@ -155,6 +157,12 @@ class Cuts:
             raise CheckpointNotUsable(
                 f"cut {sequence} of {self._where} was superseded by {by}: a reset went back before it, and its records "
                 f"are processed again; {self._those()}"
+            )
+
+        if any(cut.sequence == sequence for cut in self._named(layout.RETIRED)):
+            raise CheckpointNotUsable(
+                f"cut {sequence} of {self._where} was retired, and its output deleted (`kcr checkpoint clean "
+                f"--retired`); {self._those()}"
             )
 
     def _those(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import SinkError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AT_ONCE: Final = 8
-"""How many texts are read at a time: an object store takes its time for each."""
+"""How many texts are read, or files deleted, at a time: an object store takes its time for each."""
 
 _ABSENT: Final = "java.io.FileNotFoundException"
 _DAMAGED: Final = frozenset({"org.apache.hadoop.fs.ChecksumException", "java.io.EOFException"})
@@ -39,9 +39,9 @@ _REFUSED_WORDS: Final = ("Permission denied", "Mkdirs failed", "ClassNotFoundExc
 
 
 @cache
-def _readers() -> ThreadPoolExecutor:
+def _at_once() -> ThreadPoolExecutor:
     # One for the process: each of its threads keeps one of the JVM, which an end of it would leave behind.
-    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kcr reads lists")
+    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kcr files")
 
 
 class HadoopFolder:
@@ -56,6 +56,7 @@ class HadoopFolder:
         self._spark = spark
         self.uri = uri.rstrip("/")
         self._opened: JavaObject = None
+        self._classes: dict[str, JavaObject] = {}
 
     def read(self, path: str) -> str | None:
         """Return a text; None: there is none. One that can't be read whole is an empty one."""
@@ -69,7 +70,7 @@ class HadoopFolder:
                     return None
                 raise
             try:
-                return str(self._machine().org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+                return str(self._of_java("org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
             except Py4JJavaError as error:
                 if _class(error) in _DAMAGED:
                     return ""
@@ -81,7 +82,7 @@ class HadoopFolder:
 
     def read_all(self, paths: Iterable[str]) -> list[str | None]:
         """Return several texts, in their order."""
-        return list(_readers().map(self.read, paths))
+        return list(_at_once().map(self.read, paths))
 
     def put(self, path: str, text: str) -> None:
         """Write a text under its own name, whatever is there; half of it is there if the process ends meanwhile."""
@@ -120,8 +121,11 @@ class HadoopFolder:
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files or folders with all that is in them; those that aren't there are fine."""
-        for path in paths:
-            self._tried(partial(self._delete, path), "delete", path)
+
+        def attempt(path: str) -> None:
+            self._tried(lambda: self._system().delete(self._path(path), True), "delete", path)
+
+        list(_at_once().map(attempt, paths))
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the names of what is in a folder, in order; none where there is no such folder."""
@@ -132,8 +136,26 @@ class HadoopFolder:
         found = {str(s.getPath().getName()): int(s.getLen()) for s in self._listed(path) if s.isFile()}
         return {name: found[name] for name in sorted(found) if not name.startswith(("_", "."))}
 
-    def _delete(self, path: str) -> None:
-        self._system().delete(self._path(path), True)
+    def walk(self, path: str) -> Mapping[str, int]:
+        """Return every file below a folder, by its path from the sink's folder, with its bytes, in order."""
+        from py4j.protocol import Py4JJavaError
+
+        def attempt() -> dict[str, int]:
+            found: dict[str, int] = {}
+            root = str(self._system().makeQualified(self._path("")).toUri().getPath()).rstrip("/")
+            try:
+                # One question for all that is below; an object store has no folders that it could be asked one by one.
+                listed = self._system().listFiles(self._path(path), True)
+                while listed.hasNext():
+                    status = listed.next()
+                    where = str(status.getPath().toUri().getPath())
+                    found[where.removeprefix(f"{root}/")] = int(status.getLen())
+            except Py4JJavaError as error:
+                if _class(error) != _ABSENT:
+                    raise
+            return {name: found[name] for name in sorted(found)}
+
+        return self._tried(attempt, "list", path)
 
     def _listed(self, path: str) -> list[JavaObject]:
         from py4j.protocol import Py4JJavaError
@@ -181,11 +203,15 @@ class HadoopFolder:
         except (Py4JError, OSError) as error:
             raise SinkError(f"can't {what} {self.uri}/{path}: Spark does not answer ({error})") from error
 
-    def _machine(self) -> JavaObject:
-        return jvm.virtual_machine(self._spark.sparkContext)
-
     def _path(self, path: str) -> JavaObject:
-        return self._machine().org.apache.hadoop.fs.Path(f"{self.uri}/{path}" if path else self.uri)
+        return self._of_java("org.apache.hadoop.fs.Path")(f"{self.uri}/{path}" if path else self.uri)
+
+    def _of_java(self, name: str) -> JavaObject:
+        """Return a class of the JVM, which is asked for it once: py4j does so for each part of a name."""
+        if name not in self._classes:
+            machine = jvm.virtual_machine(self._spark.sparkContext)
+            self._classes[name] = reduce(getattr, name.split("."), machine)
+        return self._classes[name]
 
     def _system(self) -> JavaObject:
         if self._opened is None:

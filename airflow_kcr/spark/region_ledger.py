@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError, SinkError
+from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, RegionName, Sequence
 from airflow_kcr.sinks.files import accepted
@@ -42,6 +43,10 @@ class RegionLedger:
     def undone(self) -> Mapping[CutName, Lineage]:
         """Return the cuts that resets have undone, with the lineages that were opened by them."""
         return self._asked(lambda: accepted.undone(self._region()))
+
+    def cuts(self) -> Mapping[CutName, Checkpoint]:
+        """Return every cut that the store remembers."""
+        return self._asked(lambda: accepted.cuts(self._region()))
 
     def progress(self, lineage: Lineage, group: GroupId) -> Mapping[GroupPartition, Offset]:
         """Return up to where one group has done everything in this lineage, since the base."""

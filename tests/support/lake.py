@@ -19,9 +19,13 @@ from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
 from airflow_kcr.spark.hadoop import HadoopFolder
 from airflow_kcr.spark.region_ledger import RegionLedger
 from tests.support.driver import GROUP, Driver
+from tests.support.live_region import SPEC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+PATIENT = SPEC.replace("lease: 60s", "lease: 240s")
+"""Of a region in a store, for as long as Spark may take on a busy machine."""
 
 READ = "kcr_topic", "kcr_partition", "kcr_offset"
 

@@ -30,6 +30,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.documents import Manifest, Superseded
 from airflow_kcr.sinks.files.layout import TEMPORARY, CutName
 from airflow_kcr.spark.region_ledger import RegionLedger
@@ -109,6 +110,11 @@ class LocalFolder:
         names = [name for name in self.names(path) if not name.startswith(("_", "."))]
         return {n: (self.root / path / n).stat().st_size for n in names if (self.root / path / n).is_file()}
 
+    def walk(self, path: str) -> Mapping[str, int]:
+        """Return every file below a folder."""
+        found = sorted(p for p in (self.root / path).rglob("*") if p.is_file())
+        return {p.relative_to(self.root).as_posix(): p.stat().st_size for p in found}
+
     def _step(self, step: str) -> None:
         self.steps.append(step)
         self.kill(step)
@@ -175,6 +181,12 @@ class Files:
         target = FileTarget(region=self.driver.name, group=GROUP, sink="out", path=folder.uri, file_size=self.file_size)
         return FileSink(target, folder, RegionLedger(self.driver.store, self.driver.name), RecordRewriter(folder))
 
+    def clean(self, what: GivenUp = GivenUp.UNDONE, folder: LocalFolder | None = None) -> Cleaned:
+        """Delete what nobody can read any more, as another process does."""
+        folder = folder or LocalFolder(self.root)
+        ledger = RegionLedger(self.driver.store, self.driver.name)
+        return Cleaner(self.sink.target, folder, ledger).clean(what)
+
     # -- what members do -----------------------------------------------------------------------------------------
 
     def call(self, batch: BatchId) -> BatchCall:
@@ -238,6 +250,11 @@ class Files:
             if manifest is not None:
                 found[Sequence(manifest.sequence)] = manifest
         return found
+
+    def data_files(self) -> set[str]:
+        """Every file with records that there is."""
+        found = [*self.folder.walk(layout.DATA), *self.folder.walk(layout.COMPACTED)]
+        return {path for path in found if not path.endswith(layout.LIST)}
 
     def superseded(self) -> dict[CutName, Superseded]:
         """What is noted of cuts that resets have undone."""

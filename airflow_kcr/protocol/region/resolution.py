@@ -7,7 +7,7 @@ log bounds that no contribution brought, stays open: the first owner of each par
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -56,12 +56,26 @@ def of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
         UnknownCheckpoint: there is none; the message says so if there was one, and a reset has undone it.
         CheckpointNotUsable: there are several, of different bounds; the message lists them.
     """
+    return _answer(region, dag_id, run_id, path.usable(region))
+
+
+def cut_of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
+    """Return the newest cut on the path that answered a request of a DAG run, also where its checkpoint is retired.
+
+    Raises:
+        UnknownCheckpoint: there is none.
+        CheckpointNotUsable: there are several, of different bounds; the message lists them.
+    """
+    return _answer(region, dag_id, run_id, path.on_path(region))
+
+
+def _answer(region: Region, dag_id: str, run_id: str, cuts: Iterable[Checkpoint]) -> Sequence:
     answers = {
         r.sequence
         for r in region.requests.values()
         if r.requester.dag_id == dag_id and r.requester.run_id == run_id and r.sequence is not None
     }
-    found = [c for c in path.usable(region) if c.sequence in answers]
+    found = [c for c in cuts if c.sequence in answers]
     if not found:
         raise UnknownCheckpoint(
             f"no checkpoint on the current path belongs to the run {run_id} of DAG {dag_id}"

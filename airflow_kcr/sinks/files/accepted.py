@@ -16,7 +16,7 @@ from typing import Protocol
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.region.batches import stamp
 from airflow_kcr.protocol.region.path import on_path
-from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, Range, Sequence
 from airflow_kcr.sinks.files.layout import CutName
@@ -64,6 +64,10 @@ class Ledger(Protocol):
 
     def undone(self) -> Mapping[CutName, Lineage]:
         """Return the cuts that resets have undone, with the lineages that were opened by them."""
+        ...
+
+    def cuts(self) -> Mapping[CutName, Checkpoint]:
+        """Return every cut that the store remembers."""
         ...
 
     def progress(self, lineage: Lineage, group: GroupId) -> Mapping[GroupPartition, Offset]:
@@ -124,6 +128,11 @@ def accepted(batch: Batch) -> dict[GroupPartition, Range]:
 def undone(region: Region) -> dict[CutName, Lineage]:
     """Return the cuts that resets have undone, with the lineages that were opened by them."""
     return {CutName(c.lineage, c.sequence): c.undone_by for c in region.checkpoints.values() if c.undone_by is not None}
+
+
+def cuts(region: Region) -> dict[CutName, Checkpoint]:
+    """Return every cut that the store remembers."""
+    return {CutName(c.lineage, c.sequence): c for c in region.checkpoints.values()}
 
 
 def progress(batches: Iterable[Batch], lineage: Lineage, group: GroupId) -> dict[GroupPartition, Offset]:

@@ -19,9 +19,9 @@ from typing import Final
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.values import BatchId, Range, TopicPartition
 from airflow_kcr.sinks.files.accepted import Contents, Piece
-from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest
+from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Retired
 from airflow_kcr.sinks.files.folder import Folder, Rewriter
-from airflow_kcr.sinks.files.layout import attempt, batch_list, compacted
+from airflow_kcr.sinks.files.layout import CutName, attempt, batch_list, compacted
 from airflow_kcr.sinks.files.target import FileTarget
 
 FEWEST: Final = 16
@@ -67,19 +67,22 @@ class Arranger:
     rewriter: Rewriter
     since: int
 
-    def arranged(self, contents: Contents, undone: Sequence[Manifest]) -> Arrangement:
+    def arranged(
+        self, contents: Contents, undone: Sequence[Manifest], retired: Mapping[CutName, Retired]
+    ) -> Arrangement:
         """Return the files of a cut.
 
         Args:
             contents: what is accepted.
             undone: manifests since the cut before, which resets have undone.
+            retired: cuts since the cut before whose output was given up; it does not come back.
 
         Raises:
             SinkError: the list of an accepted batch is missing, or files can't be written.
         """
         found = Arrangement()
-        owners = {batch: manifest for manifest in undone for batch in manifest.batches}
-        pieces = [p for p in contents.pieces if p.batch.batch in owners or p.batch.sequence >= self.since]
+        owners = _last_holders(undone, retired)
+        pieces = [p for p in contents.pieces if owners.get(p.batch.batch, p.batch.sequence >= self.since)]
         found.batches = [p.batch.batch for p in pieces]
         into = compacted(contents.cut)
         for manifest in undone:
@@ -153,6 +156,17 @@ class Arranger:
         files = max(1, round(wanted), -(-len(sources) // FILES_IN_ONE))
         made = self.rewriter.rewrite(sources, schemas[number], into, files=files, kept=kept)
         return [DataFile(path=path, bytes=made[path], schema=number) for path in sorted(made)]
+
+
+def _last_holders(undone: Sequence[Manifest], retired: Mapping[CutName, Retired]) -> dict[str, Manifest | None]:
+    """Return which undone manifest held what is accepted of a batch last; None: a cut that was given up."""
+    held: dict[CutName, tuple[tuple[str, ...], Manifest | None]] = {m.cut: (m.batches, m) for m in undone}
+    held |= {cut: (note.batches, None) for cut, note in retired.items()}
+    found: dict[str, Manifest | None] = {}
+    for cut in sorted(held):
+        batches, manifest = held[cut]
+        found |= dict.fromkeys(batches, manifest)
+    return found
 
 
 def _kept(pieces: Iterable[Piece]) -> dict[TopicPartition, tuple[Range, ...]]:

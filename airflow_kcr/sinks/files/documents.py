@@ -171,3 +171,27 @@ class Superseded:
         return cls(
             undone_by=content["undone_by"], manifest=None if manifest is None else Manifest.from_content(manifest)
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """That the output of a retired cut was given up: its files are deleted, or about to be."""
+
+    digest: str
+    batches: tuple[str, ...]
+    """Whose output it had; no later cut has anything of it."""
+
+    schemas: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return it as it is stored."""
+        return sealed(asdict(self))
+
+    @classmethod
+    def of(cls, text: str | None) -> Self | None:
+        """Return what a text says; None: it isn't whole."""
+        content = unsealed(text)
+        if content is None:
+            return None
+        batches, schemas = tuple(content["batches"]), tuple(content["schemas"])
+        return cls(digest=content["digest"], batches=batches, schemas=schemas)

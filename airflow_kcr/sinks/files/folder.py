@@ -57,6 +57,10 @@ class Folder(Protocol):
         """Return the files in a folder with their bytes, in order; without those whose names begin with `_` or `.`."""
         ...
 
+    def walk(self, path: str) -> Mapping[str, int]:
+        """Return every file below a folder, by its path from the sink's folder, with its bytes, in order."""
+        ...
+
 
 class Rewriter(Protocol):
     """Makes new files of others."""

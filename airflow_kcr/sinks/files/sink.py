@@ -14,9 +14,10 @@ from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Sequence
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.accepted import Contents, Ledger
 from airflow_kcr.sinks.files.arranging import Arranger
-from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Superseded
+from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Retired, Superseded
 from airflow_kcr.sinks.files.folder import Folder, FolderRefused, Rewriter
 from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.superseding import cuts_in, set_aside
 from airflow_kcr.sinks.files.target import FileTarget
 
 _LOG = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class FileSink:
         if self._looked_in != call.epoch:
             # What a reset undoes may have become known only after this sink was told of it: where its target was
             # looked up in the logs. Now it is over.
-            self._set_aside()
+            set_aside(self.target, self.folder, self._ledger)
             self._looked_in = call.epoch
         where = self.attempt(call)
         files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
@@ -118,13 +119,15 @@ class FileSink:
             SinkError: an accepted batch has no list, the folder or the store is away, or the folder has another cut of
                 this number.
         """
-        self._set_aside()
+        set_aside(self.target, self.folder, self._ledger)
         contents = self._ledger.contents(sequence, self.target.group)
         if contents.undone_by is None:
             self._publish(contents)
-            self._set_aside()
+            set_aside(self.target, self.folder, self._ledger)
 
     def _publish(self, contents: Contents) -> None:
+        if Retired.of(self.folder.read(layout.retired(contents.cut))) is not None:
+            return
         where = layout.manifest(contents.cut)
         text = self.folder.read(where)
         written = Manifest.of(text)
@@ -139,7 +142,7 @@ class FileSink:
             since=0 if owner is None else owner.since,
         )
         try:
-            found = arranger.arranged(contents, self._undone_since(contents))
+            found = arranger.arranged(contents, self._undone_since(contents), self._retired_since(contents))
         except SinkError:
             written = Manifest.of(self.folder.read(where))
             if written is None:
@@ -184,15 +187,25 @@ class FileSink:
 
     def _schemas_of(self, cut: CutName | None) -> tuple[str, ...]:
         """Return the schemas of a cut before, for one without any batch."""
-        manifest = None if cut is None else Manifest.of(self.folder.read(layout.manifest(cut)))
-        return () if manifest is None else manifest.schemas
+        if cut is None:
+            return ()
+        manifest = Manifest.of(self.folder.read(layout.manifest(cut)))
+        found = manifest or Retired.of(self.folder.read(layout.retired(cut)))
+        return () if found is None else found.schemas
 
     def _undone_since(self, contents: Contents) -> list[Manifest]:
         """Return the manifests after the cut before that resets have undone, oldest first; empty ones left out."""
         since = Sequence(0) if contents.previous is None else contents.previous.sequence
-        named = [cut for cut in self._cuts(layout.SUPERSEDED) if since < cut.sequence < contents.cut.sequence]
+        named = [cut for cut in cuts_in(self.folder, layout.SUPERSEDED) if since < cut.sequence < contents.cut.sequence]
         noted = [Superseded.of(text) for text in self.folder.read_all([layout.superseded(cut) for cut in named])]
         return [note.manifest for note in noted if note is not None and note.manifest is not None]
+
+    def _retired_since(self, contents: Contents) -> dict[CutName, Retired]:
+        """Return the cuts after the cut before whose output was given up; a reset has undone them since."""
+        since = Sequence(0) if contents.previous is None else contents.previous.sequence
+        named = [c for c in cuts_in(self.folder, layout.RETIRED) if since < c.sequence < contents.cut.sequence]
+        noted = {cut: Retired.of(self.folder.read(layout.retired(cut))) for cut in sorted(named)}
+        return {cut: note for cut, note in noted.items() if note is not None}
 
     # -- resets --------------------------------------------------------------------------------------------------
 
@@ -205,7 +218,7 @@ class FileSink:
             SinkError: the folder or the store is away.
             SinkAhead: the folder has a cut of a later lineage.
         """
-        newest = max(self._cuts(layout.MANIFESTS), default=None)
+        newest = max(cuts_in(self.folder, layout.MANIFESTS), default=None)
         if newest is not None and newest.lineage > order.lineage:
             raise SinkAhead(
                 f"{self.target}: {self.folder.uri} has cut {newest}, and the region is in lineage {order.lineage}: the "
@@ -213,29 +226,12 @@ class FileSink:
                 fence=order.epoch,
                 lineage=newest.lineage,
             )
-        self._set_aside()
+        set_aside(self.target, self.folder, self._ledger)
         asked = [p for p, target in order.open.items() if target.source is SeekSource.SINK_PROGRESS]
         if not asked:
             return {}
         done = self._ledger.progress(order.lineage, self.target.group)
         return {p: _past(done[p], order.skips.get(p, ())) if p in done else None for p in asked}
-
-    def _set_aside(self) -> None:
-        """Note every cut that a reset has undone, and take its manifest away; the note is there first."""
-        undone = self._ledger.undone()
-        published, noted = self._cuts(layout.MANIFESTS), self._cuts(layout.SUPERSEDED)
-        for cut in sorted(undone.keys() - (noted - published)):
-            where = layout.superseded(cut)
-            manifest = Manifest.of(self.folder.read(layout.manifest(cut))) if cut in published else None
-            note = Superseded.of(self.folder.read(where)) if cut in noted else None
-            if note is None or (note.manifest is None and manifest is not None):
-                self.folder.replace(where, Superseded(undone_by=undone[cut], manifest=manifest).text())
-            if cut in published:
-                _LOG.info("%s: cut %s is superseded by lineage %s", self.target, cut, undone[cut])
-                self.folder.delete([layout.manifest(cut)])
-
-    def _cuts(self, folder: str) -> set[CutName]:
-        return {cut for name in self.folder.names(folder) if (cut := layout.cut_of(name)) is not None}
 
 
 def _past(offset: Offset, skips: tuple[Offset, ...]) -> Offset:

@@ -12,7 +12,7 @@ from airflow_kcr.errors import ConfigurationError, InvalidTarget, StoreError, Un
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.spark import read_cut
-from tests.support.lake import READ, Lake, reset_order
+from tests.support.lake import PATIENT, READ, Lake, reset_order
 from tests.support.live_region import live_region
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def asked_by(run_id: str, dag_id: str = DAG) -> Requester:
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path, database_url: str) -> Iterator[Lake]:
     """A region in a store on Postgres, with a sink."""
-    with live_region(database_url) as driver:
+    with live_region(database_url, PATIENT) as driver:
         yield Lake(spark, tmp_path / "out", driver=driver)
 
 

@@ -9,12 +9,14 @@ from random import Random
 import pytest
 
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
+from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import BatchId
 from airflow_kcr.sinks.files.accepted import accepted
-from tests.support.driver import Driver
+from airflow_kcr.sinks.files.cleaning import GivenUp
+from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Record
 
 STEPS = 40
@@ -42,6 +44,73 @@ def restart(files: Files) -> None:
     driver.crash(driver.member(0))
     driver.recover()
     files.sink.reset(files.reset_order())
+
+
+def give_up(files: Files, chance: Random) -> Counter[Record]:
+    """Retire what is due, delete what nobody can read, and return what retired cuts had."""
+    files.driver.store.retire(files.driver.name)
+    rows = files.driver.region.checkpoints
+    # What a reset has undone is no output of a retired cut, and comes again.
+    had = {
+        s: files.records(s)
+        for s in files.manifests()
+        if rows[s].state is CheckpointState.RETIRED and rows[s].undone_by is None
+    }
+    kept = {s: files.records(s) for s in files.manifests() if s not in had and rows[s].undone_by is None}
+    what = chance.choice(list(GivenUp))
+    files.clean(what)
+    assert {s: held for s, held in kept.items() if files.records(s) == held} == kept
+    files.clean(what)
+    return sum(had.values(), Counter()) if what is GivenUp.RETIRED else Counter()
+
+
+@pytest.mark.parametrize("file_size", [0, 1_000_000])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path, seed: int, file_size: int) -> None:
+    chance = Random(seed)
+    driver = Driver(rules=RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=3)))
+    for partition in tuple(driver.logs):
+        driver.grow(partition, end=100_000)
+    driver.up()
+    files = Files(driver, tmp_path / "out", file_size)
+    given_up: Counter[Record] = Counter()
+    for step in range(STEPS):
+        match chance.choice(("batch", "batch", "cut", "cut", "restart", "reset", "clean")):
+            case "batch":
+                for index in range(2):
+                    files.process_batch(driver.member(index), chance.randrange(1, 30), chance.randrange(1, 12))
+            case "cut":
+                files.cut(f"n{step}")
+                check(files, given_up)
+            case "restart":
+                lost: BatchId = driver.begin(driver.member(0), 5)
+                if chance.random() < 0.5:
+                    files.write(lost)
+                restart(files)
+            case "clean":
+                given_up += give_up(files, chance)
+            case _:
+                scope = EVERYTHING if chance.random() < 0.5 else parse_scope(topics=["t:1,2"])
+                known = [s for s in files.manifests() if driver.region.checkpoints[s].is_complete]
+                to: Target = ShiftBy(by=-chance.randrange(1, 90))
+                driver.reset(ToCheckpoint(sequence=chance.choice(known)) if known and step % 2 else to, scope=scope)
+                files.sink.publish(driver.complete())
+                files.sink.reset(files.reset_order())
+                driver.settle_reset()
+    files.cut("last")
+    check(files, given_up)
+    files.clean()
+    check(files, given_up)
+    needed = {file.path for manifest in files.manifests().values() for file in manifest.files}
+    assert {path for path in files.data_files() - needed if path.startswith("data/")} == set()
+
+
+def check(files: Files, given_up: Counter[Record]) -> None:
+    """See that the cuts that can be read hold what is accepted once, but for what was given up."""
+    found = files.records()
+    assert max(found.values(), default=1) == 1
+    assert found <= accepted_records(files)
+    assert set(accepted_records(files) - found) <= set(given_up)
 
 
 @pytest.mark.parametrize("file_size", [0, 1_000_000])

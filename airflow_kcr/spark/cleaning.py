@@ -1,0 +1,100 @@
+"""Deleting what nobody can read any more from a region's file sinks.
+
+    from airflow_kcr.spark import clean_cuts
+
+    clean_cuts(spark, "flights")                 # what resets have undone, and what died
+    clean_cuts(spark, "flights", "retired")      # the output of retired checkpoints as well
+
+Spark is there for its file systems; nothing is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from airflow_kcr.api import opened
+from airflow_kcr.errors import ConfigurationError, ToolMissing
+from airflow_kcr.protocol.values import region_name
+from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
+from airflow_kcr.spark import jvm
+from airflow_kcr.spark.group_sinks import file_targets
+from airflow_kcr.spark.hadoop import HadoopFolder
+from airflow_kcr.spark.region_ledger import RegionLedger
+from airflow_kcr.spec import RegionSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def clean_cuts(
+    spark: SparkSession,
+    region: str,
+    what: GivenUp | str = GivenUp.UNDONE,
+    *,
+    store: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Cleaned, ...]:
+    """Delete what nobody can read any more from a region's file sinks, whatever else is at work meanwhile.
+
+    No file goes that a cut has which can be read, or that a later cut may need. Killed, or run twice at a time, it
+    has deleted a part; the next one goes on.
+
+    Args:
+        spark: a session that can write to the folders.
+        region: whose sinks.
+        what: `undone`: files of cuts that resets have undone, and of batches that never counted. `retired`: the output
+            of cuts whose checkpoints are retired as well; these could be read until now.
+        store: the store's URL; absent: `KCR_STORE_URL`.
+        environ: where references of the sinks' paths are looked up.
+
+    Returns:
+        For each sink what was deleted, in the order of the spec.
+
+    Raises:
+        UnknownRegion: there is none of that name.
+        ConfigurationError: `what` is neither, a variable is not set, or a folder is another sink's.
+        SinkError: a folder can't be reached or written to.
+        StoreError: the store can't be asked what is undone or retired.
+    """
+    try:
+        wanted = GivenUp(what)
+    except ValueError:
+        raise ConfigurationError(f"{what!r} can't be cleaned: say {' or '.join(GivenUp)}") from None
+    with opened(store) as found:
+        name = region_name(region)
+        targets = file_targets(RegionSpec.from_json(found.read(name)[0].spec.text), environ)
+        cleaners = [Cleaner(t, HadoopFolder(spark, t.path), RegionLedger(found, name)) for t in targets]
+        return tuple(cleaner.clean(wanted) for cleaner in cleaners)
+
+
+@contextmanager
+def file_session(conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Lend a session for the folders of sinks, in this process; it needs no connector.
+
+    Args:
+        conf: settings of Spark, for instance `spark.jars.packages` and `spark.hadoop.fs.…` of an object store.
+
+    Raises:
+        ToolMissing: there is no PySpark or no Java.
+    """
+    try:
+        from pyspark import SparkConf
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ToolMissing("PySpark is not installed; install airflow-kcr[spark]") from error
+    wanted = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[1]", **conf}
+    settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
+    try:
+        jvm.launch(settings)
+        spark = SparkSession.builder.config(conf=settings).appName("kcr checkpoint clean").getOrCreate()
+    except (PySparkRuntimeError, OSError) as error:
+        raise ToolMissing(f"Spark's JVM did not start ({error}); install Java 17 or newer, or set JAVA_HOME") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
