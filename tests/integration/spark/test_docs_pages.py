@@ -22,7 +22,7 @@ from airflow_kcr.spark.sinks import SinkOutput
 from tests.integration.spark.batches import GROUP, REGION, Bench, call
 from tests.support.airflow_tasks import triggered
 from tests.support.docs_pages import DOCS
-from tests.support.lake import Lake, reset_order
+from tests.support.lake import PATIENT, Lake, reset_order
 from tests.support.live_region import live_region
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_the_pipelines_of_the_page_about_decoding_do_what_it_says(bench: Bench) 
 def lake(spark: SparkSession, tmp_path: Path, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """A region that has numbered its cuts for long, in a store on Postgres, with a sink."""
     monkeypatch.setenv("KCR_STORE_URL", store_connection)
-    with live_region(store_connection) as driver:
+    with live_region(store_connection, PATIENT) as driver:
         driver.number_from(41)
         yield Lake(spark, tmp_path / "out", driver=driver)
 
@@ -126,11 +126,14 @@ def event(lake: Lake, sequence: Sequence) -> dict[str, object]:
 
 
 def test_the_page_about_reading_cuts_reads_them_and_its_dag_one_of_each_event(lake: Lake) -> None:
-    reading, dag = blocks("read-a-cut.md", {"s3a://lake/delays": lake.root.as_uri()})
-    lake.batch(0, delay="CAST(offset AS INT)")
+    reports = lake.root.parent / "reports"
+    reading, dag = blocks(
+        "read-a-cut.md", {"s3a://lake/delays": lake.root.as_uri(), "s3a://lake/reports": reports.as_uri()}
+    )
+    lake.batch(0, carrier="'UA'", delay="CAST(offset AS INT)")
     mine = lake.cut("n1", Requester(who="airflow", dag_id="flights_cut", run_id="scheduled__2026-01-01"))
     assert mine == 42
-    lake.batch(1, delay="1")
+    lake.batch(1, carrier="'AA'", delay="1")
     newest = lake.cut("n2")
     by_sequence, by_run, latest = values(reading, {"spark": lake.spark})
     assert sorted(by_sequence.inputFiles()) == sorted(by_run.inputFiles())
@@ -141,11 +144,13 @@ def test_the_page_about_reading_cuts_reads_them_and_its_dag_one_of_each_event(la
     values(dag, names)
     build = names["dag"].get_task("build").python_callable
 
-    def built(sequence: Sequence) -> object:
+    def built(sequence: Sequence) -> list[tuple[object, ...]]:
         with set_current_context(triggered(event(lake, sequence))):
-            return build()
+            told = build()
+        assert told == {"cut": f"000001.{sequence:010d}", "carriers": 1}
+        return [tuple(row) for row in lake.spark.read.parquet(f"{reports.as_uri()}/{told['cut']}").collect()]
 
-    assert (built(mine), built(newest), built(mine)) == (90, 20, 90)
+    assert (built(mine), built(newest), built(mine)) == ([("UA", 90)], [("AA", 20)], [("UA", 90)])
     stale = event(lake, newest)
     lake.driver.reset(ToInitial())
     lake.driver.complete()
