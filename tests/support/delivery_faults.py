@@ -204,7 +204,7 @@ def scene(
         made = Scene(one=one, delivery=delivery, label=label, kept=kept, victim=one.start(0), other=one.start(1))
         one.until(made._is_shared, "shared", AT_MOST)
         one.fill(BEYOND)
-        finished(one)
+        finished(one, AT_MOST)
         made._so_far = made.judged()
         yield made
 
