@@ -123,10 +123,10 @@ class Scene:
             assert self.rows[-1].found.in_flight <= 1, self.rows[-1]
 
     def goes_back(self) -> None:
-        """Have a person reset the region to a cut before the two newest, and have all of it processed again."""
+        """Have a person reset the region to the last cut but two, or the first, and have all of it processed again."""
         one = self.one
         with Region(one.name, one.store) as region:
-            target = cuts(one)[-3].sequence
+            target = cuts(one)[-3:][0].sequence
             plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=target)))
             region.apply_reset(plan, "to see")
             region.wait_for_reset(plan.plan, WITHIN)
@@ -204,7 +204,7 @@ def scene(
         made = Scene(one=one, delivery=delivery, label=label, kept=kept, victim=one.start(0), other=one.start(1))
         one.until(made._is_shared, "shared", AT_MOST)
         one.fill(BEYOND)
-        finished(one)
+        finished(one, AT_MOST)
         made._so_far = made.judged()
         yield made
 
