@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_kcr.errors import ConfigurationError, KcrError, PipelineUnusable, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.effects import ResetSinks
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RegionName, Sequence
-from airflow_kcr.sinks.files.accepted import Contents, Ledger
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, RegionName, Sequence
+from airflow_kcr.sinks.files.accepted import Contents
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.spark.context import BatchContext
 from airflow_kcr.spark.custom_sinks import WANTED, AcceptedBatch, CompleteCut, CustomSink, CutId, Factory, Reset
@@ -87,6 +87,18 @@ def _factory(name: str) -> Factory:
     return make
 
 
+class Accepted(Protocol):
+    """What a custom sink asks of the ledger. Every call may raise SinkError: the store is away."""
+
+    def contents(self, sequence: Sequence, group: GroupId) -> Contents:
+        """Return what one group has in a complete cut."""
+        ...
+
+    def undone(self) -> Mapping[CutName, Lineage]:
+        """Return the cuts that resets have undone, with the lineages that were opened by them."""
+        ...
+
+
 class MemberCustomSink:
     """One custom sink, told what a member does.
 
@@ -96,7 +108,7 @@ class MemberCustomSink:
         ledger: says what is accepted.
     """
 
-    def __init__(self, target: CustomTarget, sink: CustomSink, ledger: Ledger) -> None:
+    def __init__(self, target: CustomTarget, sink: CustomSink, ledger: Accepted) -> None:
         self.target, self.sink, self._ledger = target, sink, ledger
 
     @property
@@ -207,7 +219,7 @@ class CustomWriter:
 
 
 def opened_custom(
-    targets: Iterable[CustomTarget], spark: SparkSession, ledger: Ledger, group: GroupId
+    targets: Iterable[CustomTarget], spark: SparkSession, ledger: Accepted, group: GroupId
 ) -> tuple[MemberCustomSink, ...]:
     """Return custom sinks, of which those of a group were found to be in order.
 

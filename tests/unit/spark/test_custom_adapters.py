@@ -16,7 +16,6 @@ from airflow_kcr.protocol.values import (
     BatchId,
     Epoch,
     GroupId,
-    GroupPartition,
     Lineage,
     MemberId,
     Offset,
@@ -109,12 +108,6 @@ class Ledger:
 
     def undone(self) -> Mapping[CutName, Lineage]:
         return self.gone
-
-    def progress(self, lineage: Lineage, group: GroupId) -> Mapping[GroupPartition, Offset]:
-        raise AssertionError("a custom sink has no progress")
-
-    def stamp(self) -> Sequence:
-        return Sequence(1)
 
 
 def contents(undone_by: int | None = None) -> Contents:
