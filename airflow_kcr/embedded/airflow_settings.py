@@ -160,6 +160,8 @@ def write_private(path: Path, text: str) -> None:
 def _surroundings() -> dict[str, str]:
     """The environment that programs of Spark need, without what is somebody's own setting of Airflow."""
     inherited = {name: value for name, value in spark_environment().items() if not name.startswith("AIRFLOW")}
+    # Each task is a process, or several: on a machine where nobody writes bytecode, all would compile all they import.
+    inherited.pop("PYTHONDONTWRITEBYTECODE", None)
     programs = os.pathsep.join([str(Path(sys.executable).parent), f"{inherited['SPARK_HOME']}/bin", inherited["PATH"]])
     jars = ",".join(str(jar) for jar in resolve(spark_connector()))
     return {**inherited, "PATH": programs, JARS_VARIABLE: jars, "PYTHONUNBUFFERED": "1", "SCARF_ANALYTICS": "false"}

@@ -77,6 +77,11 @@ def test_a_store_behind_a_unix_socket_has_its_folder_as_host(tmp_path: Path) -> 
     assert (found["host"], found["schema"]) == ("/run/pg", "store")
 
 
+def test_its_processes_write_down_what_they_have_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in environment(plan(tmp_path), kept(tmp_path))
+
+
 def test_what_the_user_has_set_for_another_airflow_does_not_get_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
