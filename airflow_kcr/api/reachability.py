@@ -49,8 +49,11 @@ def reach(region: StoredRegion) -> Mapping[Sequence, Reach]:
 
 
 def reach_of(region: StoredRegion, sequence: Sequence) -> Reach:
-    """Return whether one checkpoint, which has offsets, can still be gone back to; no other one's offsets are read."""
-    return _reach(region.offsets[sequence], _seen(region))
+    """Return whether one checkpoint can still be gone back to; no other one's offsets are read.
+
+    An aborted one has no offsets of its own, so there is nothing that could be overtaken.
+    """
+    return _reach(region.offsets.get(sequence, {}), _seen(region))
 
 
 def _seen(region: StoredRegion) -> dict[GroupPartition, list[_Seen]]:
