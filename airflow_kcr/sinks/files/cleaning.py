@@ -111,11 +111,7 @@ class Cleaner:
         retired = self._withdraw()
         known = self._known(cuts)
         notes = self._notes()
-        undone = {
-            cut: note
-            for cut, note in notes.items()
-            if cut.sequence < known.newest and not (cut in cuts and cuts[cut].pinned_as)
-        }
+        undone = {cut: note for cut, note in notes.items() if cut.sequence < known.newest and _is_void(cuts.get(cut))}
         needed = [*known.manifests.values(), *(n.manifest for c, n in notes.items() if c not in undone and n.manifest)]
         files = dict(self._deleted({file.path for manifest in needed for file in manifest.files}, known))
         emptied = [cut for cut, note in undone.items() if note.manifest is not None]
@@ -215,6 +211,14 @@ class Cleaner:
 
     def _retired(self, cut: CutName) -> Retired | None:
         return Retired.of(self._folder.read(layout.retired(cut)))
+
+
+def _is_void(row: Checkpoint | None) -> bool:
+    """Whether a cut with a note was undone when the store was asked, and nobody keeps it.
+
+    One that a reset undoes meanwhile may have a part that stands, which no newer manifest has yet.
+    """
+    return row is None or (row.undone_by is not None and not row.pinned_as)
 
 
 def _data(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
