@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
-from airflow_kcr.protocol.region.rows import CheckpointState
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
-from airflow_kcr.protocol.values import RegionName, Sequence
+from airflow_kcr.protocol.values import Lineage, RegionName, Sequence
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.cleaning import GivenUp
+from airflow_kcr.sinks.files.cleaning import Cleaner, GivenUp
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.spark.cuts import Cuts
+from airflow_kcr.spark.region_ledger import RegionLedger
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Killed, LocalFolder
 
@@ -325,3 +326,35 @@ class TestAtEachStep:
         files.clean()
         assert expected(files)
         assert files.data_files() == needed(files)
+
+
+class Stale(RegionLedger):
+    """The store, asked before a reset that is being noted in the folder while the cleaner looks."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files.driver.store, files.driver.name)
+        self._known = super().cuts()
+
+    def cuts(self) -> Mapping[CutName, Checkpoint]:
+        return self._known
+
+    def undone(self) -> Mapping[CutName, Lineage]:
+        return {}
+
+
+def test_what_a_reset_undoes_while_the_cleaner_looks_keeps_its_files(files: Files) -> None:
+    _, second = cut(files, "n1"), cut(files, "n2")
+    third = cut(files, "n3")
+    stale, folder = Stale(files), LocalFolder(files.root)
+    newest = layout.manifest(CutName(lineage=Lineage(1), sequence=third))
+    text = folder.read(newest)
+    assert text is not None
+    files.driver.reset(ShiftBy(by=-100), scope=parse_scope(topics=["t:0"]))
+    reset_done(files)
+    assert {second, third} <= {name.sequence for name in files.superseded()}
+    # Only the older one was noted so far.
+    folder.put(newest, text)
+    folder.delete([layout.superseded(CutName(lineage=Lineage(1), sequence=third))])
+    Cleaner(files.sink.target, folder, stale).clean(GivenUp.UNDONE)
+    cut(files, "n4")
+    assert expected(files)
