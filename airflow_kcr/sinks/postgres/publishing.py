@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import LiteralString
 
 import psycopg
 from psycopg import sql
@@ -90,7 +89,8 @@ def _looked_at(connection: psycopg.Connection, target: Target, call: BatchCall, 
     wanted = sorted(call.ranges)
     row = connection.execute(
         sql.SQL(
-            "SELECT count(*), count(*) FILTER (WHERE r.topic IS NULL) FROM {} AS s "
+            "SELECT coalesce(sum(s.rows), 0), count(*), coalesce(sum(s.rows) FILTER (WHERE r.topic IS NULL), 0) FROM "
+            "(SELECT kcr_topic, kcr_partition, kcr_offset, count(*) AS rows FROM {} GROUP BY 1, 2, 3) AS s "
             "LEFT JOIN unnest(%s::text[], %s::integer[], %s::bigint[], %s::bigint[]) "
             "AS r (topic, partition, begins, ends) ON r.topic = s.kcr_topic AND r.partition = s.kcr_partition "
             "AND s.kcr_offset >= r.begins AND s.kcr_offset < r.ends"
@@ -102,34 +102,28 @@ def _looked_at(connection: psycopg.Connection, target: Target, call: BatchCall, 
             [call.ranges[p].to for p in wanted],
         ],
     ).fetchone()
-    staged, strange = row if row is not None else (0, 0)
+    staged, distinct, strange = (int(number) for number in row) if row is not None else (0, 0, 0)
     if strange:
         raise SinkError(
             f"{target}: {strange} rows name records that batch {call.batch} has not read; keep the columns topic, "
             "partition and offset of the batch as they are"
         )
-    distinct = _number(connection, "SELECT count(*) FROM (SELECT DISTINCT {} FROM {}) AS one", staging)
     if distinct == staged:
         return staged, False
-    if target.mode is SinkMode.APPEND:
-        # The same row twice is a task that ran twice; rows of different numbers are different rows.
-        several = _number(
-            connection,
-            "SELECT count(*) FROM (SELECT FROM {1} GROUP BY {0} HAVING min({2}) <> max({2}) LIMIT 1) AS one",
-            staging,
+    if target.mode is SinkMode.APPEND and _has_several_rows_for_one_record(connection, staging):
+        raise SinkError(
+            f"{target}: batch {call.batch} has several rows for one record, and a task that runs twice could not "
+            "be told from them; write one row for each record (an array, say), or use mode: upsert"
         )
-        if several:
-            raise SinkError(
-                f"{target}: batch {call.batch} has several rows for one record, and a task that runs twice could not "
-                "be told from them; write one row for each record (an array, say), or use mode: upsert"
-            )
     return staged, True
 
 
-def _number(connection: psycopg.Connection, statement: LiteralString, staging: Staging) -> int:
-    composed = sql.SQL(statement).format(names(_COORDINATES), staging.identifier, sql.Identifier(ROW))
-    found = connection.execute(composed).fetchone()
-    return 0 if found is None else int(found[0])
+def _has_several_rows_for_one_record(connection: psycopg.Connection, staging: Staging) -> bool:
+    """The same row twice is a task that ran twice; rows of different numbers are different rows."""
+    statement = sql.SQL("SELECT FROM {1} GROUP BY {0} HAVING min({2}) <> max({2}) LIMIT 1").format(
+        names(_COORDINATES), staging.identifier, sql.Identifier(ROW)
+    )
+    return connection.execute(statement).fetchone() is not None
 
 
 def _require_fence(connection: psycopg.Connection, target: Target, place: Place, call: BatchCall) -> None:

@@ -107,7 +107,7 @@ class PostgresSink:
             raise self._lost(f"stage batch {call.batch}") from None
 
     def publish(self, call: BatchCall, staged: Staging) -> Published:
-        """Publish what executors have staged, then drop the staging table.
+        """Publish what executors have staged, and drop the staging table in the same transaction.
 
         Raises:
             SinkAhead: whoever runs this batch is out of date.
@@ -115,21 +115,19 @@ class PostgresSink:
         """
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                published = self._publish(call, staged)
-                break
+                return self._publish(call, staged)
             except SinkBusy as error:
                 if attempt == ATTEMPTS:
                     raise
                 _LOG.warning("%s: batch %s is published again: %s", self.target, call.batch, error)
-        else:  # never reached: the last attempt raises
-            raise self._lost(f"publish batch {call.batch}")
-        self.discard(staged)
-        return published
+        raise self._lost(f"publish batch {call.batch}")  # never reached: the last attempt raises
 
     def _publish(self, call: BatchCall, staged: Staging) -> Published:
         try:
             with self.database.transaction(self._timeouts.batch) as connection:
-                return publishing.publish(connection, self.target, self.place, call, staged)
+                published = publishing.publish(connection, self.target, self.place, call, staged)
+                staging.drop(connection, staged)
+                return published
         except OutcomeLost:
             _LOG.warning("%s: the answer to the publication of batch %s was lost", self.target, call.batch)
         try:
@@ -141,7 +139,7 @@ class PostgresSink:
             raise SinkBusy(f"{self.target}: batch {call.batch} is not published: the connection was lost before")
         return Published(staged=0, written=0)
 
-    def discard(self, staged: Staging) -> None:
+    def _discard(self, staged: Staging) -> None:
         """Drop a staging table; where that fails, the next reset does it."""
         try:
             with self.database.transaction(_SHORT) as connection:
@@ -157,7 +155,7 @@ class PostgresSink:
             _LOG.info("%s: what older epochs have staged is left for the next reset: %s", self.target, error)
             return
         for table in left:
-            self.discard(table)
+            self._discard(table)
 
     def _lost(self, what: str) -> SinkError:
         return SinkError(f"{self.target}: can't tell whether the database {self.database.address} did {what}")
