@@ -10,9 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -89,7 +89,15 @@ class Airflow:
         Raises:
             ServiceFailed: with the end of its log, if a part does not start.
         """
-        self._migrate()
+        self.migrate()
+        self.start_components()
+
+    def start_components(self) -> None:
+        """Start what does not run, with metadata of the newest schema, and wait until all are healthy.
+
+        Raises:
+            ServiceFailed: with the end of its log, if a part does not start.
+        """
         for component in Component:
             self.begin(component)
         for component in Component:
@@ -165,7 +173,12 @@ class Airflow:
         while self.left:
             self.left.pop().kill()
 
-    def _migrate(self) -> None:
+    def migrate(self) -> None:
+        """Bring the metadata to the newest schema.
+
+        Raises:
+            ServiceFailed: with the end of its log, if that fails.
+        """
         log = self.folder / "migrate.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
@@ -197,16 +210,40 @@ def start_airflow(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
         ServiceFailed: if a part of it does not start; none is left running then.
         ToolMissing: if Airflow, Java or PySpark is not installed.
     """
+    airflow = airflow_of(plan, launch=launch)
+    with _stopped_on_error(airflow):
+        airflow.start()
+    return airflow
+
+
+def start_migrated_airflow(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
+    """Start an Airflow whose metadata has the newest schema already; else see `start_airflow`."""
+    airflow = airflow_of(plan, launch=launch)
+    with _stopped_on_error(airflow):
+        airflow.start_components()
+    return airflow
+
+
+def airflow_of(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
+    """Return an Airflow of which nothing runs yet; see `start_airflow`.
+
+    Raises:
+        ServiceFailed: the connector of Spark can't be downloaded.
+        ToolMissing: if Airflow, Java or PySpark is not installed.
+    """
     if find_spec("airflow") is None:
         raise ToolMissing("Airflow is needed: `pip install 'airflow-kcr[demo]'`")
     known = kept(plan.folder)
-    airflow = Airflow(folder=plan.folder, known=known, environment=environment(plan, known), launch=launch)
+    return Airflow(folder=plan.folder, known=known, environment=environment(plan, known), launch=launch)
+
+
+@contextmanager
+def _stopped_on_error(airflow: Airflow) -> Iterator[None]:
     try:
-        airflow.start()
+        yield
     except BaseException:
         airflow.stop()
         raise
-    return airflow
 
 
 def example_dags() -> Path:

@@ -28,8 +28,17 @@ def sink(batch: DataFrame, context: BatchContext) -> None:
 
 
 def append(batch: DataFrame, context: BatchContext) -> None:
-    """Append every record to a table as Spark does by itself: fast settings, and no promise."""
-    options = {"driver": "org.postgresql.Driver", "batchsize": "5000", "reWriteBatchedInserts": "true"}
+    """Append every record to a table as Spark does by itself, with its defaults, and no promise."""
+    _append(batch, context, {})
+
+
+def append_with_our_settings(batch: DataFrame, context: BatchContext) -> None:
+    """Append every record with what the sink tells Spark's writer, and no promise."""
+    _append(batch, context, {"batchsize": "5000", "reWriteBatchedInserts": "true"})
+
+
+def _append(batch: DataFrame, context: BatchContext, settings: dict[str, str]) -> None:
+    options = {"driver": "org.postgresql.Driver", **settings}
     url, table = os.environ[DATABASE_VARIABLE], f"append_{abs(hash(context.region))}"
     _rows(batch).write.format("jdbc").options(**options, url=url, dbtable=table).mode("append").save()
 

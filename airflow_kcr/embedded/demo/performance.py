@@ -15,7 +15,7 @@ from airflow_kcr.embedded.airflow_settings import User
 from airflow_kcr.embedded.demo.audience import Audience, Phase, Timed
 from airflow_kcr.embedded.demo.judgement import Verdict, judged
 from airflow_kcr.embedded.demo.play import REGION, Happened, Play, Script, declare, producing
-from airflow_kcr.embedded.demo.stage import Curtain, Launches, staged, tied
+from airflow_kcr.embedded.demo.stage import Curtain, Launches, databases, staged, tied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,13 @@ def performed(
         KcrError: an act failed; the message says which, and why.
     """
     chosen = script or Script()
-    timed = Timed(audience)
+    timed, falling = Timed(audience), curtain or Curtain()
     with ExitStack() as stack:
+        making = stack.enter_context(databases(folder, falling, launches))
         with timed.phase("download") as phase:
             _download(phase)
         with timed.phase("start Kafka and Postgres"):
-            stage = stack.enter_context(staged(folder, curtain or Curtain(), launches))
+            stage = stack.enter_context(staged(folder, making, falling, launches))
         with timed.phase("declare the region"):
             found = declare(stage, chosen)
         production = stack.enter_context(producing(stage, chosen))

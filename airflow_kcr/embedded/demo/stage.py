@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from airflow_kcr.embedded.airflow import Airflow, example_dags, start_airflow
+from airflow_kcr.embedded.airflow import Airflow, airflow_of, example_dags, start_migrated_airflow
 from airflow_kcr.embedded.airflow_settings import AirflowPlan
 from airflow_kcr.embedded.flights import pipeline
 from airflow_kcr.embedded.flights import spec as flights
@@ -85,20 +85,14 @@ class Stage:
             since: when the region went live.
             every: the time between two cuts.
         """
-        plan = AirflowPlan(
-            folder=self.folder / "airflow",
-            database_url=self.postgres.url(METADATA),
-            store_url=self.store_url,
-            dags=example_dags(),
-            environment={
-                flights.BOOTSTRAP_VARIABLE: self.kafka.bootstrap_servers,
-                flights.EVERY_VARIABLE: format_duration(every),
-                flights.SINCE_VARIABLE: format_instant(since),
-                pipeline.OUTPUT_VARIABLE: str(self.output),
-            },
-            settings=_RARELY_PARSED,
-        )
-        running = start_airflow(plan, launch=self.launches("airflow"))
+        environment = {
+            flights.BOOTSTRAP_VARIABLE: self.kafka.bootstrap_servers,
+            flights.EVERY_VARIABLE: format_duration(every),
+            flights.SINCE_VARIABLE: format_instant(since),
+            pipeline.OUTPUT_VARIABLE: str(self.output),
+        }
+        plan = _plan(self.folder, self.postgres, environment)
+        running = start_migrated_airflow(plan, launch=self.launches("airflow"))
         try:
             yield running
         finally:
@@ -106,26 +100,65 @@ class Stage:
 
 
 @contextmanager
-def staged(folder: Path, curtain: Curtain, launches: Launches = tied) -> Iterator[Stage]:
-    """Lend Kafka and Postgres, started side by side; they stop at the end.
+def databases(folder: Path, curtain: Curtain, launches: Launches = tied) -> Iterator[Future[Postgres]]:
+    """Lend a Postgres with an empty region store and Airflow's metadata; it stops at the end.
+
+    It comes in the background: it takes the processor's time, and what is downloaded meanwhile the network's.
 
     Args:
-        folder: where they keep everything.
-        curtain: whether they do stop.
-        launches: how their processes are launched.
+        folder: where everything is kept.
+        curtain: whether it does stop.
+        launches: how its processes are launched.
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="databases") as pool:
+        making = pool.submit(_made, folder, launches)
+        try:
+            yield making
+        finally:
+            # Who waits for it is told of an error; here there is only something to stop, or nothing.
+            if making.exception() is None:
+                curtain.falls_on(making.result().stop)
+
+
+def _made(folder: Path, launches: Launches) -> Postgres:
+    postgres = start_postgres(folder / "postgres", launch=launches("postgres"))
+    try:
+        upgrade(postgres.ensure_database(STORE))
+        postgres.ensure_database(METADATA)
+        airflow_of(_plan(folder, postgres, {})).migrate()
+    except BaseException:
+        postgres.stop()
+        raise
+    return postgres
+
+
+def _plan(folder: Path, postgres: Postgres, environment: Mapping[str, str]) -> AirflowPlan:
+    return AirflowPlan(
+        folder=folder / "airflow",
+        database_url=postgres.url(METADATA),
+        store_url=postgres.url(STORE),
+        dags=example_dags(),
+        environment=environment,
+        settings=_RARELY_PARSED,
+    )
+
+
+@contextmanager
+def staged(folder: Path, making: Future[Postgres], curtain: Curtain, launches: Launches = tied) -> Iterator[Stage]:
+    """Lend Kafka, and the databases once they are there; Kafka stops at the end.
+
+    Args:
+        folder: where everything is kept.
+        making: the databases.
+        curtain: whether Kafka does stop.
+        launches: how its processes are launched.
 
     Raises:
         ServiceFailed: one does not start, or a download fails.
         ToolMissing: Java or a Python package is missing.
     """
-    with ExitStack() as stack, ThreadPoolExecutor(max_workers=2) as pool:
-        starting = pool.submit(start_cluster, folder / "kafka", launch=launches("kafka"), settings=_TOGETHER)
-        try:
-            postgres = start_postgres(folder / "postgres", launch=launches("postgres"))
-            stack.callback(curtain.falls_on, postgres.stop)
-            postgres.ensure_database(METADATA)
-            upgrade(postgres.ensure_database(STORE))
-        finally:
-            kafka = starting.result()
-            stack.callback(curtain.falls_on, kafka.stop)
-        yield Stage(folder=folder, kafka=kafka, postgres=postgres, launches=launches, curtain=curtain)
+    kafka = start_cluster(folder / "kafka", launch=launches("kafka"), settings=_TOGETHER)
+    try:
+        yield Stage(folder=folder, kafka=kafka, postgres=making.result(), launches=launches, curtain=curtain)
+    finally:
+        curtain.falls_on(kafka.stop)

@@ -17,7 +17,7 @@ from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode
-from airflow_kcr.protocol.values import GroupPartition, Offset
+from airflow_kcr.protocol.values import GroupPartition, Offset, TopicName
 from airflow_kcr.sinks.postgres.bookkeeping import (
     Progress,
     begin_progress,
@@ -86,28 +86,22 @@ def is_published(connection: psycopg.Connection, target: Target, place: Place, c
 
 def _looked_at(connection: psycopg.Connection, target: Target, call: BatchCall, staging: Staging) -> tuple[int, bool]:
     """Return how many rows are staged, and whether any record is there more than once."""
-    wanted = sorted(call.ranges)
-    row = connection.execute(
-        sql.SQL(
-            "SELECT coalesce(sum(s.rows), 0), count(*), coalesce(sum(s.rows) FILTER (WHERE r.topic IS NULL), 0) FROM "
-            "(SELECT kcr_topic, kcr_partition, kcr_offset, count(*) AS rows FROM {} GROUP BY 1, 2, 3) AS s "
-            "LEFT JOIN unnest(%s::text[], %s::integer[], %s::bigint[], %s::bigint[]) "
-            "AS r (topic, partition, begins, ends) ON r.topic = s.kcr_topic AND r.partition = s.kcr_partition "
-            "AND s.kcr_offset >= r.begins AND s.kcr_offset < r.ends"
-        ).format(staging.identifier),
-        [
-            [p.topic for p in wanted],
-            [p.partition for p in wanted],
-            [call.ranges[p].from_ for p in wanted],
-            [call.ranges[p].to for p in wanted],
-        ],
-    ).fetchone()
-    staged, distinct, strange = (int(number) for number in row) if row is not None else (0, 0, 0)
-    if strange:
-        raise SinkError(
-            f"{target}: {strange} rows name records that batch {call.batch} has not read; keep the columns topic, "
-            "partition and offset of the batch as they are"
-        )
+    staged = 0
+    by_partition = "SELECT kcr_topic, kcr_partition, min(kcr_offset), max(kcr_offset), count(*) FROM {} GROUP BY 1, 2"
+    for topic, partition, first, last, rows in connection.execute(sql.SQL(by_partition).format(staging.identifier)):
+        read = call.ranges.get(GroupPartition(target.group, TopicName(topic), partition))
+        if read is None or first < read.from_ or last >= read.to:
+            raise SinkError(
+                f"{target}: rows name records that batch {call.batch} has not read, among offsets {first} to {last} of "
+                f"{topic}:{partition}; keep the columns topic, partition and offset of the batch as they are"
+            )
+        staged += rows
+    # Grouped on its own: beside the bounds, Postgres would sort.
+    composed = sql.SQL("SELECT count(*) FROM (SELECT DISTINCT {} FROM {}) AS one").format(
+        names(_COORDINATES), staging.identifier
+    )
+    found = connection.execute(composed).fetchone()
+    distinct = 0 if found is None else int(found[0])
     if distinct == staged:
         return staged, False
     if target.mode is SinkMode.APPEND and _has_several_rows_for_one_record(connection, staging):

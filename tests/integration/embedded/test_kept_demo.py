@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,9 +23,11 @@ from airflow_kcr.embedded.demo.audience import Audience
 from airflow_kcr.embedded.demo.judgement import Check, Verdict
 from airflow_kcr.embedded.demo.performance import Addresses, Summary
 from airflow_kcr.embedded.demo.play import Happened
-from airflow_kcr.embedded.demo.stage import Curtain, Launches, Stage, staged
+from airflow_kcr.embedded.demo.stage import STORE, Curtain, Launches, Stage, staged
+from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.embedded.processes import Child
 from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
 from tests.support.leftovers import left
 
@@ -53,12 +56,27 @@ def processes_of_airflow(stage: Stage) -> list[Child]:
     return [launch(TASK, name=component, log=folder / f"{component}.log", env=environment) for component in COMPONENTS]
 
 
+@contextmanager
+def store_alone(folder: Path, curtain: Curtain, launches: Launches) -> Iterator[Future[Postgres]]:
+    """Lend the databases of a demo without Airflow's, which takes longer to make than all else here."""
+    making = Future[Postgres]()
+    making.set_result(start_postgres(folder / "postgres", launch=launches("postgres")))
+    upgrade(making.result().ensure_database(STORE))
+    try:
+        yield making
+    finally:
+        curtain.falls_on(making.result().stop)
+
+
 def standing_in(monkeypatch: pytest.MonkeyPatch, *, passed: bool = True, fails: bool = False) -> None:
     """Have `kcr demo` start a real Kafka and a real Postgres, and for Airflow processes that only sleep."""
 
     @contextmanager
     def performed(audience: Audience, folder: Path, *, curtain: Curtain, launches: Launches) -> Iterator[Summary]:
-        with staged(folder, curtain, launches) as stage:
+        with (
+            store_alone(folder, curtain, launches) as making,
+            staged(folder, making, curtain, launches) as stage,
+        ):
             children = processes_of_airflow(stage)
             try:
                 if fails:
