@@ -13,6 +13,7 @@ from airflow_kcr.embedded.jars import resolve, spark_connector
 from airflow_kcr.embedded.kafka import Cluster, start_cluster
 from tests.support import airflow_home, postgres
 from tests.support import kafka as kafka_support
+from tests.support.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,8 +35,17 @@ MARKERS = {
     "browser": {"browser"},
 }
 
+LONG = "long"
+"""The marker of tests that take turns where `--turn` is given; see `tests.support.turns`."""
+
 RUN_DIR = pytest.StashKey[Path]()
 OWNED_RUN = pytest.StashKey[postgres.Run]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "of the tests marked long, run SIZE that KEY decides on, a commit's id for instance; without it all are run"
+    # A text, because xdist hands the options to its workers.
+    parser.addoption("--turn", metavar="SIZE:KEY", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,12 +74,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 # First, so that the markers set here are seen by the deselection of `-m`.
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in MARKERS.items():
             if used & fixtures:
                 item.add_marker(marker)
+    told: str | None = config.getoption("--turn")
+    if told is not None:
+        turn = Turn.of(told)
+        long = [item for item in items if item.get_closest_marker(LONG)]
+        chosen = turn.chosen(item.nodeid for item in long)
+        left_out = [item for item in long if item.nodeid not in chosen]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

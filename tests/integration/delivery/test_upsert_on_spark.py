@@ -1,0 +1,85 @@
+"""A table of mode `upsert`, written by Spark: a reset behind it needs consent, and its replay makes it right again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
+from airflow_kcr.errors import UpsertNeedsConsent
+from airflow_kcr.protocol.targets import ToCheckpoint
+from tests.support.delivery_servers import Servers
+from tests.support.faults import cuts, finished
+from tests.support.kafka import Kafka
+from tests.support.members import Live, live
+from tests.support.sink_tables import libpq
+from tests.support.spark_gated_pipeline import JARS
+from tests.support.spark_latest_pipeline import KEYS
+
+SPEC = """\
+batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
+timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
+"""
+PARTITIONS = 2
+WITHIN = 240.0
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.postgres]
+
+
+def rows(url: str, table: str) -> dict[str, int]:
+    """The newest offset of each key, as the table has it."""
+    with psycopg.connect(libpq(url)) as connection:
+        return dict(connection.execute(f"SELECT name, newest FROM {table}").fetchall())
+
+
+def newest(one: Live) -> dict[str, int]:
+    """The newest offset of each key, as the topic has it."""
+    ends = one.kafka.ends(one.topic).items()
+    return {f"{number}-{offset % KEYS}": offset for number, end in ends for offset in range(end)}
+
+
+def test_a_reset_behind_an_upserted_table_needs_consent_and_its_replay_makes_it_right(
+    kafka: Kafka,
+    servers: Servers,
+    tmp_path: Path,
+    connector_jars: tuple[Path, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(JARS, ",".join(map(str, (*connector_jars, *resolve(POSTGRES_DRIVER)))))
+    sink = f"{{kind: postgres, url: '{servers.target.url()}', table: latest, mode: upsert, key: [name]}}"
+    with live(
+        kafka,
+        servers.store.url(),
+        tmp_path / "region",
+        members=1,
+        partitions=PARTITIONS,
+        spec=SPEC,
+        group=f", delivery: exactly_once, sinks: {{out: {sink}}}",
+        name=kafka.group_id("g"),
+        hosting="tests.support.spark_member_process",
+        pipeline="tests.support.spark_latest_pipeline:process",
+    ) as one:
+        one.start(0)
+        for _ in range(3):
+            one.fill(30)
+            finished(one, WITHIN)
+        assert rows(servers.target.url(), "latest") == newest(one)
+
+        with Region(one.name, one.store) as region:
+            plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=cuts(one)[0].sequence)))
+            before = region.show()
+            with pytest.raises(UpsertNeedsConsent, match="out"):
+                region.apply_reset(plan, "without consent")
+            assert region.show().epoch == before.epoch, "nothing was changed"
+            region.apply_reset(plan, "with consent", consent_upsert=True)
+            region.wait_for_reset(plan.plan, timedelta(seconds=WITHIN))
+        one.fill(30)
+        finished(one, WITHIN)
+
+        assert rows(servers.target.url(), "latest") == newest(one)
+        with Region(one.name, one.store) as region:
+            assert not region.verify().violations
