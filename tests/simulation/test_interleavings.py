@@ -11,9 +11,9 @@ from tests.support.simulation.interleavings import Explorer
 SCOPES = [
     pytest.param(("cut",), 2, id="cut"),
     pytest.param(("rebalance",), 2, id="rebalance"),
-    pytest.param(("rebalance", "reset", "cut"), 1, id="rebalance, person's reset and cut"),
-    pytest.param(("rebalance", "forced", "cut"), 1, id="rebalance, forced reset and cut"),
-    pytest.param(("rebalance", "failure", "cut"), 1, id="rebalance, failing batch and cut"),
+    pytest.param(("rebalance", "reset", "cut"), 1, id="rebalance, person's reset and cut", marks=pytest.mark.long),
+    pytest.param(("rebalance", "forced", "cut"), 1, id="rebalance, forced reset and cut", marks=pytest.mark.long),
+    pytest.param(("rebalance", "failure", "cut"), 1, id="rebalance, failing batch and cut", marks=pytest.mark.long),
 ]
 
 

@@ -16,6 +16,7 @@ from airflow_kcr.embedded.demo.audience import Audience, Phase, Timed
 from airflow_kcr.embedded.demo.judgement import Verdict, judged
 from airflow_kcr.embedded.demo.play import REGION, Happened, Play, Script, declare, producing
 from airflow_kcr.embedded.demo.stage import Curtain, Launches, databases, staged, tied
+from airflow_kcr.embedded.java import java
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ def performed(
         KcrError: an act failed; the message says which, and why.
     """
     chosen = script or Script()
+    java()  # whoever lacks it is told so before there is anything to clear away
     timed, falling = Timed(audience), curtain or Curtain()
     with ExitStack() as stack:
         making = stack.enter_context(databases(folder, falling, launches))

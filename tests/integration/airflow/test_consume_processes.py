@@ -133,6 +133,7 @@ def test_a_task_is_cleared_at_work_then_its_jvm_dies_and_each_new_try_goes_on(
         finish(found, third)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_task_its_supervisor_and_its_driver_are_killed_and_nothing_is_lost(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]

@@ -18,7 +18,7 @@ from airflow_kcr.errors import StoreBusy
 from airflow_kcr.spec import parse
 from tests.support.kafka import Kafka
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 PIPELINE = """
 from pathlib import Path

@@ -52,6 +52,7 @@ def test_of_what_never_was_up_nothing_is(folder: Path) -> None:
     assert json.loads(dev("down", "-o", "json").stdout) == NOTHING
 
 
+@pytest.mark.long
 def test_up_leaves_running_what_down_stops(folder: Path) -> None:
     first = dev("up", "-o", "json")
     assert first.exit_code == 0, first.output

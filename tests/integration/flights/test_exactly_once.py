@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(1_200),
     # PySpark leaves the sockets of collect() to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -126,6 +126,7 @@ def test_an_avro_schema_that_is_no_records_is_refused(spark: SparkSession, schem
         Avro(schema).reason(functions.col("value"), functions.col("value"))
 
 
+@pytest.mark.long
 def test_avro_is_decoded_where_its_library_is(tmp_path: Path) -> None:
     # In a session of its own: the others are without it, as most applications are.
     ran = subprocess.run(

@@ -83,6 +83,7 @@ def test_a_writer_asks_for_one_write_with_coordinates(lake: Lake) -> None:
         writer.write(lake.rows(call))
 
 
+@pytest.mark.long
 def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path / "out", file_size=MIB)
     for _ in range(9):
@@ -96,7 +97,7 @@ def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> No
     assert list((lake.root / "compacted").rglob("_temporary*")) == []
 
 
-@pytest.mark.parametrize("file_size", [0, MIB])
+@pytest.mark.parametrize("file_size", [0, pytest.param(MIB, marks=pytest.mark.long)])
 def test_what_is_left_of_a_cut_that_was_undone_is_in_the_next_one(
     spark: SparkSession, tmp_path: Path, file_size: int
 ) -> None:

@@ -21,6 +21,7 @@ RECORDS = 3000
 TOP = Path(__file__).parents[3]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(360)
 def test_batches_are_exact_cancelled_and_quiet_on_a_cluster_and_survive_an_executor(
     kafka: Kafka, connector_jars: tuple[Path, ...], tmp_path: Path

@@ -104,6 +104,7 @@ def leads_to(legal: Mapping[Enum | None, Mapping[Enum, str]], before: Enum | Non
     return before is after or after in reached
 
 
+@pytest.mark.long
 def test_simulated_regions_make_no_move_that_the_tables_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "MemoryTransactions", Watching)
     Watching.seen.clear()
