@@ -24,7 +24,7 @@ from airflow_kcr.sinks.files.target import FileTarget
 
 _LOG = logging.getLogger(__name__)
 
-PUBLISHED_WITHIN: Final = 10
+ATTEMPTS: Final = 10
 """Attempts at showing a cut in a table that others write to at the same time."""
 
 
@@ -145,7 +145,7 @@ class FileSink:
             SinkError: an accepted batch has no list, the folder, the table or the store is away, or the folder has
                 another cut of this number.
         """
-        for _ in range(PUBLISHED_WITHIN):
+        for _ in range(ATTEMPTS):
             # Before the ledger is asked: once it says that a cut is undone, the table is written to.
             seen = self._table.seen()
             set_aside(self.target, self.folder, self._ledger, self._table)
