@@ -21,13 +21,15 @@ from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkErro
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.targets import ToInitial
-from airflow_kcr.sinks.files import FileSink, layout
+from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.documents import Manifest
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.sinks.files.table import Table
 from airflow_kcr.spark import clean_cuts, read_cut
 from airflow_kcr.spark.delta import delta_table, require_delta
 from airflow_kcr.spark.file_sinks import FilesWriter
+from tests.support.driver import GROUP
 from tests.support.lake import READ, Lake, reset_order
 from tests.support.live_region import live_region
 from tests.support.sink_files import Killed
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_kcr.protocol.values import Sequence
+
+# What Delta does takes the more time the busier the machine is, and the first test has the start of the JVM in it.
+pytestmark = pytest.mark.timeout(600)
 
 Record = tuple[str, int, int]
 
@@ -313,13 +318,11 @@ def test_rows_that_do_not_fit_fail_their_batch_and_no_publication(lake: Lake) ->
         with pytest.raises(SinkError, match=f"(?is){told}"):
             FilesWriter(lake.sink, call).write(lake.rows(call).selectExpr("*", sql))
     writer = FilesWriter(lake.sink, call)
-    writer.write(lake.rows(call).selectExpr("*", "STRUCT(1 AS a) AS s"))
+    writer.write(lake.rows(call))
     writer.publish()
     lake.driver.end(call.batch)
-    lake.batch(0, s="STRUCT(2 AS a, 'x' AS b)")
     sequence = lake.cut("n1")
     assert shown(lake) == {sequence: lake.everything()}
-    assert table(lake).where("s.b = 'x'").count() == 20
 
 
 @pytest.mark.soak
@@ -363,7 +366,6 @@ def test_cleaning_deletes_the_files_of_undone_and_retired_cuts_and_leaves_the_ta
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 def test_the_command_that_cleans_takes_what_is_undone_out_of_the_table(
     spark: SparkSession, tmp_path: Path, database_url: str, delta_jars: tuple[Path, ...]
 ) -> None:
@@ -389,17 +391,22 @@ def test_the_command_that_cleans_takes_what_is_undone_out_of_the_table(
         assert shown(lake) == {}
 
 
-def test_a_store_that_keeps_no_writers_apart_is_refused_by_name(lake: Lake) -> None:
+def test_a_store_that_keeps_no_writers_apart_is_refused_by_name(spark: SparkSession) -> None:
+    target = FileTarget(
+        region=RegionName("flights"), group=GROUP, sink="out", path="s3a://bucket/out", format=FileFormat.DELTA
+    )
     with pytest.raises(ConfigurationError, match=r"on s3a, where .* set spark\.delta\.logStore\.s3a\.impl"):
-        require_delta(lake.spark, lake.target("s3a://bucket/out"))
+        require_delta(spark, target)
 
 
+@pytest.mark.soak
 def test_a_folder_that_has_a_table_is_refused_as_one_of_files_alone(lake: Lake) -> None:
     lake.format = FileFormat.PARQUET
     with pytest.raises(ConfigurationError, match="was begun with format delta, and the spec says parquet"):
         lake.opened(lake.root.as_uri()).check()
 
 
+@pytest.mark.soak
 def test_a_spark_without_delta_is_refused_with_what_to_add() -> None:
     # In a session of its own: this one has it.
     ran = subprocess.run(
