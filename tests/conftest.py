@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from hypothesis import settings
 
-from airflow_kcr.embedded.jars import resolve, spark_connector
+from airflow_kcr.embedded.jars import delta, resolve, spark_connector
 from airflow_kcr.embedded.kafka import Cluster, start_cluster
 from tests.support import airflow_home, postgres
 from tests.support import kafka as kafka_support
@@ -168,3 +168,9 @@ def kafka_set(tmp_path: Path) -> Iterator[StartKafka]:
 def connector_jars() -> tuple[Path, ...]:
     """The jars that let Spark read Kafka, for `spark.jars`."""
     return resolve(spark_connector())
+
+
+@pytest.fixture(scope="session")
+def delta_jars() -> tuple[Path, ...]:
+    """The jars that let Spark write Delta tables, for `spark.jars`."""
+    return resolve(delta())

@@ -31,10 +31,10 @@ def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, o
     """
     from airflow_kcr.api.opening import store_url
     from airflow_kcr.sinks.files.cleaning import GivenUp
-    from airflow_kcr.spark.cleaning import clean_cuts, file_session
+    from airflow_kcr.spark.cleaning import clean_cuts, file_session, sinks_of
 
     store_url(store)
-    with file_session(settings_of(conf)) as spark:
+    with file_session(settings_of(conf), sinks_of(name, store=store)) as spark:
         found = clean_cuts(spark, name, GivenUp.RETIRED if retired else GivenUp.UNDONE, store=store)
     rows = [
         {"sink": one.sink, "undone": list(one.undone), "retired": list(one.retired)}

@@ -94,8 +94,17 @@ def spark_connector() -> JarSet:
         name="spark-kafka",
         coordinates=session.CONNECTOR,
         variable="KCR_SPARK_KAFKA_JARS",
-        without=frozenset(re.sub(r"-\d.*", "", jar.stem) for jar in pyspark_jars().glob("*.jar")),
+        without=_shipped(),
     )
+
+
+def delta() -> JarSet:
+    """Return the library that Spark writes Delta tables with, without what the installed PySpark ships already."""
+    return JarSet(name="delta", coordinates=session.DELTA, variable="KCR_DELTA_JARS", without=_shipped())
+
+
+def _shipped() -> frozenset[str]:
+    return frozenset(re.sub(r"-\d.*", "", jar.stem) for jar in pyspark_jars().glob("*.jar"))
 
 
 def home() -> Path:

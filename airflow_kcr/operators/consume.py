@@ -22,7 +22,7 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
 from airflow_kcr.spark.lines import Application
-from airflow_kcr.spark.session import CONNECTOR, POSTGRES_DRIVER
+from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
 from airflow_kcr.spark.submit import Submission, is_secret, names_secret
 from airflow_kcr.spark.task import DRAIN_WITHIN, Task
 from airflow_kcr.triggers.payloads import Answer, MembersEnded
@@ -244,11 +244,17 @@ class KcrConsumeOperator(SparkSubmitOperator):
         )
 
     def _drivers(self, spec: RegionSpec) -> tuple[str, ...]:
-        """What the group's sinks need of Spark; where jars are named, they are all that is wanted."""
-        tables = [sink for sink in spec.group(self.group_id).sinks if sink.kind == "postgres"]
-        needed = bool(tables) and not self.jars
-        named = any(one.startswith("org.postgresql:postgresql:") for one in _listed(self.packages))
-        return (POSTGRES_DRIVER,) if needed and not named else ()
+        """What the sinks need of Spark; where jars are named, they are all that is wanted."""
+        if self.jars:
+            return ()
+        wanted: list[str] = []
+        if any(sink.kind == "postgres" for sink in spec.group(self.group_id).sinks):
+            wanted.append(POSTGRES_DRIVER)
+        # Whichever member publishes a cut does so for all groups.
+        if any(sink.format == "delta" for group in spec.groups for sink in group.sinks):
+            wanted.append(DELTA)
+        named = {one.rpartition(":")[0] for one in _listed(self.packages)}
+        return tuple(one for one in wanted if one.rpartition(":")[0] not in named)
 
     def _prepared(self, context: Context, submission: Submission, environment: Mapping[str, str]) -> KcrSparkSubmitHook:
         """Return the hook that starts the application; nothing has been started."""

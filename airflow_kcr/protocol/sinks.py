@@ -9,10 +9,13 @@ from airflow_kcr.protocol.values import GroupId
 
 
 class FileFormat(StrEnum):
-    """What a file sink's files are."""
+    """What readers of a file sink find."""
 
     PARQUET = "parquet"
+    """Files, which the manifests of cuts name."""
+
     DELTA = "delta"
+    """The same, and a Delta table in which each cut comes and goes as a whole."""
 
 
 class SinkMode(StrEnum):

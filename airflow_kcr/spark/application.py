@@ -38,6 +38,7 @@ from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.postgres import PostgresSink
 from airflow_kcr.spark.custom_adapters import CustomTarget, custom_targets, opened_custom
 from airflow_kcr.spark.engine import SparkEngine
+from airflow_kcr.spark.file_formats import with_formats
 from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets, opened_files
 from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
@@ -207,7 +208,7 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         settings = replace(run.spark, consumers=run.spark.consumers or _consumers(prepared, logs))
         if prepared.sinks:
             settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
-        spark = open_session(settings)
+        spark = open_session(with_formats(settings, prepared.files))
         stack.callback(stop_session, spark)
         if prepared.sinks:
             require_driver(spark)

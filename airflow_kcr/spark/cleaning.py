@@ -11,22 +11,27 @@ Spark is there for its file systems; nothing is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.api import opened
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.protocol.values import region_name
+from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
 from airflow_kcr.spark import jvm
+from airflow_kcr.spark.file_formats import table_of, with_formats
 from airflow_kcr.spark.group_sinks import file_targets
 from airflow_kcr.spark.hadoop import HadoopFolder
 from airflow_kcr.spark.region_ledger import RegionLedger
+from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
 from airflow_kcr.spec import RegionSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+PACKAGES: Final = "spark.jars.packages"
 
 
 def clean_cuts(
@@ -55,7 +60,8 @@ def clean_cuts(
 
     Raises:
         UnknownRegion: there is none of that name.
-        ConfigurationError: `what` is neither, a variable is not set, or a folder is another sink's.
+        ConfigurationError: `what` is neither, a variable is not set, a folder is another sink's, or this session
+            can't write the format of one.
         SinkError: a folder can't be reached or written to.
         StoreError: the store can't be asked what is undone or retired.
     """
@@ -66,16 +72,38 @@ def clean_cuts(
     with opened(store) as found:
         name = region_name(region)
         targets = file_targets(RegionSpec.from_json(found.read(name)[0].spec.text), environ)
-        cleaners = [Cleaner(t, HadoopFolder(spark, t.path), RegionLedger(found, name)) for t in targets]
+        cleaners = [
+            Cleaner(t, HadoopFolder(spark, t.path), RegionLedger(found, name), table_of(spark, t)) for t in targets
+        ]
         return tuple(cleaner.clean(wanted) for cleaner in cleaners)
 
 
+def sinks_of(
+    region: str, *, store: str | None = None, environ: Mapping[str, str] = os.environ
+) -> tuple[FileTarget, ...]:
+    """Return the file sinks of a region.
+
+    Args:
+        region: whose.
+        store: the store's URL; absent: `KCR_STORE_URL`.
+        environ: where references of the sinks' paths are looked up.
+
+    Raises:
+        UnknownRegion: there is none of that name.
+        ConfigurationError: a variable is not set.
+        StoreError: the store can't be asked.
+    """
+    with opened(store) as found:
+        return file_targets(RegionSpec.from_json(found.read(region_name(region))[0].spec.text), environ)
+
+
 @contextmanager
-def file_session(conf: Mapping[str, str]) -> Iterator[SparkSession]:
+def file_session(conf: Mapping[str, str], sinks: Iterable[FileTarget] = ()) -> Iterator[SparkSession]:
     """Lend a session for the folders of sinks, in this process; it needs no connector.
 
     Args:
         conf: settings of Spark, for instance `spark.jars.packages` and `spark.hadoop.fs.…` of an object store.
+        sinks: whose formats it can write.
 
     Raises:
         ToolMissing: there is no PySpark or no Java.
@@ -87,6 +115,7 @@ def file_session(conf: Mapping[str, str]) -> Iterator[SparkSession]:
     except ImportError as error:
         raise ToolMissing("PySpark is not installed; install airflow-kcr[spark]") from error
     wanted = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[1]", **conf}
+    wanted |= _of_formats(wanted, sinks)
     settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
     try:
         jvm.launch(settings)
@@ -98,3 +127,13 @@ def file_session(conf: Mapping[str, str]) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def _of_formats(conf: Mapping[str, str], sinks: Iterable[FileTarget]) -> dict[str, str]:
+    """Return what the formats of sinks need that is not in the settings."""
+    needs = with_formats(SparkSettings(app_name="kcr checkpoint clean"), sinks)
+    found = missing_extensions(conf, needs)
+    packages = [one for one in needs.packages if not names_library(conf, one.split(":")[1])]
+    if packages:
+        found[PACKAGES] = ",".join((*filter(None, [conf.get(PACKAGES)]), *packages))
+    return found

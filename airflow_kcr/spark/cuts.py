@@ -26,6 +26,9 @@ from airflow_kcr.spark.hadoop import HadoopFolder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+COORDINATES = "kcr_topic STRING, kcr_partition INT, kcr_offset BIGINT"
+"""Of the record that a row was made of, in every cut."""
+
 SHOWN = 5
 """How many cuts a message names."""
 
@@ -76,7 +79,7 @@ def rows_of(spark: SparkSession, path: str, manifest: Manifest) -> DataFrame:
         for number, schema in enumerate(manifest.schemas)
     ]
     if not parts:
-        return spark.createDataFrame([], "kcr_topic string, kcr_partition int, kcr_offset bigint")
+        return spark.createDataFrame([], COORDINATES)
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 

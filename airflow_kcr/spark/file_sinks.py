@@ -61,12 +61,15 @@ class FilesWriter:
                 `kcr_` before their names. One without any row is fine.
 
         Raises:
-            SinkError: a coordinate is missing, a name is there twice, or it was written to before.
+            SinkError: a coordinate is missing, a name is there twice, the columns don't fit the sink's table, or it
+                was written to before.
         """
         if self._schema is not None:
             raise written_twice(self)
         named = with_coordinates(rows)
-        self._schema = named.schema.json()
+        schema = named.schema.json()
+        self._sink.fit(schema)
+        self._schema = schema
         _parquet(named, f"{self._sink.folder.uri}/{self._sink.attempt(self._call)}")
 
     def publish(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_kcr.api.sink_urls import sink_url
 from airflow_kcr.ports import BatchCall, Sinks
+from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.sinks.files import FileSink, FileTarget
@@ -17,6 +18,7 @@ from airflow_kcr.sinks.files.target import FILE_SIZE, MIB
 from airflow_kcr.sinks.members import CutSink, FencedSink, MemberSinks, WithCuts
 from airflow_kcr.sinks.postgres import PostgresSink, Target
 from airflow_kcr.spark.custom_adapters import CustomWriter, MemberCustomSink
+from airflow_kcr.spark.file_formats import table_of
 from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
 from airflow_kcr.spark.hadoop import HadoopFolder
 from airflow_kcr.spark.region_ledger import RegionLedger
@@ -89,6 +91,7 @@ def file_targets(spec: RegionSpec, environ: Mapping[str, str] = os.environ) -> t
             sink=sink.name,
             path=resolve_environment({f"sinks.{sink.name}.path": sink.path or ""}, environ)[f"sinks.{sink.name}.path"],
             file_size=FILE_SIZE if sink.file_size_mib is None else sink.file_size_mib * MIB,
+            format=sink.format or FileFormat.PARQUET,
         )
         for group in spec.groups
         for sink in group.sinks
@@ -108,13 +111,14 @@ def opened_files(
         group: the one whose members are hosted here.
 
     Raises:
-        ConfigurationError: a folder may not be written to, or is another sink's.
+        ConfigurationError: a folder may not be written to, or is another sink's, or this session can't write a format.
         SinkError: a folder can't be reached.
     """
     sinks: list[FileSink] = []
     for target in targets:
         folder = HadoopFolder(spark, target.path)
-        sink = FileSink(target, folder, RegionLedger(store, target.region), SparkRewriter(spark, folder))
+        ledger, rewriter = RegionLedger(store, target.region), SparkRewriter(spark, folder)
+        sink = FileSink(target, folder, ledger, rewriter, table_of(spark, target))
         if target.group == group:
             sink.check()
             _LOG.info("%s writes to %s", target, folder.uri)

@@ -29,6 +29,14 @@ CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
 POSTGRES_DRIVER: Final = "org.postgresql:postgresql:42.7.7"
 """The driver that executors write to a Postgres sink with, where no other source of it is named."""
 
+DELTA: Final = "io.delta:delta-spark_2.13:4.0.0"
+"""The library that file sinks of format `delta` are written with, where no other source of it is named."""
+
+DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+EXTENSIONS: Final = "spark.sql.extensions"
+CATALOG: Final = "spark.sql.catalog.spark_catalog"
+
 logger = logging.getLogger(__name__)
 
 STOP_BOUND: Final = 5.0
@@ -91,6 +99,8 @@ class SparkSettings:
         conf: settings by name; they win over all others.
         connector: Maven coordinate of Spark's Kafka connector, used where no other source of it is named.
         packages: further Maven coordinates, fetched where `connector` is.
+        extensions: classes that Spark's SQL is extended with, beside those that are given.
+        catalog: class of the session's catalog, where none is given.
         jars: paths of jars instead, which hold the connector and what it needs.
         consumers: how many partitions all members hosted here may read; executors keep that many Kafka consumers.
         log_level: of the JVM. At WARN, a cancelled batch fills the screen.
@@ -101,6 +111,8 @@ class SparkSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
     connector: str = CONNECTOR
     packages: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    catalog: str | None = None
     jars: tuple[str, ...] = ()
     consumers: int = 0
     log_level: str = "ERROR"
@@ -213,9 +225,26 @@ def missing_settings(given: Mapping[str, str], settings: SparkSettings) -> dict[
     redaction = given.get(_REDACTION, _REDACTION_DEFAULT)
     if _OWN_REDACTION not in redaction:
         missing[_REDACTION] = f"{redaction}|{_OWN_REDACTION}"
+    missing |= missing_extensions(given, settings)
     if _DAEMON_MODULE not in given:
         local = missing.get("spark.master", given.get("spark.master", "")).startswith("local")
         missing[_DAEMON_MODULE] = _DAEMON if local else _DAEMON_FILE.stem
+    return missing
+
+
+def missing_extensions(given: Mapping[str, str], settings: SparkSettings) -> dict[str, str]:
+    """Return what has to be set so that Spark's SQL is extended as an application wants it.
+
+    Args:
+        given: the settings that Spark has; its extensions stay, and so does its catalog.
+        settings: the application's.
+    """
+    missing: dict[str, str] = {}
+    there = _listed(given.get(EXTENSIONS))
+    if not set(settings.extensions) <= set(there):
+        missing[EXTENSIONS] = ",".join(dict.fromkeys((*there, *settings.extensions)))
+    if settings.catalog is not None and CATALOG not in given:
+        missing[CATALOG] = settings.catalog
     return missing
 
 
@@ -230,7 +259,7 @@ def _at_launch(settings: SparkSettings) -> SparkConf:
         conf.set(name, value)
     if settings.jars:
         conf.set("spark.jars", ",".join((*_listed(settings.conf.get("spark.jars")), *settings.jars)))
-    elif not _names_connector(settings.conf):
+    elif not names_library(settings.conf, "spark-sql-kafka"):
         packages = (*_listed(settings.conf.get("spark.jars.packages")), settings.connector, *settings.packages)
         conf.set("spark.jars.packages", ",".join(packages))
     return conf
@@ -242,9 +271,15 @@ def _own_python(environ: Mapping[str, str]) -> bool:
     return chosen is None or shutil.which(chosen) == shutil.which(sys.executable)
 
 
-def _names_connector(conf: Mapping[str, str]) -> bool:
+def names_library(conf: Mapping[str, str], artifact: str) -> bool:
+    """Whether settings say where a library comes from.
+
+    Args:
+        conf: the settings.
+        artifact: how its jar's name begins.
+    """
     places = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-    return any("spark-sql-kafka" in conf.get(place, "") for place in places)
+    return any(artifact in conf.get(place, "") for place in places)
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

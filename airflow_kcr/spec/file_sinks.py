@@ -1,4 +1,4 @@
-"""File sinks of a spec: what a folder, a format and a size have to be."""
+"""File sinks of a spec: what a folder and a size have to be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from airflow_kcr.kafka_settings import broken_references
-from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.spec.findings import Finding, Path
 
 LARGEST_MIB: Final = 1_048_576
@@ -53,12 +52,6 @@ def _is_folder(value: str, scheme: str, place: str, folder: str) -> bool:
         # A reference stands for anything: a bucket, or the beginning of a path.
         return value.startswith(("/", "0")) and not place
     return bool(_SCHEME.fullmatch(scheme)) and folder.startswith("/") and (bool(place) or scheme in {"file", "hdfs"})
-
-
-def format_findings(value: FileFormat | None, path: Path) -> Iterator[Finding]:
-    """Yield why a format can't be written."""
-    if value is FileFormat.DELTA:
-        yield Finding(path, "delta is not installed with this version of airflow-kcr; write parquet, or leave it out")
 
 
 def size_findings(value: int | None, path: Path) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from airflow_kcr.kafka_settings import broken_references
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import FileFormat, SinkMode
 from airflow_kcr.spec.custom_sinks import factory_findings, options_findings
-from airflow_kcr.spec.file_sinks import format_findings, path_findings, size_findings
+from airflow_kcr.spec.file_sinks import path_findings, size_findings
 from airflow_kcr.spec.findings import Finding, Path
 
 LONGEST_NAME: Final = 63
@@ -71,7 +71,7 @@ class SinkSpec:
     """A folder of this sink alone: absolute, or a URI that Hadoop's file systems know; of `files`."""
 
     format: FileFormat | None = None
-    """Of `files`; absent: parquet."""
+    """Of `files`: what readers find there; absent: parquet."""
 
     file_size_mib: int | None = None
     """Of `files`: into how large ones a cut's small files are put together, in MiB; 0: never; absent: 128."""
@@ -127,7 +127,6 @@ def _sink(sink: SinkSpec, path: Path) -> Iterator[Finding]:
         case SinkKind.FILES:
             yield from _without(sink, (*_OF_POSTGRES, *_OF_CUSTOM), path)
             yield from path_findings(sink.path, (*path, "path"))
-            yield from format_findings(sink.format, (*path, "format"))
             yield from size_findings(sink.file_size_mib, (*path, "file_size_mib"))
             yield from _without_mode(sink, path)
         case SinkKind.CUSTOM:

@@ -447,7 +447,7 @@ MEANING: Mapping[str, str] = {
     "groups[].sinks.*.mode": "`append` adds rows, `upsert` replaces the row of the same key and can't be rolled back",
     "groups[].sinks.*.key": "with `upsert`: the columns that name a row",
     "groups[].sinks.*.path": "`files`: a folder of this sink alone, absolute or as a URI; `${NAME}` may be in it",
-    "groups[].sinks.*.format": "`files`: absent: `parquet`; `delta` is refused for now",
+    "groups[].sinks.*.format": "`files`: `delta`: whole cuts in a Delta table as well; absent: `parquet`",
     "groups[].sinks.*.factory": "`custom`: what makes the sink: `module:function` or `path/to/file.py:function`",
     "groups[].sinks.*.options": "`custom`: what that function is told; secrets as `${NAME}`",
     "groups[].sinks.*.file_size_mib": "`files`: up to what size small files are put together; absent: 128; 0: never",

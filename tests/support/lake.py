@@ -11,10 +11,13 @@ from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.scopes import parse_scope
+from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import BatchId, Sequence
 from airflow_kcr.sinks.files import FileSink, FileTarget
+from airflow_kcr.sinks.files.table import Table
 from airflow_kcr.spark import read_cut
+from airflow_kcr.spark.file_formats import table_of
 from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
 from airflow_kcr.spark.hadoop import HadoopFolder
 from airflow_kcr.spark.region_ledger import RegionLedger
@@ -40,6 +43,8 @@ class Lake:
     driver: Driver = field(default_factory=Driver)
     """Of a region that was not started yet."""
 
+    format: FileFormat = FileFormat.PARQUET
+
     sink: FileSink = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,12 +52,19 @@ class Lake:
         self.sink = self.opened(self.root.as_uri())
         self.sink.check()
 
-    def opened(self, uri: str) -> FileSink:
+    def target(self, uri: str) -> FileTarget:
+        """The sink at a path, as the spec has it."""
+        return FileTarget(
+            region=self.driver.name, group=GROUP, sink="out", path=uri, file_size=self.file_size, format=self.format
+        )
+
+    def opened(self, uri: str, table: Table | None = None) -> FileSink:
         """The sink at a path, as a process has it."""
-        target = FileTarget(region=self.driver.name, group=GROUP, sink="out", path=uri, file_size=self.file_size)
-        folder = HadoopFolder(self.spark, uri)
+        target, folder = self.target(uri), HadoopFolder(self.spark, uri)
         ledger = RegionLedger(self.driver.store, self.driver.name)
-        return FileSink(target, folder, ledger, SparkRewriter(self.spark, folder))
+        return FileSink(
+            target, folder, ledger, SparkRewriter(self.spark, folder), table or table_of(self.spark, target)
+        )
 
     def call(self, batch: BatchId) -> BatchCall:
         """A batch, as an engine has it."""

@@ -33,6 +33,7 @@ from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.documents import Manifest, Superseded
 from airflow_kcr.sinks.files.layout import TEMPORARY, CutName
+from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.spark.region_ledger import RegionLedger
 from tests.support.driver import GROUP, Driver
 
@@ -168,6 +169,7 @@ class Files:
     driver: Driver
     root: Path
     file_size: int = 0
+    table: Table = NO_TABLE
     folder: LocalFolder = field(init=False)
     sink: FileSink = field(init=False)
 
@@ -176,16 +178,17 @@ class Files:
         self.sink = self.process(self.folder)
         self.sink.check()
 
-    def process(self, folder: LocalFolder) -> FileSink:
+    def process(self, folder: LocalFolder, table: Table | None = None) -> FileSink:
         """The sink as another process has it."""
         target = FileTarget(region=self.driver.name, group=GROUP, sink="out", path=folder.uri, file_size=self.file_size)
-        return FileSink(target, folder, RegionLedger(self.driver.store, self.driver.name), RecordRewriter(folder))
+        ledger = RegionLedger(self.driver.store, self.driver.name)
+        return FileSink(target, folder, ledger, RecordRewriter(folder), table or self.table)
 
     def clean(self, what: GivenUp = GivenUp.UNDONE, folder: LocalFolder | None = None) -> Cleaned:
         """Delete what nobody can read any more, as another process does."""
         folder = folder or LocalFolder(self.root)
         ledger = RegionLedger(self.driver.store, self.driver.name)
-        return Cleaner(self.sink.target, folder, ledger).clean(what)
+        return Cleaner(self.sink.target, folder, ledger, self.table).clean(what)
 
     # -- what members do -----------------------------------------------------------------------------------------
 
@@ -247,7 +250,8 @@ class Files:
         found: dict[Sequence, Manifest] = {}
         for name in self.folder.names(layout.MANIFESTS):
             manifest = Manifest.of(self.folder.read(f"{layout.MANIFESTS}/{name}"))
-            if manifest is not None:
+            # A process that died has left one under another name.
+            if manifest is not None and layout.cut_of(name) is not None:
                 found[Sequence(manifest.sequence)] = manifest
         return found
 

@@ -27,6 +27,7 @@ from airflow_kcr.sinks.files.documents import Manifest, Owner, Retired, Supersed
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.sinks.files.superseding import cuts_in, set_aside
+from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.sinks.files.target import FileTarget
 
 _LOG: Final = logging.getLogger(__name__)
@@ -90,10 +91,11 @@ class Cleaner:
         target: the sink.
         folder: where its files are.
         ledger: says what is undone and retired.
+        table: the sink's; what is undone goes from there as well, what is retired stays in it.
     """
 
-    def __init__(self, target: FileTarget, folder: Folder, ledger: Ledger) -> None:
-        self._target, self._folder, self._ledger = target, folder, ledger
+    def __init__(self, target: FileTarget, folder: Folder, ledger: Ledger, table: Table = NO_TABLE) -> None:
+        self._target, self._folder, self._ledger, self._table = target, folder, ledger, table
 
     def clean(self, what: GivenUp) -> Cleaned:
         """Delete files, and return what is gone; asked again, it finds nothing.
@@ -104,7 +106,7 @@ class Cleaner:
         """
         if not self._is_ours():
             return Cleaned(sink=str(self._target))
-        set_aside(self._target, self._folder, self._ledger)
+        set_aside(self._target, self._folder, self._ledger, self._table)
         cuts = self._ledger.cuts()
         if what is GivenUp.RETIRED:
             self._give_up(cuts)

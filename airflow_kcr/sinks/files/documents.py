@@ -42,6 +42,9 @@ class Owner:
     since: int
     """The sequence from which on batches may have written here."""
 
+    format: str = PARQUET
+    """Of the sink."""
+
     def text(self) -> str:
         """Return it as it is stored."""
         return sealed(asdict(self))

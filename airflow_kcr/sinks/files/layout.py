@@ -9,6 +9,7 @@
     manifests/CUT.json                   which files a published cut has
     superseded/CUT.json                  that a reset has undone a cut, with the manifest that it had
     retired/CUT.json                     that the output of a retired cut was given up, with the batches that it had
+    table/                               the table in which readers see whole cuts, where the format has one
 
 CUT is `LINEAGE.SEQUENCE`, zero-padded: also the partition key of the cut's asset event.
 """
@@ -26,6 +27,7 @@ SUPERSEDED: Final = "superseded"
 RETIRED: Final = "retired"
 DATA: Final = "data"
 COMPACTED: Final = "compacted"
+TABLE: Final = "table"
 TEMPORARY: Final = "_temporary-"
 """Begins the names of what is still being written; Spark reads nothing that begins with an underscore."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping
+from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
@@ -13,14 +14,18 @@ from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Sequence
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.accepted import Contents, Ledger
-from airflow_kcr.sinks.files.arranging import Arranger
+from airflow_kcr.sinks.files.arranging import Arrangement, Arranger
 from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Retired, Superseded
 from airflow_kcr.sinks.files.folder import Folder, FolderRefused, Rewriter
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.sinks.files.superseding import cuts_in, set_aside
+from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.sinks.files.target import FileTarget
 
 _LOG = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 10
+"""Attempts at showing a cut in a table that others write to at the same time."""
 
 
 class FileSink:
@@ -31,11 +36,14 @@ class FileSink:
         folder: the same, as it is reached.
         ledger: says what is accepted.
         rewriter: makes new files of others.
+        table: in which whole cuts are shown beside the manifests.
     """
 
-    def __init__(self, target: FileTarget, folder: Folder, ledger: Ledger, rewriter: Rewriter) -> None:
+    def __init__(
+        self, target: FileTarget, folder: Folder, ledger: Ledger, rewriter: Rewriter, table: Table = NO_TABLE
+    ) -> None:
         self.target, self.folder = target, folder
-        self._ledger, self._rewriter = ledger, rewriter
+        self._ledger, self._rewriter, self._table = ledger, rewriter, table
         self._looked_in: Epoch | None = None
 
     def check(self) -> None:
@@ -50,6 +58,7 @@ class FileSink:
             self.folder.put(probe, "")
             self.folder.delete([probe])
             self._take()
+            self._table.check()
         except FolderRefused as error:
             raise ConfigurationError(f"{self.target} can't write to {self.folder.uri}: {error}") from error
 
@@ -66,6 +75,7 @@ class FileSink:
                 group=self.target.group,
                 sink=self.target.sink,
                 since=self._ledger.stamp(),
+                format=self.target.format,
             )
             if not self.folder.create(layout.OWNER, mine.text()) and self._owner() is None:
                 self.folder.replace(layout.OWNER, mine.text())
@@ -74,6 +84,11 @@ class FileSink:
             raise ConfigurationError(
                 f"{self.target} of region {self.target.region}: {self.folder.uri} is the folder of sink {owner.sink} "
                 f"of group {owner.group}, region {owner.region}; each sink has a folder of its own"
+            )
+        if owner.format != self.target.format:
+            raise ConfigurationError(
+                f"{self.target}: the folder {self.folder.uri} was begun with format {owner.format}, and the spec says "
+                f"{self.target.format}; name another folder, or keep the format"
             )
 
     def _owner(self) -> Owner | None:
@@ -84,6 +99,17 @@ class FileSink:
     def attempt(self, call: BatchCall) -> str:
         """Return the folder, from the sink's, that a batch writes its files to."""
         return layout.attempt(CutName(call.lineage, call.sequence), call.batch, call.epoch)
+
+    def fit(self, schema: str) -> None:
+        """Have everything ready for rows of a schema, before a batch writes them.
+
+        Args:
+            schema: as Spark writes it in JSON.
+
+        Raises:
+            SinkError: the sink's table can't take them, or is away.
+        """
+        self._table.fit(schema)
 
     def list_files(self, call: BatchCall, schema: str) -> BatchList:
         """Write down which files a batch has written; none of its tasks runs any more.
@@ -98,7 +124,7 @@ class FileSink:
         if self._looked_in != call.epoch:
             # What a reset undoes may have become known only after this sink was told of it: where its target was
             # looked up in the logs. Now it is over.
-            set_aside(self.target, self.folder, self._ledger)
+            set_aside(self.target, self.folder, self._ledger, self._table)
             self._looked_in = call.epoch
         where = self.attempt(call)
         files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
@@ -110,59 +136,49 @@ class FileSink:
     # -- cuts ----------------------------------------------------------------------------------------------------
 
     def publish(self, sequence: Sequence) -> None:
-        """Write the manifest of a complete cut; said again, it changes nothing.
+        """Show a complete cut in the table, then write its manifest; said again, it changes nothing.
 
         Whoever comes first writes it, and everybody would write the same records. A cut that a reset has undone is
         noted as such instead, also when the reset came while it was published.
 
         Raises:
-            SinkError: an accepted batch has no list, the folder or the store is away, or the folder has another cut of
-                this number.
+            SinkError: an accepted batch has no list, the folder, the table or the store is away, or the folder has
+                another cut of this number.
         """
-        set_aside(self.target, self.folder, self._ledger)
-        contents = self._ledger.contents(sequence, self.target.group)
-        if contents.undone_by is None:
-            self._publish(contents)
-            set_aside(self.target, self.folder, self._ledger)
+        for _ in range(ATTEMPTS):
+            # Before the ledger is asked: once it says that a cut is undone, the table is written to.
+            seen = self._table.seen()
+            set_aside(self.target, self.folder, self._ledger, self._table)
+            contents = self._ledger.contents(sequence, self.target.group)
+            if contents.undone_by is not None:
+                return
+            if self._publish(contents, seen):
+                set_aside(self.target, self.folder, self._ledger, self._table)
+                return
+        raise SinkError(f"{self.target}: cut {sequence} is not in the table yet, others write to it all the time")
 
-    def _publish(self, contents: Contents) -> None:
+    def _publish(self, contents: Contents, seen: int) -> bool:
+        """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
         if Retired.of(self.folder.read(layout.retired(contents.cut))) is not None:
-            return
+            return True
         where = layout.manifest(contents.cut)
         text = self.folder.read(where)
         written = Manifest.of(text)
         if written is not None:
             self._require_same(written, contents)
-            return
-        owner = self._owner()
-        arranger = Arranger(
-            target=self.target,
-            folder=self.folder,
-            rewriter=self._rewriter,
-            since=0 if owner is None else owner.since,
-        )
+            return True
         try:
-            found = arranger.arranged(contents, self._undone_since(contents), self._retired_since(contents))
+            found = self._arranged(contents)
+            manifest = self._manifest(contents, found)
+            if not self._table.show(manifest, seen):
+                return False
         except SinkError:
             written = Manifest.of(self.folder.read(where))
             if written is None:
                 raise
             # Another member has published the cut meanwhile, and cleared away what this one was about to read.
             self._require_same(written, contents)
-            return
-        manifest = Manifest(
-            region=self.target.region,
-            group=self.target.group,
-            sink=self.target.sink,
-            lineage=contents.cut.lineage,
-            sequence=contents.cut.sequence,
-            digest=contents.digest,
-            bound=None if contents.bound is None else contents.bound.isoformat(),
-            previous=None if contents.previous is None else str(contents.previous),
-            batches=tuple(found.batches),
-            schemas=tuple(found.schemas) or self._schemas_of(contents.previous),
-            files=tuple(found.files),
-        )
+            return True
         if text is not None:
             _LOG.warning("%s: the manifest of cut %s was half written; it is written again", self.target, contents.cut)
             self.folder.replace(where, manifest.text())
@@ -176,6 +192,32 @@ class FileSink:
         if written == manifest:
             # Files that were put together into others; the manifest is there, so nobody is told of them any more.
             self.folder.delete(found.superfluous)
+        return True
+
+    def _arranged(self, contents: Contents) -> Arrangement:
+        owner = self._owner()
+        arranger = Arranger(
+            target=self.target,
+            folder=self.folder,
+            rewriter=self._rewriter,
+            since=0 if owner is None else owner.since,
+        )
+        return arranger.arranged(contents, self._undone_since(contents), self._retired_since(contents))
+
+    def _manifest(self, contents: Contents, found: Arrangement) -> Manifest:
+        return Manifest(
+            region=self.target.region,
+            group=self.target.group,
+            sink=self.target.sink,
+            lineage=contents.cut.lineage,
+            sequence=contents.cut.sequence,
+            digest=contents.digest,
+            bound=None if contents.bound is None else contents.bound.isoformat(),
+            previous=None if contents.previous is None else str(contents.previous),
+            batches=tuple(found.batches),
+            schemas=tuple(found.schemas) or self._schemas_of(contents.previous),
+            files=tuple(found.files),
+        )
 
     def _require_same(self, written: Manifest, contents: Contents) -> None:
         mine = [piece.batch.batch for piece in contents.pieces]
@@ -226,7 +268,7 @@ class FileSink:
                 fence=order.epoch,
                 lineage=newest.lineage,
             )
-        set_aside(self.target, self.folder, self._ledger)
+        set_aside(self.target, self.folder, self._ledger, self._table)
         asked = [p for p, target in order.open.items() if target.source is SeekSource.SINK_PROGRESS]
         if not asked:
             return {}

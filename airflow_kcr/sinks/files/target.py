@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.values import GroupId, RegionName
 
 MIB: Final = 1024 * 1024
@@ -26,6 +27,9 @@ class FileTarget:
 
     file_size: int = FILE_SIZE
     """Into how large files small ones are put together, in bytes; 0: they stay as they are."""
+
+    format: FileFormat = FileFormat.PARQUET
+    """What readers find beside the manifests: nothing, or a table."""
 
     def __str__(self) -> str:
         return f"sink {self.sink} of group {self.group}"

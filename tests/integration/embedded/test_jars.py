@@ -168,6 +168,10 @@ def test_the_connector_comes_without_what_spark_ships(connector_jars: tuple[Path
     assert list(pyspark_jars().glob("hadoop-client-runtime-*"))  # the largest of what was left out
 
 
+def test_delta_comes_without_what_spark_ships(delta_jars: tuple[Path, ...]) -> None:
+    assert {jar.name.rsplit("-", 1)[0] for jar in delta_jars} == {"delta-spark_2.13", "delta-storage"}
+
+
 def test_the_postgres_driver_can_be_fetched() -> None:
     ((_, artifact, version),) = POSTGRES_DRIVER.wanted
     assert [jar.name for jar in resolve(POSTGRES_DRIVER)] == [f"{artifact}-{version}.jar"]

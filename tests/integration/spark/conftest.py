@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.spark.session import SparkSettings, open_session
+from airflow_kcr.spark.session import DELTA_CATALOG, DELTA_EXTENSION, SparkSettings, open_session
 from tests.integration.spark.batches import Bench
 
 if TYPE_CHECKING:
@@ -33,13 +33,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(connector_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
+def spark(connector_jars: tuple[Path, ...], delta_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
     """The session of this worker: two cores, and a task may fail once."""
     session = open_session(
         SparkSettings(
             app_name="airflow_kcr tests",
             master="local[2,2]",
-            jars=tuple(map(str, connector_jars)),
+            jars=tuple(map(str, (*connector_jars, *delta_jars))),
+            extensions=(DELTA_EXTENSION,),
+            catalog=DELTA_CATALOG,
             # What a cancelled or failing batch prints is part of these tests.
             log_level="OFF",
             conf={
@@ -47,6 +49,7 @@ def spark(connector_jars: tuple[Path, ...]) -> Iterator[SparkSession]:
                 "spark.driver.memory": "1g",
                 "spark.ui.port": "0",
                 "spark.sql.shuffle.partitions": "2",
+                "spark.databricks.delta.snapshotPartitions": "2",
             },
         )
     )

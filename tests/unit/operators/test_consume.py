@@ -19,7 +19,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
 from airflow_kcr.protocol.values import Nonce
-from airflow_kcr.spark.session import POSTGRES_DRIVER
+from airflow_kcr.spark.session import DELTA, POSTGRES_DRIVER
 from airflow_kcr.spec import parse
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
@@ -121,6 +121,26 @@ def test_a_group_with_a_sink_is_given_the_driver_of_its_database(
         "region: flights\nkafka: {bootstrap.servers: 'broker:9092'}\n"
         "groups: [{group_id: g, topics: [t], pipeline: 'm:f', "
         "sinks: {out: {kind: postgres, url: 'postgresql://db/air', table: out}}}]\n"
+    )
+    operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0, **options)
+    assert operator._submission(spec, (0,), takeover=False).packages == packages
+
+
+@pytest.mark.parametrize(
+    ("options", "packages"),
+    [
+        ({}, (DELTA,)),
+        ({"packages": "io.delta:delta-spark_2.13:4.1.0"}, ("io.delta:delta-spark_2.13:4.1.0",)),
+        ({"jars": "all.jar"}, ()),
+    ],
+)
+def test_members_of_every_group_are_given_what_a_table_of_cuts_is_written_with(
+    options: dict[str, Any], packages: tuple[str, ...]
+) -> None:
+    spec = parse(
+        "region: flights\nkafka: {bootstrap.servers: 'broker:9092'}\n"
+        "groups: [{group_id: g, topics: [t], pipeline: 'm:f'}, {group_id: h, topics: [t], pipeline: 'm:f', "
+        "sinks: {out: {kind: files, path: /lake/out, format: delta}}}]\n"
     )
     operator = KcrConsumeOperator(task_id="consume", region="flights", group_id="g", indexes=0, **options)
     assert operator._submission(spec, (0,), takeover=False).packages == packages

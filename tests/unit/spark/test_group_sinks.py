@@ -6,6 +6,7 @@ import pytest
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.sinks.members import WithCuts
@@ -33,6 +34,7 @@ def test_the_file_sinks_of_all_groups_are_found() -> None:
     assert (target.path, target.group, target.sink, target.file_size) == ("s3a://lake/out", G, "out", 2 * MIB)
     assert file_targets(spec(), {"LAKE": ""})[0].file_size == 128 * MIB
     assert file_targets(spec(size=0), {"LAKE": ""})[0].file_size == 0
+    assert target.format is FileFormat.PARQUET
 
 
 def test_a_variable_that_is_not_set_is_named() -> None:

@@ -1,11 +1,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.spark.session import SparkSettings, missing_settings, open_session, refuse_settings
+from airflow_kcr.protocol.sinks import FileFormat
+from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.sinks.files import FileTarget
+from airflow_kcr.spark.file_formats import with_formats
+from airflow_kcr.spark.session import (
+    CATALOG,
+    DELTA,
+    DELTA_CATALOG,
+    DELTA_EXTENSION,
+    EXTENSIONS,
+    SparkSettings,
+    missing_settings,
+    open_session,
+    refuse_settings,
+)
 
 SETTINGS = SparkSettings(app_name="kcr flights")
 
@@ -44,6 +59,20 @@ def test_the_cache_of_consumers_has_room_for_every_partition_twice() -> None:
     assert missing_settings({}, SETTINGS)[key] == "64"
     assert missing_settings({}, SparkSettings(app_name="a", consumers=600))[key] == "1200"
     assert key not in missing_settings({key: "10"}, SETTINGS)
+
+
+def test_what_a_format_needs_is_added_beside_what_is_given() -> None:
+    target = FileTarget(region=RegionName("r"), group=GroupId("g"), sink="out", path="/x", format=FileFormat.DELTA)
+    assert with_formats(SETTINGS, [replace(target, format=FileFormat.PARQUET)]) == SETTINGS
+    settings = with_formats(SETTINGS, [target, target])
+    assert settings.packages == (DELTA,)
+    assert missing_settings({}, settings)[EXTENSIONS] == DELTA_EXTENSION
+    assert missing_settings({}, settings)[CATALOG] == DELTA_CATALOG
+    missing = missing_settings({EXTENSIONS: "com.mine", CATALOG: "my.Catalog"}, settings)
+    assert missing[EXTENSIONS] == f"com.mine,{DELTA_EXTENSION}"
+    assert CATALOG not in missing
+    assert EXTENSIONS not in missing_settings({EXTENSIONS: DELTA_EXTENSION}, settings)
+    assert not {EXTENSIONS, CATALOG} & missing_settings({}, SETTINGS).keys()
 
 
 @pytest.mark.parametrize("given", [{}, {"spark.redaction.regex": "(?i)mine"}])

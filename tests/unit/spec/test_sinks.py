@@ -192,9 +192,9 @@ class TestFiles:
         found = read("{kind: postgres, table: t, url: '${DB}', path: /x, format: parquet, file_size_mib: 1}")
         assert sorted(found) == sorted(f"{PLACE}.{name}" for name in ("path", "format", "file_size_mib"))
 
-    def test_of_delta_are_refused_by_name(self) -> None:
-        (text,) = read("{kind: files, path: /x, format: delta}").values()
-        assert "delta is not installed" in text
+    def test_are_of_parquet_or_have_a_delta_table(self) -> None:
+        spec = parse(f"{HEAD}      x: {{kind: files, path: /x, format: delta}}")
+        assert spec.groups[0].sinks[0].format is FileFormat.DELTA
         assert "'orc' is not accepted" in read("{kind: files, path: /x, format: orc}")[f"{PLACE}.format"]
 
     def test_are_put_together_to_a_size_that_is_one(self) -> None:

@@ -1,0 +1,29 @@
+"""Opens a file sink of format `delta` in a Spark that has no Delta; prints why that is refused."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.sinks import FileFormat
+from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.sinks.files import FileTarget
+from airflow_kcr.spark.file_formats import table_of
+
+
+def main() -> None:
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    target = FileTarget(
+        region=RegionName("flights"), group=GroupId("g"), sink="out", path="/lake/out", format=FileFormat.DELTA
+    )
+    try:
+        table_of(spark, target)
+    except ConfigurationError as error:
+        sys.stdout.write(str(error))
+
+
+if __name__ == "__main__":
+    main()

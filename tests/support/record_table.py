@@ -1,0 +1,70 @@
+"""A table of records beside a file sink's manifests, which refuses writes as Delta does; it is kept in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from airflow_kcr.sinks.files.documents import Manifest
+from airflow_kcr.sinks.files.layout import CutName
+from tests.support.sink_files import LocalFolder, Record, records_in
+
+
+@dataclass(slots=True)
+class Rows:
+    """What is in the table, as all processes see it."""
+
+    cuts: dict[CutName, Counter[Record]] = field(default_factory=dict)
+    commits: list[str] = field(default_factory=list)
+    transaction: int = 0
+    """The newest transaction version that was written with."""
+
+    def records(self) -> Counter[Record]:
+        """Every record that readers see, and how often."""
+        return sum(self.cuts.values(), Counter())
+
+
+@dataclass(slots=True)
+class RecordTable:
+    """The table, as one process has it; `kill` may end it before a step."""
+
+    rows: Rows
+    folder: LocalFolder
+    kill: Callable[[str], None] = lambda step: None
+
+    def check(self) -> None:
+        """It is there."""
+
+    def fit(self, schema: str) -> None:
+        """It takes any rows."""
+
+    def seen(self) -> int:
+        """Return how many commits there were."""
+        return len(self.rows.commits)
+
+    def show(self, manifest: Manifest, seen: int) -> bool:
+        """Add a cut."""
+        if manifest.cut in self.rows.cuts:
+            return True
+        found = Counter(record for file in manifest.files for record in records_in(self.folder, file.path))
+        if not self._committed(f"show {manifest.cut}", seen):
+            return False
+        self.rows.cuts[manifest.cut] = found
+        self.kill("shown")
+        return True
+
+    def hide(self, undone: Collection[CutName]) -> None:
+        """Take cuts out."""
+        assert self._committed(f"hide {', '.join(map(str, undone))}", self.seen())
+        for cut in undone:
+            self.rows.cuts.pop(cut, None)
+        self.kill("hidden")
+
+    def _committed(self, what: str, seen: int) -> bool:
+        self.kill(what)
+        if self.rows.transaction > seen:
+            return False
+        self.rows.transaction = seen + 1
+        self.rows.commits.append(what)
+        return True
