@@ -407,10 +407,15 @@ def test_a_folder_that_has_a_table_is_refused_as_one_of_files_alone(lake: Lake) 
 
 
 @pytest.mark.soak
-def test_a_spark_without_delta_is_refused_with_what_to_add() -> None:
+@pytest.mark.parametrize(
+    ("has_jars", "missing"), [(False, "is not on the class path of"), (True, "is not configured in")]
+)
+def test_a_spark_without_delta_or_its_extension_is_refused_with_what_to_add(
+    delta_jars: tuple[Path, ...], has_jars: bool, missing: str
+) -> None:
     # In a session of its own: this one has it.
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.integration.spark.without_delta_driver"],
+        [sys.executable, "-m", "tests.integration.spark.without_delta_driver", *(delta_jars if has_jars else ())],
         capture_output=True,
         text=True,
         check=False,
@@ -418,6 +423,6 @@ def test_a_spark_without_delta_is_refused_with_what_to_add() -> None:
         cwd=Path(__file__).parents[3],
     )
     assert ran.returncode == 0, ran.stderr
-    assert "has format delta, and Delta is not on the class path of" in ran.stdout
+    assert f"has format delta, and Delta {missing}" in ran.stdout
     assert "--packages io.delta:delta-spark_2.13:4.0.0" in ran.stdout
     assert "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension" in ran.stdout

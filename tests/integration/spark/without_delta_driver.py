@@ -1,4 +1,7 @@
-"""Opens a file sink of format `delta` in a Spark that has no Delta; prints why that is refused."""
+"""Opens a file sink of format `delta` in a Spark without Delta, or without its extension; prints why that is refused.
+
+Its arguments are the jars that Spark has.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from airflow_kcr.spark.file_formats import table_of
 
 def main() -> None:
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    builder = builder.config("spark.jars", ",".join(sys.argv[1:])).config("spark.driver.host", "127.0.0.1")
+    spark = builder.getOrCreate()
     target = FileTarget(
         region=RegionName("flights"), group=GroupId("g"), sink="out", path="/lake/out", format=FileFormat.DELTA
     )
