@@ -87,9 +87,9 @@ def performed(
         with timed.phase("cut intervals") as phase:
             play.wait_for_cuts(phase, chosen.before_reset)
         with timed.phase("reset from Airflow") as phase:
-            play.reset(phase)
+            last = play.reset(phase, production)
         with timed.phase("cut the intervals again") as phase:
-            play.finish(phase, production)
+            play.finish(phase, last)
         with timed.phase("stop the region") as phase:
             play.stop(phase)
         with timed.phase("check everything"):

@@ -194,10 +194,11 @@ class Play:
 
         _until(is_back, "the killed member back", BACK_WITHIN)
 
-    def reset(self, phase: Phase) -> None:
+    def reset(self, phase: Phase, production: Production) -> datetime:
         """Go back to an earlier checkpoint as a person does: trigger, choose, look at the plan, approve.
 
-        A viewer tries it first, and may not.
+        A viewer tries it first, and may not. Once it is approved no more flights are written, so that the last data
+        interval ends while the region goes back; returns when that is.
         """
         cuts = self.cuts()
         target = cuts[-1 - self.script.undone]
@@ -212,17 +213,23 @@ class Play:
                 self.found.viewer_refused += "; " + _refused(partial(viewer.answer, RESET, run, task, ["OK"]))
                 self._have_answered(run, task, target.sequence)
         phase.tell(0, None, "the reset runs")
+        self.found.produced = production.end()
+        last = Every(self.script.every).after(datetime.now(UTC))
+        self.found.last_bound = last
         ended = self.editor.wait_for_run(RESET, run, within=ANSWERED_WITHIN)
         if ended.state != _SUCCESS:
             raise ServiceFailed(f"the run {run} of {RESET} has {ended.state}: look at its tasks' logs")
         self.region.wait_for(RUNNING, timedelta(seconds=BACK_WITHIN))
         self._clear_undone()
+        return last
 
-    def finish(self, phase: Phase, production: Production) -> None:
-        """Let every flight that was written be cut, each interval by its run, then stop the region."""
-        self.found.produced = production.end()
-        last = Every(self.script.every).after(datetime.now(UTC))
-        self.found.last_bound = last
+    def finish(self, phase: Phase, last: datetime) -> None:
+        """Let every flight that was written be cut, each interval by its run.
+
+        Args:
+            phase: is told how far that is.
+            last: the end of the last interval.
+        """
         wanted = round((last - self.found.since) / self.script.every)
 
         def is_cut() -> bool:
