@@ -13,12 +13,14 @@ import pytest
 
 from airflow_kcr.api.opening import connect, store_url
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
+from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.spark.session import SparkSettings, open_session
 from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.benchmarks.figures import RESULTS_VARIABLE, Report, Scale, chosen_scale
 from tests.benchmarks.lab import Lab
+from tests.support.kafka import KafkaSet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,6 +73,16 @@ def durable_store() -> Iterator[str]:
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def default_kafka(tmp_path: Path) -> Iterator[Kafka]:
+    """A broker that gives a new group Kafka's own time to gather (3 s); the tests' broker gives it none."""
+    cluster = start_cluster(tmp_path / "kafka", settings={"group.initial.rebalance.delay.ms": "3000"})
+    try:
+        yield KafkaSet(cluster)
+    finally:
+        cluster.stop()
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ def chosen_scale() -> Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A ratio that issue 4 wants."""
+    """A ratio that the project wants of itself."""
 
     text: str
     ratio: float

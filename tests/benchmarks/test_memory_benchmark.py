@@ -28,7 +28,7 @@ ROUNDS = 2
 """Fewer than elsewhere: a peak of memory hardly varies, and each takes a JVM of its own."""
 
 MOST = 250.0
-"""MiB, as issue 4 wants it."""
+"""MiB of the Python side, at most."""
 
 RESULTS_OF_TASKS = "1m"
 """All that Spark lets its tasks send to the driver; what collects any records fails at this."""
