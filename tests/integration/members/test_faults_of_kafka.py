@@ -84,9 +84,10 @@ def test_partitions_added_between_cuts_are_picked_up_from_their_beginning(region
 def test_a_cut_is_never_complete_without_partitions_that_were_added_while_it_drained(
     region: Live, record_property: Note
 ) -> None:
-    region.fill(100)
     stuck = region.start(0, gates=("processing",))
     region.start(1)
+    region.shared(0, 1)  # or the cut would also be aborted by member 1, which comes later
+    region.fill(100)
     region.until(lambda: stuck.reached("processing"), "a batch of member 0")
     nonce = ask(region, "cut-of-both")
     region.until(lambda: region.region().state is RegionState.DRAINING, "draining")
