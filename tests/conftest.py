@@ -83,7 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     told: str | None = config.getoption("--turn")
     if told is not None:
         turn = Turn.of(told)
-        long = [item for item in items if item.get_closest_marker(LONG)]
+        # A soak test is not one that CI would run if it were its turn.
+        long = [item for item in items if item.get_closest_marker(LONG) and not item.get_closest_marker("soak")]
         chosen = turn.chosen(item.nodeid for item in long)
         left_out = [item for item in long if item.nodeid not in chosen]
         items[:] = [item for item in items if item not in left_out]

@@ -10,9 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -82,6 +82,15 @@ class Airflow:
             if one.name == user:
                 return AirflowClient(url=self.url, user=one.name, password=one.password)
         raise ConfigurationError(f"there is no user {user!r}; there are {', '.join(one.name for one in self.users)}")
+
+    def follow(self, plan: AirflowPlan) -> None:
+        """Have what is started from now on run with another plan for the same folder.
+
+        Raises:
+            ServiceFailed: the connector of Spark can't be downloaded.
+            ToolMissing: Java or PySpark is missing.
+        """
+        self.environment = environment(plan, self.known)
 
     def start(self) -> None:
         """Bring the metadata to the newest schema, start what does not run, and wait until all are healthy.
@@ -211,16 +220,11 @@ def start_airflow(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
         ToolMissing: if Airflow, Java or PySpark is not installed.
     """
     airflow = airflow_of(plan, launch=launch)
-    with _stopped_on_error(airflow):
+    try:
         airflow.start()
-    return airflow
-
-
-def start_migrated_airflow(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
-    """Start an Airflow whose metadata has the newest schema already; else see `start_airflow`."""
-    airflow = airflow_of(plan, launch=launch)
-    with _stopped_on_error(airflow):
-        airflow.start_components()
+    except BaseException:
+        airflow.stop()
+        raise
     return airflow
 
 
@@ -235,15 +239,6 @@ def airflow_of(plan: AirflowPlan, *, launch: Launch = start_tied) -> Airflow:
         raise ToolMissing("Airflow is needed: `pip install 'airflow-kcr[demo]'`")
     known = kept(plan.folder)
     return Airflow(folder=plan.folder, known=known, environment=environment(plan, known), launch=launch)
-
-
-@contextmanager
-def _stopped_on_error(airflow: Airflow) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        airflow.stop()
-        raise
 
 
 def example_dags() -> Path:

@@ -38,8 +38,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInstance:
-    """A task of a run; `map_index` is -1 where it is not mapped, `state` None before it is looked at."""
+    """A task of a run; `map_index` is -1 where it is not mapped, `state` None before it is looked at.
 
+    `id` is another one for each try.
+    """
+
+    id: str
     task_id: str
     map_index: int
     state: str | None
@@ -51,6 +55,7 @@ class TaskInstance:
     def read(cls, found: Mapping[str, Any]) -> Self:
         """Return the task instance that an answer describes."""
         return cls(
+            id=found["id"],
             task_id=found["task_id"],
             map_index=found["map_index"],
             state=found["state"],

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.region.rows import Requester
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_kcr.protocol.region.rows import Requester
 
 
 def requester(context: Context, reason: str = "") -> Requester:
@@ -19,6 +20,9 @@ def requester(context: Context, reason: str = "") -> Requester:
         context: the task's.
         reason: why, for the history.
     """
+    # The rows of a region are half of what an operator's import would take, and a DAG that is parsed asks nobody.
+    from airflow_kcr.protocol.region.rows import Requester
+
     run = context["dag_run"]
     return Requester(
         who=getattr(run, "triggering_user_name", None) or "airflow",

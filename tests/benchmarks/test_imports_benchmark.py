@@ -39,9 +39,10 @@ FIRST_LOOK = "airflow_kcr.triggers.looking"
 when an operator or a trigger is imported."""
 
 SDK = """\
-import json, os, sys
+import gc, json, os, sys
 from airflow.sdk import DAG, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, Param, task
 
+gc.freeze()
 for line in sys.stdin:
     program, argument = json.loads(line)
     child = os.fork()
@@ -57,7 +58,8 @@ for line in sys.stdin:
     if os.waitpid(child, 0)[1]:
         sys.exit(f"this could not be measured: {argument}")
 """
-"""Imports Airflow's SDK once, and runs each program that it is told of in a fork of that."""
+"""Imports Airflow's SDK once, and runs each program that it is told of in a fork of that, frozen as Airflow's local
+executor freezes itself before it forks: else a collection of garbage copies all that was imported before."""
 
 IMPORT = """\
 import importlib, json, sys, time

@@ -29,7 +29,7 @@ TOP = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("KCR_SIMULATION_SEEDS", "1000"))
 FIRST = int(os.environ.get("KCR_SIMULATION_FIRST_SEED", "0"))
 CHUNK = 50
-ALWAYS = 500
+ALWAYS = 350
 """How many of the seeds are run every time, where the others take turns."""
 SAMPLE = 300
 """How many of the seeds' runs must have seen everything."""

@@ -32,6 +32,8 @@ _SPARK: Final = {
     # A few thousand rows in hundreds of small files, looked at once: Spark's own settings are for the contrary.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "4",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
 

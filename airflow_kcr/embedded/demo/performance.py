@@ -15,7 +15,7 @@ from airflow_kcr.embedded.airflow_settings import User
 from airflow_kcr.embedded.demo.audience import Audience, Phase, Timed
 from airflow_kcr.embedded.demo.judgement import Verdict, judged
 from airflow_kcr.embedded.demo.play import REGION, Happened, Play, Script, declare, producing
-from airflow_kcr.embedded.demo.stage import Curtain, Launches, databases, staged, tied
+from airflow_kcr.embedded.demo.stage import Curtain, Launches, prepared, staged, tied
 from airflow_kcr.embedded.java import java
 
 
@@ -65,7 +65,7 @@ def performed(
     java()  # whoever lacks it is told so before there is anything to clear away
     timed, falling = Timed(audience), curtain or Curtain()
     with ExitStack() as stack:
-        making = stack.enter_context(databases(folder, falling, launches))
+        making = stack.enter_context(prepared(folder, falling, launches))
         with timed.phase("download") as phase:
             _download(phase)
         with timed.phase("start Kafka and Postgres"):
@@ -81,7 +81,7 @@ def performed(
         with timed.phase("start the consumers") as phase:
             play.start_consumers(phase)
         with timed.phase("cut intervals") as phase:
-            play.wait_for_cuts(phase, 2)
+            play.wait_for_cuts(phase, chosen.before_kill)
         with timed.phase("kill a consumer") as phase:
             play.kill_a_consumer(phase)
         with timed.phase("cut intervals") as phase:

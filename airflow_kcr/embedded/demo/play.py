@@ -67,14 +67,18 @@ class Script:
     Args:
         every: the time between two cuts.
         rate: flights a second.
-        before_reset: how many intervals are cut before the reset.
+        before_kill: how many intervals are cut before a consumer is killed.
+        before_reset: how many are cut before the reset.
         undone: how many of them the reset goes back by.
+        least: how many are cut in all, at least.
     """
 
-    every: timedelta = timedelta(seconds=30)
+    every: timedelta = timedelta(seconds=45)
     rate: float = 150.0
-    before_reset: int = 3
+    before_kill: int = 1
+    before_reset: int = 2
     undone: int = 1
+    least: int = 4
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,7 +218,8 @@ class Play:
                 self._have_answered(run, task, target.sequence)
         phase.tell(0, None, "the reset runs")
         self.found.produced = production.end()
-        last = Every(self.script.every).after(datetime.now(UTC))
+        enough = self.found.since + self.script.least * self.script.every
+        last = max(Every(self.script.every).after(datetime.now(UTC)), enough)
         self.found.last_bound = last
         ended = self.editor.wait_for_run(RESET, run, within=ANSWERED_WITHIN)
         if ended.state != _SUCCESS:
@@ -312,8 +317,8 @@ class Play:
     def _have_answered(self, run: str, task: str, checkpoint: int) -> None:
         """Answer a task as the editor, and wait until it is done with the answer.
 
-        Airflow now and then loses a task that is answered while the scheduler is still being told that it waits; it is
-        tried again then, and asks again.
+        Airflow loses a task that is answered before the scheduler has heard that its process has ended; it is tried
+        again then, and asks again. So a person who is that quick waits for the process.
         """
         while True:
             asked = self.editor.wait_for_task(RESET, run, task, {_ASKS, *TASK_ENDS}, within=ANSWERED_WITHIN)
@@ -321,6 +326,7 @@ class Play:
                 return
             if asked.state != _ASKS:
                 raise ServiceFailed(f"the task {task} of {RESET} has {asked.state}: look at its log")
+            _until(partial(_has_ended, asked.id), f"the process of the task {task} ended", ANSWERED_WITHIN)
             threading.Event().wait(READING)
             question = self.editor.question(RESET, run, task)
             told: Mapping[str, object] = {"checkpoint": checkpoint, "reason": REASON}
@@ -340,6 +346,11 @@ class Play:
                 self.found.cleared = (*self.found.cleared, run.run_id)
             elif run.state != _SUCCESS:
                 raise ServiceFailed(f"the run {run.run_id} of {CUT} has {run.state}: look at its tasks' logs")
+
+
+def _has_ended(task: str) -> bool:
+    """Whether the process of a try of a task, which has its id in its title, is gone."""
+    return not any(task in " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
 
 
 def _refused(act: Callable[[], object]) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from airflow_kcr.embedded.airflow import Airflow, airflow_of, example_dags, start_migrated_airflow
+from airflow_kcr.embedded.airflow import Airflow, Component, airflow_of, example_dags
 from airflow_kcr.embedded.airflow_settings import AirflowPlan
 from airflow_kcr.embedded.flights import pipeline
 from airflow_kcr.embedded.flights import spec as flights
@@ -53,12 +53,30 @@ def tied(service: str) -> Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backstage:
+    """What needs nothing that has to be downloaded first."""
+
+    postgres: Postgres
+    """Runs, with an empty region store and Airflow's metadata."""
+
+    airflow: Airflow
+    """Its API server is starting; it takes longest of all components and knows nothing of Kafka."""
+
+    def stop(self) -> None:
+        """Stop both, whatever of Airflow runs."""
+        try:
+            self.airflow.stop()
+        finally:
+            self.postgres.stop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """Kafka and Postgres, running, with an empty region store."""
 
     folder: Path
     kafka: Cluster
-    postgres: Postgres
+    backstage: Backstage
     launches: Launches
     curtain: Curtain
 
@@ -70,7 +88,7 @@ class Stage:
     @property
     def store_url(self) -> str:
         """The address of the region store."""
-        return self.postgres.url(STORE)
+        return self.backstage.postgres.url(STORE)
 
     @property
     def output(self) -> Path:
@@ -91,26 +109,27 @@ class Stage:
             flights.SINCE_VARIABLE: format_instant(since),
             pipeline.OUTPUT_VARIABLE: str(self.output),
         }
-        plan = _plan(self.folder, self.postgres, environment)
-        running = start_migrated_airflow(plan, launch=self.launches("airflow"))
+        airflow = self.backstage.airflow
         try:
-            yield running
+            airflow.follow(_plan(self.folder, self.backstage.postgres, environment))
+            airflow.start_components()
+            yield airflow
         finally:
-            self.curtain.falls_on(running.stop)
+            self.curtain.falls_on(airflow.stop)
 
 
 @contextmanager
-def databases(folder: Path, curtain: Curtain, launches: Launches = tied) -> Iterator[Future[Postgres]]:
-    """Lend a Postgres with an empty region store and Airflow's metadata; it stops at the end.
+def prepared(folder: Path, curtain: Curtain, launches: Launches = tied) -> Iterator[Future[Backstage]]:
+    """Lend a Postgres with the databases, and an Airflow that begins to start; both stop at the end.
 
-    It comes in the background: it takes the processor's time, and what is downloaded meanwhile the network's.
+    They come in the background: that takes the processor's time, and what is downloaded meanwhile the network's.
 
     Args:
         folder: where everything is kept.
-        curtain: whether it does stop.
-        launches: how its processes are launched.
+        curtain: whether they do stop.
+        launches: how their processes are launched.
     """
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="databases") as pool:
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="backstage") as pool:
         making = pool.submit(_made, folder, launches)
         try:
             yield making
@@ -120,16 +139,18 @@ def databases(folder: Path, curtain: Curtain, launches: Launches = tied) -> Iter
                 curtain.falls_on(making.result().stop)
 
 
-def _made(folder: Path, launches: Launches) -> Postgres:
+def _made(folder: Path, launches: Launches) -> Backstage:
     postgres = start_postgres(folder / "postgres", launch=launches("postgres"))
     try:
         upgrade(postgres.ensure_database(STORE))
         postgres.ensure_database(METADATA)
-        airflow_of(_plan(folder, postgres, {})).migrate()
+        airflow = airflow_of(_plan(folder, postgres, {}), launch=launches("airflow"))
+        airflow.migrate()
+        airflow.begin(Component.API_SERVER)
     except BaseException:
         postgres.stop()
         raise
-    return postgres
+    return Backstage(postgres=postgres, airflow=airflow)
 
 
 def _plan(folder: Path, postgres: Postgres, environment: Mapping[str, str]) -> AirflowPlan:
@@ -144,12 +165,12 @@ def _plan(folder: Path, postgres: Postgres, environment: Mapping[str, str]) -> A
 
 
 @contextmanager
-def staged(folder: Path, making: Future[Postgres], curtain: Curtain, launches: Launches = tied) -> Iterator[Stage]:
-    """Lend Kafka, and the databases once they are there; Kafka stops at the end.
+def staged(folder: Path, making: Future[Backstage], curtain: Curtain, launches: Launches = tied) -> Iterator[Stage]:
+    """Lend Kafka, and what is made in the background once it is there; Kafka stops at the end.
 
     Args:
         folder: where everything is kept.
-        making: the databases.
+        making: what is made in the background.
         curtain: whether Kafka does stop.
         launches: how its processes are launched.
 
@@ -159,6 +180,6 @@ def staged(folder: Path, making: Future[Postgres], curtain: Curtain, launches: L
     """
     kafka = start_cluster(folder / "kafka", launch=launches("kafka"), settings=_TOGETHER)
     try:
-        yield Stage(folder=folder, kafka=kafka, postgres=making.result(), launches=launches, curtain=curtain)
+        yield Stage(folder=folder, kafka=kafka, backstage=making.result(), launches=launches, curtain=curtain)
     finally:
         curtain.falls_on(kafka.stop)

@@ -162,6 +162,7 @@ def test_a_broker_that_hangs_is_given_up_in_time_and_answers_when_it_is_back(bro
     assert patient.bounds(logs_of("g", topic, 0))
 
 
+@pytest.mark.long
 def test_logs_whose_leader_died_are_answered_by_the_next_one(kafka_set: StartKafka) -> None:
     # The client goes on asking whom it knows; and what it then hands out as a result is no offset.
     two = kafka_set(2)

@@ -127,6 +127,7 @@ def test_a_broker_comes_back_with_its_data_after_a_stop_a_kill_and_a_suspension(
     assert not accepting(broker)
 
 
+@pytest.mark.long
 def test_a_set_of_three_survives_the_kill_of_a_coordinator(kafka_set: StartKafka) -> None:
     kafka = kafka_set(3, settings={"broker.session.timeout.ms": "3000"})
     topic = kafka.topic(3)

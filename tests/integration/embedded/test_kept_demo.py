@@ -17,14 +17,15 @@ from typer.testing import CliRunner
 
 from airflow_kcr.cli import app
 from airflow_kcr.embedded import services
+from airflow_kcr.embedded.airflow import Airflow
 from airflow_kcr.embedded.airflow_settings import MARKER, kept
 from airflow_kcr.embedded.demo import performance
 from airflow_kcr.embedded.demo.audience import Audience
 from airflow_kcr.embedded.demo.judgement import Check, Verdict
 from airflow_kcr.embedded.demo.performance import Addresses, Summary
 from airflow_kcr.embedded.demo.play import Happened
-from airflow_kcr.embedded.demo.stage import STORE, Curtain, Launches, Stage, staged
-from airflow_kcr.embedded.postgres import Postgres, start_postgres
+from airflow_kcr.embedded.demo.stage import STORE, Backstage, Curtain, Launches, Stage, staged
+from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import Child
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.store.schema_upgrade import upgrade
@@ -57,11 +58,15 @@ def processes_of_airflow(stage: Stage) -> list[Child]:
 
 
 @contextmanager
-def store_alone(folder: Path, curtain: Curtain, launches: Launches) -> Iterator[Future[Postgres]]:
+def store_alone(folder: Path, curtain: Curtain, launches: Launches) -> Iterator[Future[Backstage]]:
     """Lend the databases of a demo without Airflow's, which takes longer to make than all else here."""
-    making = Future[Postgres]()
-    making.set_result(start_postgres(folder / "postgres", launch=launches("postgres")))
-    upgrade(making.result().ensure_database(STORE))
+    making = Future[Backstage]()
+    postgres = start_postgres(folder / "postgres", launch=launches("postgres"))
+    upgrade(postgres.ensure_database(STORE))
+    nothing = Airflow(
+        folder=folder / "airflow", known=kept(folder / "airflow"), environment={}, launch=launches("airflow")
+    )
+    making.set_result(Backstage(postgres=postgres, airflow=nothing))
     try:
         yield making
     finally:

@@ -124,6 +124,7 @@ def test_a_batch_accepted_twice_is_surplus(run: Run) -> None:
     assert not found.sound
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outcome", [Outcome.DISCARDED, Outcome.UNKNOWN, Outcome.UNDONE])
 def test_what_was_not_accepted_is_no_part_of_the_result_and_counted(run: Run, outcome: Outcome) -> None:
     run.batch(nowhere(run.ends), halves(run.ends), outcome=outcome)
@@ -132,6 +133,7 @@ def test_what_was_not_accepted_is_no_part_of_the_result_and_counted(run: Run, ou
     assert found.sound
 
 
+@pytest.mark.long
 def test_what_a_reset_undid_within_a_range_is_computed_anew(run: Run) -> None:
     first = run.rows.pop(0)
     run.folder(first).rename(run.output / "elsewhere")

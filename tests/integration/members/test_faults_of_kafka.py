@@ -503,6 +503,7 @@ def about_to_commit(region: Live) -> tuple[Process, Nonce]:
     return both, nonce
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_during_the_commit_has_the_cut_afterwards_or_the_cut_says_that_it_has_not(
     kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
@@ -525,6 +526,7 @@ def test_a_broker_that_restarts_during_the_commit_has_the_cut_afterwards_or_the_
         judged(region, record_property)
 
 
+@pytest.mark.long
 def test_a_commit_that_no_broker_answers_fails_visibly_and_fences_nobody(
     kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
@@ -550,6 +552,7 @@ def test_a_commit_that_no_broker_answers_fails_visibly_and_fences_nobody(
         judged(region, record_property)
 
 
+@pytest.mark.long
 def test_members_go_on_after_their_broker_was_away_in_the_middle_of_their_work(
     kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
@@ -566,6 +569,7 @@ def test_members_go_on_after_their_broker_was_away_in_the_middle_of_their_work(
         judged(region, record_property)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "session", [pytest.param("20s"), pytest.param("8s", marks=pytest.mark.soak)]
 )  # fails over in about 9 s

@@ -225,6 +225,7 @@ def test_a_dynamic_member_that_is_back_at_once_is_a_newcomer(lend: Lend, record_
         settled(region, record_property, "restart within the session, dynamic")
 
 
+@pytest.mark.long
 def test_three_members_of_one_process_that_dies_and_that_come_back_one_by_one_are_one_reset(
     lend: Lend, record_property: Note
 ) -> None:

@@ -142,6 +142,7 @@ def test_all_members_come_back_when_the_store_hung_for_longer_than_a_lease(
     judged(region, record_property)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["freeze", "cut"])
 def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on_without_it(
     region: Live, server: Postgres, record_property: Note, how: str

@@ -35,6 +35,7 @@ def stopped(kafka: Kafka, database_url: str, tmp_path: Path) -> Iterator[Live]:
         yield one
 
 
+@pytest.mark.long
 def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Live, tmp_path: Path) -> None:
     topic, group = stopped.topic, stopped.group
     with Region(stopped.name, stopped.store) as region:

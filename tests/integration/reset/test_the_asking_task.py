@@ -146,6 +146,7 @@ def combinations() -> Iterator[object]:
             yield pytest.param(phase, end, id=f"{phase.__name__}, {end.__name__}", marks=marks)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("phase", "end"), [*combinations()])
 def test_a_fresh_try_answers_with_the_same_reset_which_is_done_once(
     kafka: Kafka,

@@ -48,6 +48,7 @@ def data(lake: Lake) -> set[str]:
     return {str(p.relative_to(lake.root)) for folder in folders for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.long
 def test_what_is_undone_and_what_is_retired_goes_and_what_can_be_read_stays(
     lake: Lake, database_url: str, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def go_back(lake: Lake) -> None:
     lake.driver.settle_reset()
 
 
+@pytest.mark.long
 def test_the_table_has_whole_cuts_and_read_cut_gives_each_of_them(lake: Lake) -> None:
     lake.batch(0)
     lake.batch(1)
@@ -245,6 +246,7 @@ def test_a_reset_takes_what_it_undoes_out_and_what_is_left_of_it_comes_with_the_
     assert shown(lake, version) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("published", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(lake: Lake, published: bool) -> None:
     lake.batch(0)
