@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 from functools import partialmethod
+from typing import TYPE_CHECKING
 
-import pytest
 from sqlalchemy import create_engine, text
 
 from airflow_kcr.api import Region
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
 from tests.unit.cli.conftest import Kcr
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_lag_is_a_row_for_each_partition(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
