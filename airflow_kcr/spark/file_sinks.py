@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 PREFIX: Final = "kcr_"
 """Before the names of the coordinates, as they are in the files."""
 
-LISTERS: Final = 16
-"""Tasks that look at the files which are put together."""
+_PUTTING_TOGETHER: Final = {
+    # Spark lists every file that is named to it, in as many tasks as there are files where it is not told otherwise.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+    # It counts each file as 4 MB, which makes a task of every 32 small ones; so a task is made for each core.
+    "spark.sql.files.openCostInBytes": "65536",
+    # The plan is as simple as it looks.
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Spark's settings for many small files that become a few."""
 
-_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _NO_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
@@ -107,8 +113,8 @@ class SparkRewriter:
 
     def __init__(self, spark: SparkSession, folder: HadoopFolder) -> None:
         self._spark, self._folder = spark.newSession(), folder
-        # Spark lists every file that is named to it, in as many tasks as there are files.
-        self._spark.conf.set(_LISTING, LISTERS)
+        for name, value in _PUTTING_TOGETHER.items():
+            self._spark.conf.set(name, value)
 
     def rewrite(
         self,
@@ -129,7 +135,10 @@ class SparkRewriter:
             rows = read_files(self._spark, [f"{self._folder.uri}/{path}" for path in sources], schema)
             if kept is not None:
                 rows = rows.where(_of_records(kept))
-            _parquet(rows.coalesce(files), f"{self._folder.uri}/{temporary}")
+            # What few tasks write, few tasks would read, and opening small files takes longer than what is in them.
+            few = files < self._spark.sparkContext.defaultParallelism
+            spread = rows.repartition(files) if few else rows.coalesce(files)
+            _parquet(spread, f"{self._folder.uri}/{temporary}")
             return self._taken(temporary, into)
         except (PySparkException, Py4JError) as error:
             raise SinkError(

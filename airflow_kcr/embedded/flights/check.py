@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -100,19 +99,13 @@ def judge(spark: SparkSession, question: Question) -> Judgement:
     with (
         _kept(result.read_output(spark, question.output)) as written,
         _kept(result.accepted_output(written, pieces, read)) as accepted,
-        ThreadPoolExecutor(max_workers=3, thread_name_prefix="judge") as together,
     ):
         found = result.fold(accepted)
-        # Each is a few small jobs, which take longer to plan than to run; so they are planned side by side.
-        counts = together.submit(result.count, written, pieces, accepted, read(ranges))
-        with_topic = together.submit(result.compare, found, direct.from_topic(spark, read(ranges)))
-        with_file = None if file is None else together.submit(result.compare, found, direct.from_csv(spark, file))
-        carriers = tuple(Carrier(*row) for row in result.by_carrier(found).collect())
         return Judgement(
-            counts=counts.result(),
-            with_topic=with_topic.result(),
-            with_file=None if with_file is None else with_file.result(),
-            carriers=carriers,
+            counts=result.count(written, pieces, accepted, read(ranges)),
+            with_topic=result.compare(found, direct.from_topic(spark, read(ranges))),
+            with_file=None if file is None else result.compare(found, direct.from_csv(spark, file)),
+            carriers=tuple(Carrier(*row) for row in result.by_carrier(found).collect()),
         )
 
 
