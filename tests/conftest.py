@@ -91,6 +91,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # A test that passes when it is run again has failed all the same, and nothing else would say how.
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"{report.nodeid} was run again", sep="_")
+        terminalreporter.line(report.longreprtext)
+
+
 @pytest.fixture(scope="session")
 def postgres_server(pytestconfig: pytest.Config) -> postgres.Server:
     """The Postgres of this run; `pytest_unconfigure` stops it."""

@@ -11,18 +11,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.targets import ByDuration, Target, ToEarliest, ToOffset
 from airflow_kcr.protocol.values import Offset
 from tests.benchmarks.deliveries import TOP, Bare, Deliveries
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.support.kafka import Kafka
 from tests.support.kafka_tool import consumer_groups
+from tests.support.live_region import SPEC, live_region
 from tests.support.load import steadily
 from tests.support.members import BRISK, Live, live
 
@@ -34,6 +36,12 @@ SHORT = 7
 
 LONG = 12
 """s of a session that outlasts, as with the default timeouts, a lease and the time in which a process ends itself."""
+
+MANY = 1_000
+"""Partitions of a plan."""
+
+PLANNED_WITHIN = 2.0
+"""s, at most, for such a plan."""
 
 STEADY = 0.05
 """s between the records of a partition while somebody is killed."""
@@ -151,6 +159,43 @@ def test_a_reset_of_a_group_that_runs(
     )
     for how, peer in zip(("static ids", "dynamic ids", "dynamic ids and no time to gather"), peers, strict=True):
         found.at_least(f"{how}: stopped, Kafka's tool and started, to a reset online", ratio(peer, online_reset), 5)
+
+
+def test_a_plan_of_a_thousand_partitions(
+    kafka: Kafka, durable_store: str, scale: Scale, report: Callable[[str], Report]
+) -> None:
+    found = report("reset-plan")
+    topic, group = kafka.topic(MANY), kafka.group_id("unused")
+    spec = SPEC.replace("broker.invalid:9092", kafka.bootstrap_servers).replace("topics: [t]", f"topics: [{topic}]")
+    with live_region(durable_store, spec, partitions=MANY) as driver, Region(driver.name, driver.store) as region:
+        driver.up()
+
+        def planned(target: Target) -> float:
+            began = time.perf_counter()
+            assert region.plan_reset(ResetRequest(target=target)).totals.partitions == MANY
+            return time.perf_counter() - began
+
+        def dry_run() -> float:
+            began = time.perf_counter()
+            told = ("--group", group, "--topic", topic, "--reset-offsets", "--to-earliest", "--dry-run")
+            assert consumer_groups(kafka.bootstrap_servers, *told).out.count(topic) == MANY
+            return time.perf_counter() - began
+
+        contenders: dict[str, Turn] = {
+            "a plan, to the earliest offsets": lambda: planned(ToEarliest()),
+            "a plan, to an hour ago": lambda: planned(ByDuration(back=timedelta(hours=1))),
+            "Kafka's tool, to the earliest offsets, dry run": dry_run,
+        }
+        for turn in contenders.values():
+            turn()
+        seconds = taken_in_turns(contenders, scale.rounds)
+    found.table(
+        f"a plan for {MANY:,} partitions, the broker's answers included: s",
+        ("who", "median", "smallest to largest"),
+        [(name, median(one), spread(one)) for name, one in seconds.items()],
+    )
+    for name in list(seconds)[:2]:
+        found.at_most(f"{name}, of {PLANNED_WITHIN:g} s", median(seconds[name]) / PLANNED_WITHIN, 1)
 
 
 def commands(region: Live, target: int, folder: Path) -> None:

@@ -51,6 +51,7 @@ def test_the_result_equals_the_direct_computation_from_topic_and_file(run: Run, 
     assert all(one.airline for one in found.carriers)
 
 
+@pytest.mark.long
 def test_a_few_numbers_are_those_that_plain_python_finds(run: Run) -> None:
     wet = {row[:5] for row in data.weather() if row.precipitation}
     delays, rainy = 0, 0
@@ -82,6 +83,7 @@ def test_a_batch_is_read_once(run: Run) -> None:
     assert count_scans(run.spark, jobs, since) == 1
 
 
+@pytest.mark.long
 def test_output_that_was_tampered_with_is_noticed(run: Run) -> None:
     folder = run.folder(run.rows[0])
     changed = run.spark.read.parquet(str(folder)).withColumn(
@@ -100,6 +102,7 @@ def test_output_that_was_tampered_with_is_noticed(run: Run) -> None:
     assert len(found.with_topic.differences) <= result.SHOWN * (len(pipeline.SUMS) + 2)
 
 
+@pytest.mark.long
 def test_a_batch_whose_output_is_lost_is_missing(run: Run) -> None:
     lost = run.rows[1]
     run.folder(lost).rename(run.output / "elsewhere")
@@ -109,6 +112,7 @@ def test_a_batch_whose_output_is_lost_is_missing(run: Run) -> None:
     assert any(one.result == "no such group" for one in found.with_topic.differences)
 
 
+@pytest.mark.long
 def test_a_batch_that_the_ledger_lacks_is_missing_and_its_output_stray(run: Run) -> None:
     lost = run.rows.pop()
     found = judge(run.spark, run.question())
@@ -117,6 +121,7 @@ def test_a_batch_that_the_ledger_lacks_is_missing_and_its_output_stray(run: Run)
     assert not found.sound
 
 
+@pytest.mark.long
 def test_a_batch_accepted_twice_is_surplus(run: Run) -> None:
     run.batch(nowhere(run.ends), halves(run.ends))
     found = judge(run.spark, run.question())
@@ -145,6 +150,7 @@ def test_what_a_reset_undid_within_a_range_is_computed_anew(run: Run) -> None:
     assert found.counts.duplicates == sum(halves(run.ends).values()) - sum(quarters.values())
 
 
+@pytest.mark.long
 def test_a_checkpoint_before_the_end_has_only_its_part(run: Run) -> None:
     found = judge(run.spark, run.question(halves(run.ends)))
     assert found.sound
@@ -175,6 +181,7 @@ FLIGHT = {
 }
 
 
+@pytest.mark.long
 def test_malformed_records_are_counted_in_an_output_of_their_own(kafka: Kafka, empty_run: partial[Run]) -> None:
     topic = kafka.topic(1)
     flight = json.dumps(FLIGHT).encode()

@@ -138,6 +138,7 @@ def test_offsets_that_expired_are_seeded_again_and_are_not_needed_for_a_start(ka
         assert account.is_sound, account
 
 
+@pytest.mark.long
 def test_a_file_of_several_groups_goes_both_ways(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
     topic, groups = kafka.topic(2), sorted([kafka.group_id(), kafka.group_id()])
     kafka.fill(topic, {0: 50, 1: 50})

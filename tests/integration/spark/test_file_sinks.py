@@ -97,7 +97,8 @@ def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> No
     assert list((lake.root / "compacted").rglob("_temporary*")) == []
 
 
-@pytest.mark.parametrize("file_size", [0, pytest.param(MIB, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("file_size", [0, MIB])
 def test_what_is_left_of_a_cut_that_was_undone_is_in_the_next_one(
     spark: SparkSession, tmp_path: Path, file_size: int
 ) -> None:
