@@ -27,6 +27,9 @@ AVOIDED = {
 }
 """Words for which there is another one here."""
 
+OF_OTHERS = {"beside-other-tools": {"savepoint"}}
+"""Pages that speak of what others call so."""
+
 
 def prose(path: Path) -> str:
     return FENCED.sub("", path.read_text(encoding="utf-8"))
@@ -68,7 +71,8 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
 def test_a_page_uses_the_words_of_the_glossary(path: Path) -> None:
     text = BLOCK.sub("", prose(path)).lower()
-    used = [f"{word} (use {better})" for word, better in AVOIDED.items() if re.search(rf"\b{word}s?\b", text)]
+    ours = {word: better for word, better in AVOIDED.items() if word not in OF_OTHERS.get(path.stem, set())}
+    used = [f"{word} (use {better})" for word, better in ours.items() if re.search(rf"\b{word}s?\b", text)]
     assert used == []
 
 
