@@ -35,7 +35,9 @@
     ├── TimedOut                    what was waited for did not happen in time (exit status 5)
     ├── BrokerUnavailable           Kafka can't be reached, or did not answer in time (exit status 4)
     └── StoreError                  the store can't serve (exit status 4)
-        ├── StoreUnavailable, StoreBusy
+        ├── StoreUnavailable
+        │   └── StoreRefused        its server refuses the login, or has no such database: a matter of its address
+        ├── StoreBusy
         ├── OutcomeUnknown          the COMMIT's answer was lost; read before repeating
         ├── SchemaTooOld, SchemaTooNew, SchemaMissing
         └── StoreRestored           the store is older than what a member has already seen
@@ -270,6 +272,10 @@ class StoreError(KcrError):
 
 class StoreUnavailable(StoreError):
     """The store can't be reached; the message says which address was tried and for how long."""
+
+
+class StoreRefused(StoreUnavailable):
+    """The store's server answers and refuses: the login, the database or a right is wrong; the message says which."""
 
 
 class StoreBusy(StoreError):

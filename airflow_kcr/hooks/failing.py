@@ -16,10 +16,20 @@ from airflow_kcr.errors import (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    StoreRefused,
     StoreRestored,
 )
 
-FINAL: Final = (ConfigurationError, RefusedError, ResetFailed, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreRestored)
+FINAL: Final = (
+    ConfigurationError,
+    RefusedError,
+    ResetFailed,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    StoreRefused,
+    StoreRestored,
+)
 """Asking again gets the same answer until a person has done something."""
 
 

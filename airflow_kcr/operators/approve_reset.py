@@ -11,6 +11,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_kcr.errors import StalePlan
 from airflow_kcr.hooks.failing import translated
+from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.operators.plan_markdown import markdown
 from airflow_kcr.operators.reset_documents import Planned, answered, asking, given, planned, responder
@@ -34,11 +35,11 @@ class KcrApproveResetOperator(ApprovalOperator):
         region: the region's name, for the link to its page (templated).
         plan: what the task of the plan has returned (templated): `plan=plan.output`. Absent: that of the only task
             right before.
-        kcr_conn_id: taken like every operator of a region does; nothing is asked of the store.
+        kcr_conn_id: the Airflow connection of the store, for that link (templated); nothing is asked of the store.
         kwargs: as for `ApprovalOperator`.
     """
 
-    template_fields: Sequence[str] = ("region", "plan")
+    template_fields: Sequence[str] = ("region", "plan", "kcr_conn_id")
     operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
     ui_color = "#e4f0f7"
 
@@ -47,7 +48,7 @@ class KcrApproveResetOperator(ApprovalOperator):
         *,
         region: str,
         plan: Mapping[str, object] | str | None = None,
-        kcr_conn_id: str = "",
+        kcr_conn_id: str = KcrHook.default_conn_name,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         kwargs = asking(type(self).__name__, kwargs)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
 from airflow_kcr.errors import BrokerUnavailable, TimedOut
 from airflow_kcr.hooks.failing import translated
@@ -31,8 +33,8 @@ BACKSTOP: Final = timedelta(seconds=60)
 class RegionSensor(BaseSensorOperator):
     """A sensor of one region.
 
-    `timeout` counts from the first look, `soft_fail` makes a time-out or a refusal a skip, as for every sensor. What it
-    waits for is named in the error of a time-out.
+    `timeout` counts from the first look, `soft_fail` makes whatever would fail the task a skip, as for every sensor;
+    the log then says what it was. What it waits for is named in the error of a time-out.
 
     Args:
         region: the region's name (templated).
@@ -86,7 +88,7 @@ class RegionSensor(BaseSensorOperator):
 
     def begin(self, context: Context) -> None:
         """Look once; wait without a slot if that was too early. Goes through Airflow's `soft_fail`."""
-        with translated():
+        with self._translated():
             wanted = self.waiting_for(context)
             found = self._look(wanted)
         if found is not None and found.missing is None:
@@ -114,7 +116,7 @@ class RegionSensor(BaseSensorOperator):
             context: the task's.
             event: `payloads.Answer` as JSON.
         """
-        with translated():
+        with self._translated():
             try:
                 Answer.from_json(event).require_reached()
             except TimedOut as late:
@@ -122,13 +124,23 @@ class RegionSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> bool:
         """Return whether it is reached; what is missing is in the log."""
-        with translated():
+        with self._translated():
             found = self._look(self.waiting_for(context))
         if found is None:
             return False
         if found.missing is not None:
             self.log.info("%s", found.missing)
         return found.missing is None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            with translated():
+                yield
+        except AirflowException as error:
+            if self.soft_fail or self.never_fail:
+                self.log.warning("%s", error)  # Airflow's skip has no reason but that one was asked for
+            raise
 
     def _look(self, wanted: WaitingFor) -> Look | None:
         """Return what one look has found; None: Kafka did not answer, which may heal while one waits."""

@@ -21,7 +21,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
-from airflow_kcr.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable
+from airflow_kcr.errors import OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.completion import Part
@@ -133,12 +133,32 @@ def test_a_store_that_is_not_there_is_unavailable_and_its_password_no_ones_busin
         with pytest.raises(StoreUnavailable, match=r"me@127\.0\.0\.1:1/kcr") as caught:
             store.names()
         assert "secret" not in str(caught.value)
-        assert "tried for" in str(caught.value)
+        assert "(nothing listens there); tried for" in str(caught.value)
+        assert not isinstance(caught.value, StoreRefused)
 
 
-def test_a_database_that_is_not_there_is_unavailable(database_url: str) -> None:
-    url = make_url(database_url).set(database="nowhere")
-    with PostgresTransactions.connect(url, _none) as store, pytest.raises(StoreUnavailable):
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [({"database": "nowhere"}, "has no database of that name"), ({"username": "nobody"}, "refused the login")],
+    ids=["database", "user"],
+)
+def test_a_server_that_refuses_an_address_says_what_is_wrong_with_it(
+    database_url: str, wrong: dict[str, str], why: str
+) -> None:
+    url = make_url(database_url).set(**wrong)
+    with PostgresTransactions.connect(url, _none) as store, pytest.raises(StoreRefused, match=why):
+        store.names()
+
+
+def test_a_user_without_rights_is_refused(database_url: str, driver: Driver) -> None:
+    with psycopg.connect(make_url(database_url).set(drivername="postgresql").render_as_string(False)) as admin:
+        admin.execute("DROP ROLE IF EXISTS kcr_stranger")
+        admin.execute("CREATE ROLE kcr_stranger LOGIN")
+    url = make_url(database_url).set(username="kcr_stranger")
+    with (
+        PostgresTransactions.connect(url, _none) as store,
+        pytest.raises(StoreRefused, match="may not use the kcr sch"),
+    ):
         store.names()
 
 

@@ -1,7 +1,8 @@
 """What Postgres and its driver report, as this project's errors.
 
-Recognised by SQLSTATE and by the names of constraints, never by the text of a message; and no text of the driver is
-passed on, since it may quote values. The one question that matters to a caller is what became of its transaction:
+Recognised by SQLSTATE and by the names of constraints, and by the text of a message only where a connection was never
+made, of which there is nothing else. No text of the driver is passed on, since it may quote values. The one question
+that matters to a caller is what became of its transaction:
 
 - before COMMIT was sent nothing was changed, whatever failed (`StoreBusy`, `StoreUnavailable`);
 - while COMMIT was on its way, a lost connection leaves it open (`OutcomeUnknown`); an answer of the server does not.
@@ -9,6 +10,7 @@ passed on, since it may quote values. The one question that matters to a caller 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -29,6 +31,7 @@ from airflow_kcr.errors import (
     RegionExists,
     StoreBusy,
     StoreError,
+    StoreRefused,
     StoreUnavailable,
 )
 
@@ -56,11 +59,49 @@ _AWAY: Final[Mapping[str, str]] = MappingProxyType(
         "53100": "the server's disk is full",
         "53200": "the server is out of memory",
         "25006": "the server is read-only, a standby perhaps",
-        "28000": "the server refused the login",
-        "28P01": "the server refused the login",
-        "3D000": "there is no such database",
+    }
+)
+
+_REFUSED_LOGIN: Final = "the server refused the login; look at user and password"
+_NO_DATABASE: Final = "the server has no database of that name"
+_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "28000": _REFUSED_LOGIN,
+        "28P01": _REFUSED_LOGIN,
+        "3D000": _NO_DATABASE,
         "42501": "this user may not use the kcr schema",
     }
+)
+"""Until somebody has changed something, there or in the address, every further try is refused too."""
+
+# libpq has no SQLSTATE for a connection that was not made. A server that speaks another language is not understood: it
+# is then said that it can't be reached, as for every other reason.
+_NOT_MADE: Final = (
+    (
+        re.compile(
+            r"password authentication failed|no password supplied|FATAL: +role \".*\" does not exist|"
+            r"authentication failed for user|not permitted to log in"
+        ),
+        StoreRefused,
+        _REFUSED_LOGIN,
+    ),
+    (
+        re.compile(r"no pg_hba\.conf entry"),
+        StoreRefused,
+        "the server lets this user in neither from here nor with this encryption; look at its pg_hba.conf and sslmode",
+    ),
+    (re.compile(r"FATAL: +database \".*\" does not exist"), StoreRefused, _NO_DATABASE),
+    (re.compile(r"permission denied for database"), StoreRefused, "this user may not use the database"),
+    (re.compile(r"Connection refused|No such file or directory"), StoreUnavailable, "nothing listens there"),
+    (re.compile(r"timeout expired|timed out"), StoreUnavailable, "no answer in time"),
+    (re.compile(r"resolve host|translate host name"), StoreUnavailable, "the host's name is not known"),
+    (
+        re.compile(r"not support SSL|certificate"),
+        StoreUnavailable,
+        "no encryption that both sides accept; look at sslmode",
+    ),
+    (re.compile(r"too many clients|too many connections|slots are reserved"), StoreUnavailable, _AWAY["53300"]),
+    (re.compile(r"the database system is"), StoreUnavailable, _AWAY["57P03"]),
 )
 
 UNDEFINED: Final = frozenset({"42P01", "42703", "3F000", "42883"})
@@ -144,13 +185,25 @@ def before_commit(error: Exception, address: Address, seconds: float) -> KcrErro
         return StoreUnavailable(
             f"the store at {address} can't be used ({_AWAY[state]}); tried for {seconds:.1f} s, nothing was changed"
         )
+    if state in _REFUSED:
+        return StoreRefused(f"the store at {address} can't be used: {_REFUSED[state]}; nothing was changed")
     if is_lost(error) or state.startswith("08"):
-        return StoreUnavailable(
-            f"the store at {address} can't be reached; tried for {seconds:.1f} s, nothing was changed"
-        )
+        return _not_reached(error, address, seconds)
     return _by_value(error, state) or StoreError(
         f"the store at {address} refused a statement (SQLSTATE {state or 'none'}, {type(error).__name__}); "
         "nothing was changed"
+    )
+
+
+def _not_reached(error: Exception, address: Address, seconds: float) -> StoreUnavailable:
+    """The error for a connection that is lost, or was never made."""
+    text = str(error.orig if isinstance(error, DBAPIError) else error)
+    kind, why = next(((kind, why) for pattern, kind, why in _NOT_MADE if pattern.search(text)), (StoreUnavailable, ""))
+    if kind is StoreRefused:
+        return StoreRefused(f"the store at {address} can't be used: {why}; nothing was changed")
+    reason = f" ({why})" if why else ""
+    return StoreUnavailable(
+        f"the store at {address} can't be reached{reason}; tried for {seconds:.1f} s, nothing was changed"
     )
 
 

@@ -17,6 +17,7 @@ from airflow_kcr.hooks.failing import translated
         errors.SchemaMissing(),
         errors.SchemaTooOld("old"),
         errors.SchemaTooNew("new"),
+        errors.StoreRefused("the login is refused"),
         errors.StoreRestored(),
     ],
 )

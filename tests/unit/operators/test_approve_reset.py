@@ -61,6 +61,12 @@ def test_sums_come_first_then_the_partitions(plan: dict[str, Any], world: World)
     assert world.shown["params"]["reason"]["value"] == "wrong rates"
 
 
+def test_the_region_s_page_is_a_click_away_while_it_waits(plan: dict[str, Any], world: World) -> None:
+    task = FakeTask(task_id="approve")
+    asked(approve(plan), task_context(task))
+    assert task.xcoms["_link_RegionLink"] == "/kcr/regions/flights"
+
+
 def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) -> None:
     with live_region(store_connection, partitions=60) as driver:
         driver.up()

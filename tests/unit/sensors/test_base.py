@@ -79,18 +79,26 @@ def test_what_can_not_be_reached_is_not_retried_and_a_store_that_was_away_is() -
 
 
 @pytest.mark.usefixtures("busy")
-@pytest.mark.parametrize("event", [LATE, REFUSED], ids=["late", "refused"])
-def test_soft_fail_makes_a_skip_of_it(event: dict[str, str]) -> None:
-    made = sensor(soft_fail=True)
+@pytest.mark.parametrize("never_or_soft", ["soft_fail", "never_fail"])
+@pytest.mark.parametrize(
+    ("event", "why"), [(LATE, "gave up after 60 s"), (REFUSED, "is halted")], ids=["late", "refused"]
+)
+def test_soft_fail_makes_a_skip_of_it_and_the_log_says_why(
+    event: dict[str, str], why: str, never_or_soft: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = sensor(**{never_or_soft: True})
+    found = deferral(made)
     with pytest.raises(AirflowSkipException):
-        resume(made, deferral(made), event)
+        resume(made, found, event)
+    assert why in capsys.readouterr().out
 
 
-def test_soft_fail_makes_a_skip_of_what_is_refused_at_once(driver: Driver) -> None:
+def test_soft_fail_makes_a_skip_of_what_is_refused_at_once(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(AirflowFailException, match="wanted running"):
         sensor().execute(task_context())
     with pytest.raises(AirflowSkipException):
         sensor(soft_fail=True).execute(task_context())
+    assert capsys.readouterr().out.count("wanted running") == 1
 
 
 @pytest.mark.usefixtures("busy")
