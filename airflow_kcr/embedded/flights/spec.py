@@ -27,7 +27,7 @@ TABLE_VARIABLE: Final = "KCR_FLIGHTS_DATABASE"
 SINCE_VARIABLE: Final = "KCR_FLIGHTS_SINCE"
 """The environment variable that says from when on the example DAGs have cuts: when the region went live."""
 
-LINGER: Final = timedelta(seconds=10)
+LINGER: Final = timedelta(seconds=15)
 """How long the members of the example DAGs wait with few flights."""
 
 GROUP: Final = GroupId("flights-etl")
