@@ -99,9 +99,10 @@ def _module(place: str, named: Named) -> ModuleType:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise _import_failed(named, error) from error
         looked = "\n".join(f"  {entry or working}" for entry in sys.path)
+        # What to do stands before the list: where only one line is shown, as in Airflow, that is the first one.
         raise PipelineUnusable(
-            f"{named} can't be loaded: there is no module {error.name!r} in\n{looked}\n"
-            "start from its folder, put it on PYTHONPATH, or name its file: path/to/file.py:function"
+            f"{named} can't be loaded: there is no module {error.name!r}; put it on PYTHONPATH, start from its folder, "
+            f"or name its file, path/to/file.py:function. Looked in\n{looked}"
         ) from error
     except Exception as error:
         raise _import_failed(named, error) from error
