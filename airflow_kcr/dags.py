@@ -89,7 +89,8 @@ def region_dags(
         consume: further arguments of `KcrConsumeOperator`, such as `conn_id`, `conf` and `jars`.
         consent_upsert: of the reset's last task: a reset may go back although tables of sinks of mode `upsert` can't be
             restored. Whoever approves sees which.
-        default_args: of all three DAGs; without `retries`, a task is tried again five times, half a minute later.
+        default_args: of all three DAGs; without `retries`, a task is tried again five times, half a minute later. The
+            tasks that ask a person are tried again at once, whatever it says: the question was lost by Airflow.
 
     Raises:
         ConfigurationError: the DAG's schedule contradicts the region's, `start_date` has no zone, or a member is in no

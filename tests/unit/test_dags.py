@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_kcr.dags import Application, all_together, one_each, region_dags
 from airflow_kcr.errors import ConfigurationError
@@ -137,3 +138,33 @@ def test_every_member_is_in_one_application(applications: list[Application], mes
 def test_the_cut_can_be_built_upon() -> None:
     dags = region_dags(spec(), start_date=START)
     assert dags.committed is dags.cut.get_task("commit")
+
+
+def test_every_task_asks_the_store_that_was_named_and_says_so_in_its_link() -> None:
+    dags = region_dags(spec(), start_date=START, kcr_conn_id="team_kcr")
+    for dag in dags:
+        for task in dag.tasks:
+            own = task.partial_kwargs if isinstance(task, MappedOperator) else vars(task)
+            assert own["kcr_conn_id"] == "team_kcr", (dag.dag_id, task.task_id)
+
+
+def test_arguments_of_tasks_get_to_the_tasks_that_they_are_for() -> None:
+    dags = region_dags(
+        spec(),
+        start_date=START,
+        consume={"conn_id": "spark_cluster", "conf": {"spark.driver.memory": "1g"}},
+        default_args={"owner": "tills", "retries": 7},
+        consent_upsert=True,
+    )
+    consume = dags.consumers.task_dict["consume"]
+    assert isinstance(consume, MappedOperator)
+    assert (consume.partial_kwargs["conn_id"], consume.partial_kwargs["conf"]) == (
+        "spark_cluster",
+        {"spark.driver.memory": "1g"},
+    )
+    assert {task.owner for dag in dags for task in dag.tasks} == {"tills"}
+    retries = {(dag.dag_id, task.task_id): task.retries for dag in dags for task in dag.tasks}
+    asking = {("tills_reset", "choose"): 2, ("tills_reset", "approve"): 2}
+    assert retries == {**dict.fromkeys(retries, 7), **asking}
+    assert vars(dags.reset.get_task("apply"))["consent_upsert"] is True
+    assert vars(region_dags(spec(), start_date=START).reset.get_task("apply"))["consent_upsert"] is False

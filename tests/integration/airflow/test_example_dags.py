@@ -83,7 +83,7 @@ def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoin
         assert region.verify().violations == ()
     ended = editor.wait_for_run("flights_consumers", consuming.run_id, within=PATIENCE.total_seconds())
     assert ended.state == "success"
-    # Runs of intervals from before the region's start were answered by its first cut, each with an event of its own.
+    # Runs of intervals from before the region's start were answered by its first cut, which has one event for them all.
     later = {cuts[run.interval_end].sequence for run in runs if run.interval_end and run.interval_end > first}
     assert happened(lambda: later <= built(airflow).keys(), within=240, pause=1), built(airflow)
     assert {sequence: count for sequence, count in built(airflow).items() if sequence in later} == dict.fromkeys(
