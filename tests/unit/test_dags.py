@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
@@ -138,6 +140,15 @@ def test_every_member_is_in_one_application(applications: list[Application], mes
 def test_the_cut_can_be_built_upon() -> None:
     dags = region_dags(spec(), start_date=START)
     assert dags.committed is dags.cut.get_task("commit")
+
+
+def test_the_dag_of_the_readme_is_a_whole_file() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    [code] = [code for code in re.findall(r"^```python\n(.+?)^```$", readme, re.M | re.S) if "region_dags" in code]
+    found: dict[str, object] = {}
+    exec(code, found)
+    dags = [found[name] for name in ("consumers", "cut", "reset")]
+    assert [getattr(dag, "dag_id", None) for dag in dags] == ["minimal_consumers", "minimal_cut", "minimal_reset"]
 
 
 def test_every_task_asks_the_store_that_was_named_and_says_so_in_its_link() -> None:
