@@ -224,7 +224,9 @@ def reset_done(nonce: Nonce) -> Goal:
         if reset is None:
             raise RegionInState(f"region {region.name} knows no reset {nonce!r}: apply its plan first")
         if reset.state is PersonResetState.FAILED:
-            raise ResetFailed(f"the reset of region {region.name} ({nonce}) failed: {reset.failure}")
+            raise ResetFailed(
+                f"the reset of region {region.name} ({nonce}) failed: {reset.failure}; plan again to try again"
+            )
         if reset.state is not PersonResetState.DONE:
             _refuse_halt(region)
         return reset.state is PersonResetState.DONE

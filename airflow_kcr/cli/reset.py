@@ -232,11 +232,14 @@ def apply(
 
     Example: kcr reset apply plan.json --reason "wrong exchange rates since Monday" --wait
     """
+    from airflow_kcr.protocol.region.rows import PersonResetState
+
     require_wait(wait, timeout)
     found = _read_plan(plan)
     with region_of(found.region, store) as region:
         view = region.apply_reset(found, reason, forced=force, consent_upsert=consent_upsert)
-        if wait:
+        if wait or view.state == PersonResetState.FAILED:
+            # Applied once more, the plan of a reset that failed says so again: waiting for that one ends at once.
             with progress(found.region) as on_progress:
                 view = region.wait_for_reset(found.plan, timeout, on_progress)
         show(answers.shown(view), output)

@@ -224,6 +224,15 @@ def test_progress_names_who_is_missing(kcr: Kcr, cut: Driver, plan: Path, meanwh
     assert "waits for g[0] (t-0, t-1)" in called.stderr
 
 
+def test_a_plan_whose_reset_has_failed_says_so_when_it_is_applied_once_more(kcr: Kcr, cut: Driver, plan: Path) -> None:
+    assert kcr.json("reset", "apply", plan, "--reason", "r")["state"] == "draining"
+    cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.CLAIM, "a test")
+    cut.settle_reset()
+    said = kcr.refused("reset", "apply", plan, "--reason", "r", status=1)
+    assert "its drain was aborted: a reset began (claim)" in said
+    assert "plan again to try again" in said
+
+
 def test_a_plan_without_a_reason_is_wrong_usage(kcr: Kcr, plan: Path) -> None:
     assert "--reason" in kcr.refused("reset", "apply", plan, status=2)
     assert "needs a reason" in kcr.refused("reset", "apply", plan, "--reason", " ", status=2)
