@@ -21,7 +21,7 @@ from airflow_kcr.protocol.region.plans import Plan
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanEntry
-from airflow_kcr.protocol.targets import describe
+from airflow_kcr.protocol.targets import ByDuration, ToDatetime, describe
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Nonce, Offset, TopicName, region_name
 
 WORST: Final = 20
@@ -126,6 +126,11 @@ class PlanView:
 
     overtaken_at: datetime | None = None
     """When retention will have overtaken the target checkpoint, at the speed of the logs' starts between the cuts."""
+
+    def finds_nothing(self, line: PlanLine) -> bool:
+        """Return whether a time was asked for and the partition has no record since, so that it goes to its end."""
+        is_by_time = isinstance(self.request.target, ToDatetime | ByDuration)
+        return is_by_time and line.in_scope and line.target is not None and line.target == line.log_end
 
     @classmethod
     def of(cls, plan: Plan, request: ResetRequest, log: LogView) -> Self:

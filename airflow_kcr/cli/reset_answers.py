@@ -86,7 +86,7 @@ def planned(plan: PlanView) -> Answer:
     return Answer(
         document=plan.to_json(),
         columns=PLANNED,
-        rows=[_row(line) for line in lines],
+        rows=[_row(plan, line) for line in lines],
         facts=facts,
         numbers=_NUMBERS,
     )
@@ -99,10 +99,12 @@ def _undone(plan: PlanView) -> str:
     return f"checkpoint(s) {', '.join(map(str, plan.undoes))}" + (f" of the runs {runs}" if runs else "")
 
 
-def _row(line: PlanLine) -> dict[str, object]:
+def _row(plan: PlanView, line: PlanLine) -> dict[str, object]:
     notes = []
     if not line.in_scope:
         notes.append("out of scope")
+    if plan.finds_nothing(line):
+        notes.append("no record since then, the log's end")
     if line.asked is not None:
         notes.append(f"clamped, asked for {line.asked}")
     if line.is_unreachable:

@@ -46,14 +46,16 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
     worst = plan.worst[:ROWS]
     if worst:
         head = ("Group", "Topic", "Partition", "Now", "Target", "Again", "Passed over", "Note")
-        parts.append(table(head, map(_row, worst), numbers=range(2, 7)))
+        parts.append(table(head, (_row(plan, line) for line in worst), numbers=range(2, 7)))
     if totals.moved > len(worst):
         parts.append(f"Shown: the worst {len(worst)} of {totals.moved:,} partitions that move.")
     return "\n\n".join(parts)
 
 
-def _row(line: PlanLine) -> tuple[str, ...]:
+def _row(plan: PlanView, line: PlanLine) -> tuple[str, ...]:
     notes = []
+    if plan.finds_nothing(line):
+        notes.append("no record since then, the log's end")
     if line.asked is not None:
         notes.append(f"clamped, asked for {line.asked}")
     if line.is_unreachable:

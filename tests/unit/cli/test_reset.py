@@ -83,6 +83,22 @@ def test_every_target_is_an_option(
     assert {entry["target"] for entry in plan["entries"]} == {goes_to}
 
 
+@pytest.mark.parametrize("option", [["--to-datetime", "2026-01-01T00:00:00Z"], ["--by-duration", "6h"]])
+def test_a_partition_without_a_record_since_a_time_is_told_from_one_that_has_one(
+    kcr: Kcr, cut: Driver, cluster: FakeCluster, option: list[str]
+) -> None:
+    cluster.times = {0: 15}
+    rows = kcr("reset", "plan", "flights", *option, "-o", "table").stdout.splitlines()[-4:]
+    assert [" ".join(row.split()[4:]) for row in rows] == [
+        "15 explicit 5 0",
+        *["1000 explicit 0 980 no record since then, the log's end"] * 3,
+    ]
+
+
+def test_the_end_of_a_log_that_was_asked_for_needs_no_note(kcr: Kcr, cut: Driver) -> None:
+    assert "no record" not in kcr("reset", "plan", "flights", "--to-latest", "-o", "table").stdout
+
+
 def test_a_run_is_a_target(kcr: Kcr, cut: Driver) -> None:
     said = kcr.refused("reset", "plan", "flights", "--to-run", "daily/scheduled__2026", status=3)
     assert "the run scheduled__2026 of DAG daily" in said

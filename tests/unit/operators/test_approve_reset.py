@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from airflow_kcr.api import PlanView, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
 from airflow_kcr.operators.plan_markdown import markdown
-from airflow_kcr.protocol.targets import ToCheckpoint, ToOffset
+from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
 from airflow_kcr.protocol.values import Offset, Sequence, TopicName
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
@@ -79,6 +80,17 @@ def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) ->
     assert len(rows) == 20
     assert rows[0] == "| g | t | 59 | 10 | 3 | 7 | 0 | clamped, asked for 0 |"
     assert text.endswith("Shown: the worst 20 of 60 partitions that move.")
+
+
+def test_a_partition_without_a_record_since_the_time_is_marked(store_connection: str, world: World) -> None:
+    with live_region(store_connection) as driver:
+        driver.up()
+        driver.process(width=10)
+        region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
+        found = region.plan_reset(ResetRequest(target=ByDuration(back=timedelta(hours=1))))
+        text = markdown(PlanView.from_json(found.summary()))
+    row = next(line for line in text.splitlines() if line.startswith("| g |"))
+    assert row.endswith("| no record since then, the log's end |")
 
 
 def test_what_people_wrote_stays_in_its_cell(plan: dict[str, Any]) -> None:
