@@ -144,8 +144,12 @@ def local_instant(text: str, timezone: str) -> datetime:
         local = datetime.fromisoformat(text)
     except ValueError:
         return parse_instant(text)  # which says what is wrong
-    if local.tzinfo is not None or not timezone:
+    if local.tzinfo is not None:
         return parse_instant(text)
+    if not timezone:
+        raise ConfigurationError(
+            f"{text} has no zone; add one, such as Z or +01:00, or name a time zone beside it, such as Europe/Zurich"
+        )
     try:
         zone = ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):

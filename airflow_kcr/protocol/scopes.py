@@ -66,6 +66,10 @@ class Scope:
         Raises:
             InvalidTarget: a part of the scope matches nothing; the message names every such part, and what exists.
         """
+        if not partitions:
+            raise InvalidTarget(
+                "the region has no partitions yet, nothing can be reset; its members find them once it is started"
+            )
         selected = frozenset(partition for partition in partitions if partition in self)
         missing = [f"group {group}" for group in sorted(self.groups - {p.group for p in partitions})]
         for topic, numbers in self.topics.items():
@@ -73,7 +77,9 @@ class Scope:
             if numbers is not None:
                 missing += [f"partition {topic}:{number}" for number in sorted(numbers - there)]
             elif not there:
-                missing.append(f"topic {topic}")
+                others = {p.group for p in partitions if p.topic == topic}
+                named = f" of group {', '.join(sorted(self.groups))}" if others else ""
+                missing.append(f"topic {topic}{named}")
         if not missing:
             missing = [
                 f"{' '.join(_topic_options(self))} in group {g}"
@@ -167,12 +173,9 @@ def _existing(partitions: Collection[GroupPartition]) -> str:
     by_topic: dict[GroupId, dict[TopicName, list[int]]] = {}
     for partition in sorted(partitions):
         by_topic.setdefault(partition.group, {}).setdefault(partition.topic, []).append(partition.partition)
-    return (
-        "; ".join(
-            f"{group}: " + ", ".join(f"{topic}:{_spans(numbers)}" for topic, numbers in topics.items())
-            for group, topics in by_topic.items()
-        )
-        or "no partitions yet"
+    return "; ".join(
+        f"{group}: " + ", ".join(f"{topic}:{_spans(numbers)}" for topic, numbers in topics.items())
+        for group, topics in by_topic.items()
     )
 
 

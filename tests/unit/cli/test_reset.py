@@ -173,7 +173,11 @@ def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, cut: Driver, clust
         (["--to-checkpoint", "newest"], 2, "--to-checkpoint needs a whole number"),
         (["--to-checkpoint", "7"], 3, "no checkpoint 7"),
         (["--to-datetime", "2999-01-01T00:00:00Z"], 2, "is in the future"),
-        (["--to-datetime", "2026-01-01"], 2, "has no zone"),
+        (
+            ["--to-datetime", "2026-01-01"],
+            2,
+            "has no zone; add one, such as Z or +01:00, or name a time zone beside it",
+        ),
         (["--to-earliest", "--timezone", "UTC"], 2, "--timezone"),
         (["--by-duration", "soon"], 2, "--by-duration"),
         (["--to-offset", "-1"], 2, "--to-offset needs an offset between 0"),

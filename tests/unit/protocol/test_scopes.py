@@ -50,10 +50,10 @@ def test_groups_and_topics_narrow_down_independently(
         ([], ["typo"], "topic typo:"),
         (["etl"], ["flights", "typo"], "topic typo:"),
         ([], ["flights:0,7,8"], "partition flights:7, partition flights:8:"),
-        (["audit"], ["weather"], "topic weather:"),
         (["audit"], ["flights:1"], "partition flights:1:"),
         (["etl", "audit"], ["weather"], "--topic weather in group audit:"),
         (["typo"], ["typo"], "group typo, topic typo:"),
+        (["audit"], ["weather"], "topic weather of group audit:"),
     ],
 )
 def test_every_part_that_matches_nothing_is_named_with_what_exists(
