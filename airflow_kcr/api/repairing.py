@@ -35,12 +35,17 @@ def repair(store: RegionStore, name: RegionName, sequence: Sequence, clusters: C
 
     Raises:
         UnknownCheckpoint, CheckpointNotUsable: there is no such checkpoint, or it is undone.
-        CutRefused: it is not the base; nothing moves Kafka back to it.
+        CutRefused: it is not the base, and nothing moves Kafka back to it; or the base is a reset.
         GroupNotEmpty: somebody is in a group.
         KcrError: Kafka refused a partition, or holds something else.
         BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
     """
     region, _ = store.read(name)
+    if region.base == sequence and region.base_epoch is not None:
+        raise CutRefused(
+            f"{sequence}, the base of region {name}, is a reset and no checkpoint; Kafka is told its offsets when the "
+            "region is started, or by applying its plan once more"
+        )
     row = require_on_path(region, sequence)
     if not is_base(region, sequence):
         raise CutRefused(f"cut {sequence} is not the base of region {name}; Kafka is told no other checkpoint")

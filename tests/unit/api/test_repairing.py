@@ -47,6 +47,14 @@ def test_with_members_in_the_group_nothing_is_changed(driver: Driver) -> None:
     assert driver.region.checkpoints[sequence].committed is Committed.NO
 
 
+def test_of_a_base_that_is_a_reset_it_says_who_tells_kafka(driver: Driver) -> None:
+    cluster, base = FakeCluster(), driver.region.base
+    assert base is not None
+    with pytest.raises(CutRefused, match="is a reset and no checkpoint; Kafka is told its offsets when"):
+        Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(base)
+    assert cluster.held == {}
+
+
 def test_no_older_checkpoint_is_ever_told(driver: Driver) -> None:
     sequence, cluster = unheld(driver), FakeCluster()
     driver.process()
