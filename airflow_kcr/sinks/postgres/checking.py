@@ -107,7 +107,8 @@ def _wrong(connection: psycopg.Connection, target: Target, place: Place) -> Iter
     for name in lacking:
         yield f"column {name} of the key is missing"
     yield from _rights(connection, target, place)
-    if target.mode is SinkMode.UPSERT and not missing and not lacking and not _has_unique_index(connection, target, place):
+    known = not missing and not lacking
+    if target.mode is SinkMode.UPSERT and known and not _has_unique_index(connection, target, place):
         key = sql.SQL(", ").join(map(sql.Identifier, target.key)).as_string(connection)
         yield f"no unique index is on exactly its key; run: CREATE UNIQUE INDEX ON {table} ({key});"
 
