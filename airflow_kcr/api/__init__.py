@@ -9,6 +9,7 @@ from airflow_kcr.api.applying import Applied, Change
 from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView
 from airflow_kcr.api.clusters import Cluster, Clusters
 from airflow_kcr.api.goals import Goal
+from airflow_kcr.api.ledger import RecordView, Repetition
 from airflow_kcr.api.opening import opened, regions, store_url
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
@@ -33,9 +34,11 @@ __all__ = [
     "MemberView",
     "PlanView",
     "Progress",
+    "RecordView",
     "Region",
     "RegionSummary",
     "RegionView",
+    "Repetition",
     "ResetRequest",
     "ResetView",
     "Verdict",

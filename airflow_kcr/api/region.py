@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr.api import applying, goals, partitions, repairing, reset_requests, reset_views, resets, waiting
+from airflow_kcr.api import applying, goals, ledger, partitions, repairing, reset_requests, reset_views, resets, waiting
 from airflow_kcr.api.applying import Applied
 from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView, require_checkpoint
 from airflow_kcr.api.clusters import Clusters
@@ -482,6 +482,32 @@ class Region:
     def verify(self) -> Verdict:
         """Judge the region's whole history by the invariants; events and ledger are read at one moment."""
         return Verdict.of(self.name, self._store.history(self.name))
+
+    def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
+        """Return what became of a record, in each group that reads its topic; the whole ledger is read.
+
+        Args:
+            place: `TOPIC:PARTITION:OFFSET`.
+            group: only in this one.
+
+        Raises:
+            ConfigurationError: `place` is not of that form, or the region has no such partition or group.
+        """
+        history = self._store.history(self.name)
+        return ledger.record(self._read(), history, place, group)
+
+    def repeated(self, *, group: str | None = None) -> tuple[ledger.Repetition, ...]:
+        """Return which offsets were begun more than once, and for which reset; the whole ledger is read.
+
+        Args:
+            group: only of this one.
+
+        Raises:
+            ConfigurationError: the region has no such group.
+        """
+        region = self._read()
+        ledger.require_group(region, group)
+        return ledger.repeated(self._store.history(self.name), group)
 
     # ------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
-from airflow_kcr.cli import checkpoint, demo, dev, group, history, member, region, reset, store
+from airflow_kcr.cli import checkpoint, demo, dev, group, history, ledger, member, region, reset, store
 
 app = typer.Typer(
     name="kcr",
@@ -22,6 +22,7 @@ app.add_typer(group.app)
 app.add_typer(member.app)
 app.add_typer(checkpoint.app)
 app.add_typer(reset.app)
+app.add_typer(ledger.app)
 app.command()(demo.demo)
 app.command()(history.lag)
 app.command()(history.events)

@@ -42,7 +42,7 @@ PARTITIONS = 2
 BEYOND, HELD = 30, 40
 """Records of each partition: processed beyond the last cut, and in the batches around the fault."""
 
-AT_MOST = 180.0
+AT_MOST = 240.0
 """Seconds that anything may take, on whatever machine."""
 
 WITHIN = timedelta(seconds=AT_MOST)

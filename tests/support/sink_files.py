@@ -129,7 +129,7 @@ class RecordRewriter:
 
     def rewrite(
         self,
-        sources: Iterable[str],
+        sources: Mapping[str, int],
         schema: str,
         into: str,
         *,

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from airflow_kcr.spark import BatchContext
 
 GATES, OUTPUT, JARS = "KCR_TEST_GATES", "KCR_TEST_OUTPUT", "KCR_TEST_JARS"
+CONF = "KCR_TEST_SPARK_CONF"
+"""Spark's settings as JSON, for members elsewhere than in local mode."""
+
+DRIVER = "kcr.test.driver"
+"""The Java property of executors with the process id of their driver's Python."""
+
 LOOK = 0.01
 
 

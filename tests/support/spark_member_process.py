@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from airflow_kcr.api.opening import connect, store_url
 from airflow_kcr.ports import BatchCall
@@ -20,7 +20,16 @@ from airflow_kcr.spark.application import MemberRun
 from airflow_kcr.spark.process import run_members
 from airflow_kcr.spark.session import SparkSettings
 from tests.support.member_process import GatedStore, Gates
-from tests.support.spark_gated_pipeline import GATES, JARS, OUTPUT
+from tests.support.spark_gated_pipeline import CONF, DRIVER, GATES, JARS, OUTPUT
+
+_CONF: Final = {
+    "spark.master": "local[1,3]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.executor.extraJavaOptions": f"-D{DRIVER}={os.getpid()}",
+}
 
 
 def _put_up(gates: Gates) -> None:
@@ -46,14 +55,8 @@ def main(arguments: dict[str, Any]) -> None:
     indexes = tuple(arguments["indexes"])
     settings = SparkSettings(
         app_name=f"kcr {arguments['region']} {indexes}",
-        master="local[1,3]",
         jars=tuple(os.environ[JARS].split(",")),
-        conf={
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": "512m",
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "1",
-        },
+        conf=_CONF | json.loads(os.environ.get(CONF, "{}")),
     )
     run = MemberRun(
         region=RegionName(arguments["region"]),

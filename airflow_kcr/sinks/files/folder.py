@@ -67,7 +67,7 @@ class Rewriter(Protocol):
 
     def rewrite(
         self,
-        sources: Iterable[str],
+        sources: Mapping[str, int],
         schema: str,
         into: str,
         *,
@@ -77,7 +77,7 @@ class Rewriter(Protocol):
         """Write the rows of several files into a few.
 
         Args:
-            sources: paths of the files, which have one schema.
+            sources: paths of the files, which have one schema, with their bytes.
             schema: of them, as Spark writes it in JSON.
             into: the path of the new files, to which something is added that no other attempt adds.
             files: how many are made at most.

@@ -103,11 +103,12 @@ def _wrong(connection: psycopg.Connection, target: Target, place: Place) -> Iter
     for name, kind in OWN_COLUMNS.items():
         if name in place.columns and place.columns[name].type != kind:
             yield f"column {name} is {place.columns[name].type} and must be {kind}"
-    for name in target.key:
-        if name not in place.columns:
-            yield f"column {name} of the key is missing"
+    lacking = [name for name in target.key if name not in place.columns]
+    for name in lacking:
+        yield f"column {name} of the key is missing"
     yield from _rights(connection, target, place)
-    if target.mode is SinkMode.UPSERT and not missing and not _has_unique_index(connection, target, place):
+    known = not missing and not lacking
+    if target.mode is SinkMode.UPSERT and known and not _has_unique_index(connection, target, place):
         key = sql.SQL(", ").join(map(sql.Identifier, target.key)).as_string(connection)
         yield f"no unique index is on exactly its key; run: CREATE UNIQUE INDEX ON {table} ({key});"
 

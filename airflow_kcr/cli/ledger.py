@@ -1,0 +1,96 @@
+"""`kcr ledger`: who has processed a record, and what was begun more than once, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from airflow_kcr.cli.options import Name, Output, Url
+from airflow_kcr.cli.output import Answer, show
+from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.session import region_of
+
+if TYPE_CHECKING:
+    from airflow_kcr.api import RecordView
+
+app = typer.Typer(
+    name="ledger",
+    help="Ask who has processed a record, and what was begun more than once.",
+    no_args_is_help=True,
+)
+
+BEGUN: Final = (
+    *("group", "topic", "partition", "offset", "fate", "batch", "member_id", "incarnation", "process", "epoch"),
+    *("lineage", "sequence", "begun_at", "ended_at", "outcome", "cause", "cut", "runs"),
+)
+_TABLE: Final = ("group", "fate", "begun_at", "batch", "member_id", "epoch", "outcome", "cause", "cut", "runs")
+REPEATED: Final = (
+    *("group", "topic", "partition", "from_offset", "to_offset", "offsets", "cause", "epoch", "detail", "batch"),
+    "earlier",
+)
+_NUMBERS: Final = frozenset(
+    {"partition", "offset", "incarnation", "epoch", "lineage", "sequence", "cut", "from_offset", "to_offset", "offsets"}
+)
+
+Group = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only of this group.", show_default=False)
+]
+
+
+@app.command()
+@reported
+def record(
+    name: Name,
+    place: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="The record.")],
+    store: Url,
+    group: Group = None,
+    output: Output = None,
+) -> None:
+    """Show what became of a record: every batch that has begun it, by whom, and the cut and DAG run that have it.
+
+    `fate` is `processed` (a batch with it is done and was not undone), `running`, `begun` (no batch with it counts),
+    `skipped` or `not_begun`.
+
+    Example: kcr ledger record flights departures:3:4711
+    """
+    with region_of(name, store) as region:
+        found = region.record(place, group=group)
+    rows = [row for one in found for row in _rows(one)]
+    document = [one.to_json() for one in found]
+    show(Answer(document=document, columns=BEGUN, table=_TABLE, rows=rows, numbers=_NUMBERS), output)
+
+
+def _rows(found: RecordView) -> list[dict[str, object]]:
+    """Return a row for each time that a record was begun; one without a batch where it never was."""
+    head = dict.fromkeys(BEGUN) | {key: value for key, value in found.to_json().items() if key != "begins"}
+    runs = (" ".join(f"{run.dag_id}/{run.run_id}" for run in begin.runs) for begin in found.begins)
+    return [head | begin.to_json() | {"runs": text} for begin, text in zip(found.begins, runs, strict=True)] or [head]
+
+
+@app.command()
+@reported
+def repeated(name: Name, store: Url, group: Group = None, output: Output = None) -> None:
+    """Show which offsets were begun more than once, and for which reset.
+
+    What was begun again by a batch that died before its pipeline had written is among them.
+
+    Example: kcr ledger repeated flights
+    """
+    from airflow_kcr.api.ledger import by_cause
+
+    with region_of(name, store) as region:
+        found = region.repeated(group=group)
+    rows = [one.to_json() for one in found]
+    answer = Answer(
+        document=rows,
+        columns=REPEATED,
+        table=REPEATED[:-2],
+        rows=[
+            row | {"earlier": " ".join(map(str, one.redelivery.earlier))} for row, one in zip(rows, found, strict=True)
+        ],
+        facts={cause: f"{offsets:,} offsets begun again" for cause, offsets in by_cause(found).items()},
+        numbers=_NUMBERS,
+        empty=f"region {name} has begun nothing twice",
+    )
+    show(answer, output)
