@@ -16,7 +16,7 @@
     ├── RefusedError                the request is sound, the region's state forbids it (exit status 3)
     │   ├── UnknownRegion, RegionExists, RegionInState
     │   ├── GroupInOtherRegion, UnknownMember, MemberInUse, SpecOutdated
-    │   ├── UnknownCheckpoint, CheckpointNotUsable, CutRefused
+    │   ├── UnknownCheckpoint, CheckpointNotUsable, CutRefused, UnknownReset
     │   ├── StalePlan, ResetInProgress, UpsertNeedsConsent
     │   ├── GroupNotEmpty, OutsiderInGroup
     │   └── FencedError
@@ -148,6 +148,10 @@ class CheckpointNotUsable(RefusedError):
 
 class CutRefused(RefusedError):
     """The cut can't be made as asked; the message says why."""
+
+
+class UnknownReset(RefusedError):
+    """The region has no reset of that id, sequence or plan."""
 
 
 class StalePlan(RefusedError):

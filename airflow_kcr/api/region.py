@@ -404,7 +404,7 @@ class Region:
         """Return one reset, by its id, its sequence or the name of its plan.
 
         Raises:
-            ConfigurationError: there is none.
+            UnknownReset: there is none.
         """
         return reset_views.found(self._read(), reset_id, self._store.history(self.name))
 

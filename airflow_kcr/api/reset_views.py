@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_kcr.api.views import instant
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.errors import ConfigurationError, UnknownReset
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.invariants.replays import replayed
@@ -172,13 +172,13 @@ def found(region: StoredRegion, reset_id: str, history: History) -> ResetView:
     """Return one reset, by its id with or without the region before it, or by the name of its plan.
 
     Raises:
-        ConfigurationError: there is none.
+        UnknownReset: there is none.
     """
     for view in all_of(region, history):
         own = {view.plan, view.reset_id.removeprefix(f"{region.name}/"), *(str(a.sequence) for a in view.attempts)}
         if {reset_id, reset_id.removeprefix(f"{region.name}/")} & (own - {""}):
             return view
-    raise ConfigurationError(
+    raise UnknownReset(
         f"region {region.name} has no reset {reset_id!r}; `kcr reset list {region.name}` shows those that there are"
     )
 

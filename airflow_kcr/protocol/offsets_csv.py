@@ -69,8 +69,10 @@ def read_offsets(text: str, *, partitions: Collection[GroupPartition], group: Gr
     ]
     rows, findings = _rows(lines)
     columns = ONE_GROUP if rows and len(rows[0][1]) == len(ONE_GROUP) else MANY_GROUPS
-    if rows and tuple(rows[0][1]) in {ONE_GROUP, MANY_GROUPS}:
-        del rows[0]
+    if rows and _names_columns(rows[0][1]):
+        number, names = rows.pop(0)
+        if tuple(names) not in {ONE_GROUP, MANY_GROUPS}:
+            findings.append((number, f"looks like a header; write {','.join(columns)}, or none, as Kafka's tool does"))
     if columns is ONE_GROUP and group is None:
         group = _only_group(partitions)
     found: dict[GroupPartition, tuple[int, Offset]] = {}
@@ -94,6 +96,11 @@ def read_offsets(text: str, *, partitions: Collection[GroupPartition], group: Gr
     if not found:
         raise InvalidOffsetsFile(f"the offsets file has no line with an offset; write {','.join(columns)}")
     return OffsetMap({key: offset for key, (_, offset) in found.items()})
+
+
+def _names_columns(row: list[str]) -> bool:
+    """Whether a line has words where partition and offset would be."""
+    return len(row) in {len(ONE_GROUP), len(MANY_GROUPS)} and all(re.search(r"[A-Za-z]{2}", cell) for cell in row[-2:])
 
 
 def _rows(lines: list[tuple[int, str]]) -> tuple[list[tuple[int, list[str]]], list[tuple[int, str]]]:

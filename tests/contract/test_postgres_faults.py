@@ -18,7 +18,7 @@ from time import monotonic
 import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.errors import OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
@@ -139,13 +139,16 @@ def test_a_store_that_is_not_there_is_unavailable_and_its_password_no_ones_busin
 
 @pytest.mark.parametrize(
     ("wrong", "why"),
-    [({"database": "nowhere"}, "has no database of that name"), ({"username": "nobody"}, "refused the login")],
+    [
+        (lambda url: url.set(database="nowhere"), "has no database of that name"),
+        (lambda url: url.set(username="nobody"), "refused the login"),
+    ],
     ids=["database", "user"],
 )
 def test_a_server_that_refuses_an_address_says_what_is_wrong_with_it(
-    database_url: str, wrong: dict[str, str], why: str
+    database_url: str, wrong: Callable[[URL], URL], why: str
 ) -> None:
-    url = make_url(database_url).set(**wrong)
+    url = wrong(make_url(database_url))
     with PostgresTransactions.connect(url, _none) as store, pytest.raises(StoreRefused, match=why):
         store.names()
 

@@ -25,6 +25,7 @@ from airflow_kcr.errors import (
     ResetFailed,
     StalePlan,
     UnknownCheckpoint,
+    UnknownReset,
     UpsertNeedsConsent,
 )
 from airflow_kcr.operators.plan_markdown import markdown
@@ -666,7 +667,7 @@ def test_a_reset_is_found_by_its_id_its_sequence_and_its_plan(region: Region, dr
     applied(region, driver, plan)
     for name in ("flights/5", "5", "daily/monday/plan/-1", "flights/daily/monday/plan/-1"):
         assert region.reset(name).plan == plan.plan
-    with pytest.raises(ConfigurationError, match="has no reset '6'"):
+    with pytest.raises(UnknownReset, match="has no reset '6'"):
         region.reset("6")
 
 

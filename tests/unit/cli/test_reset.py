@@ -331,5 +331,5 @@ def test_a_region_that_never_ran_was_never_reset(kcr: Kcr, driver: Driver) -> No
 
 
 def test_an_unknown_reset_is_refused(kcr: Kcr, cut: Driver) -> None:
-    assert "has no reset" in kcr.refused("reset", "show", "flights/77", status=2)
+    assert "has no reset" in kcr.refused("reset", "show", "flights/77", status=3)
     assert "REGION/SEQUENCE" in kcr.refused("reset", "show", "77", status=2)

@@ -120,10 +120,10 @@ class TestFindings:
             "line 3, 2 column(s), expected 3: topic,partition,offset",
         ]
 
-    def test_a_header_that_is_wrong_is_a_line_like_others(self) -> None:
-        assert findings("TOPIC,PARTITION,NEW-OFFSET\nflights,0,1\n") == [
-            "line 1, column 2 (partition): 'PARTITION' is not a whole number",
-            "line 1, column 3 (offset): 'NEW-OFFSET' is not a whole number",
+    def test_a_header_that_is_wrong_is_said_to_be_one(self) -> None:
+        assert findings("TOPIC,PARTITION,NEW-OFFSET\nflights,0,x\n") == [
+            "line 1, looks like a header; write topic,partition,offset, or none, as Kafka's tool does",
+            "line 2, column 3 (offset): 'x' is not a whole number",
         ]
 
     def test_a_header_is_only_skipped_where_it_is_first(self) -> None:
