@@ -1,7 +1,7 @@
 """Many very small Parquet files, one behind the other in fewer of them, before Spark makes a few of all their rows.
 
 Spark takes longer to open a file than to read what is in a very small one; Parquet's own library copies it as it is, in
-less time. What comes of that is not worth keeping: its parts are as small as they were.
+less than half of that time. What comes of that is not worth keeping: its parts are as small as they were.
 """
 
 from __future__ import annotations
