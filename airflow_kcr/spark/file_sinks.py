@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.errors import SinkError
@@ -11,7 +11,6 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import Range, TopicPartition
 from airflow_kcr.sinks.files import FileSink
 from airflow_kcr.sinks.files.layout import TEMPORARY
-from airflow_kcr.spark.appending import appended
 from airflow_kcr.spark.hadoop import HadoopFolder
 from airflow_kcr.spark.written import COORDINATES, not_written, require_coordinates, written_twice
 
@@ -119,7 +118,7 @@ class SparkRewriter:
 
     def rewrite(
         self,
-        sources: Mapping[str, int],
+        sources: Iterable[str],
         schema: str,
         into: str,
         *,
@@ -131,10 +130,9 @@ class SparkRewriter:
         from pyspark.errors import PySparkException
 
         above = into.rpartition("/")[0]
-        temporary, joined = (f"{above}/{TEMPORARY}{uuid.uuid4().hex}" for _ in range(2))
+        temporary = f"{above}/{TEMPORARY}{uuid.uuid4().hex}"
         try:
-            fewer = appended(self._folder, sources, joined) if kept is None else tuple(sources)
-            rows = read_files(self._spark, [f"{self._folder.uri}/{path}" for path in fewer], schema)
+            rows = read_files(self._spark, [f"{self._folder.uri}/{path}" for path in sources], schema)
             if kept is not None:
                 rows = rows.where(_of_records(kept))
             # What few tasks write, few tasks would read, and opening small files takes longer than what is in them.
@@ -147,7 +145,7 @@ class SparkRewriter:
                 f"files could not be made in {self._folder.uri}/{above}: {str(error).splitlines()[0]}"
             ) from error
         finally:
-            self._folder.delete([temporary, joined])
+            self._folder.delete([temporary])
 
     def _taken(self, temporary: str, into: str) -> dict[str, int]:
         """Give new files their names, which no other attempt has: how rows are spread depends on who does it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, reduce
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -126,39 +126,6 @@ class HadoopFolder:
             self._tried(lambda: self._system().delete(self._path(path), True), "delete", path)
 
         list(_at_once().map(attempt, paths))
-
-    def append_parquet(self, parts: Mapping[str, Sequence[str]]) -> list[frozenset[str]]:
-        """Write what is in several Parquet files into new ones, as it is.
-
-        Args:
-            parts: the paths of files of one schema, by the path of the new one that has what is in them, in this order.
-
-        Returns:
-            The names of what the new files' footers say beside the schema, which is all that was said of any part.
-        """
-        configuration = jvm.java_context(self._spark.sparkContext).hadoopConfiguration()
-
-        def attempt(path: str) -> frozenset[str]:
-            files = self._of_java("java.util.ArrayList")()
-            for part in parts[path]:
-                files.add(self._path(part))
-            builder = self._of_java("org.apache.parquet.hadoop.rewrite.RewriteOptions$Builder")
-            options = builder(configuration, files, self._path(path)).build()
-            rewriter = self._of_java("org.apache.parquet.hadoop.rewrite.ParquetRewriter")(options)
-            try:
-                rewriter.processBlocks()
-            finally:
-                rewriter.close()
-            file = self._of_java("org.apache.parquet.hadoop.util.HadoopInputFile").fromPath(
-                self._path(path), configuration
-            )
-            reader = self._of_java("org.apache.parquet.hadoop.ParquetFileReader").open(file)
-            try:
-                return frozenset(map(str, reader.getFileMetaData().getKeyValueMetaData().keySet()))
-            finally:
-                reader.close()
-
-        return list(_at_once().map(lambda path: self._tried(lambda: attempt(path), "write", path), parts))
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the names of what is in a folder, in order; none where there is no such folder."""

@@ -129,7 +129,7 @@ class RecordRewriter:
 
     def rewrite(
         self,
-        sources: Mapping[str, int],
+        sources: Iterable[str],
         schema: str,
         into: str,
         *,

@@ -95,7 +95,7 @@ class Arranger:
             if not piece.is_whole:
                 name = f"{into}/{piece.batch.batch}"
                 found.files += self._rewritten(
-                    {f.path: f.bytes for f in listed.files}, found.schemas, number, name, _kept([piece])
+                    [f.path for f in listed.files], found.schemas, number, name, _kept([piece])
                 )
                 continue
             for file in listed.files:
@@ -125,7 +125,7 @@ class Arranger:
         if not rest:
             return
         for place, text in enumerate(manifest.schemas):
-            sources = {f.path: f.bytes for f in manifest.files if f.schema == place}
+            sources = [f.path for f in manifest.files if f.schema == place]
             if sources:
                 number = found.schema(text)
                 name = f"{into}/of-{manifest.cut}-{place}"
@@ -135,16 +135,15 @@ class Arranger:
         if len(small) < FEWEST:
             found.files += [DataFile(path=f.path, bytes=f.bytes, schema=number) for _, f in small]
             return
-        sources = {file.path: file.bytes for _, file in small}
-        name = f"{into}/small-{number}"
-        found.files += self._rewritten(sources, found.schemas, number, name, None, sum(sources.values()))
+        sources, size = [file.path for _, file in small], sum(file.bytes for _, file in small)
+        found.files += self._rewritten(sources, found.schemas, number, f"{into}/small-{number}", None, size)
         listed = {f.path.rpartition("/")[0] for f in found.files}
         folders = dict.fromkeys(attempt(p.stamp, p.batch.batch, p.batch.epoch) for p, _ in small)
         found.superfluous += [folder for folder in folders if folder not in listed]
 
     def _rewritten(
         self,
-        sources: Mapping[str, int],
+        sources: Sequence[str],
         schemas: Sequence[str],
         number: int,
         into: str,

@@ -67,7 +67,7 @@ class Rewriter(Protocol):
 
     def rewrite(
         self,
-        sources: Mapping[str, int],
+        sources: Iterable[str],
         schema: str,
         into: str,
         *,
@@ -77,7 +77,7 @@ class Rewriter(Protocol):
         """Write the rows of several files into a few.
 
         Args:
-            sources: paths of the files, which have one schema, with their bytes.
+            sources: paths of the files, which have one schema.
             schema: of them, as Spark writes it in JSON.
             into: the path of the new files, to which something is added that no other attempt adds.
             files: how many are made at most.
