@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DEFAULTS: Final[Mapping[str, str]] = {
-    "kafka.max.poll.records": "5000",
+    "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafka.fetch.max.wait.ms": "50",
     "kafkaConsumer.pollTimeoutMs": "10000",
 }
-"""What the connector is told unless the user says something else; measured to be 1.6 times as fast as its own."""
+"""What the connector is told unless the user says something else; measured to be twice as fast as its own.
+
+After each poll the connector asks the broker for both ends of the log, so few large polls are cheaper than many. How
+much memory a poll takes is bounded by what is fetched for one partition.
+"""
 
 _EXACT: Final[Mapping[str, str]] = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
 """What makes a read exact; the only values that are accepted."""

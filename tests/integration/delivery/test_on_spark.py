@@ -190,7 +190,7 @@ def test_executors_of_a_cluster_are_killed(play: PlayedIn, cluster: StandaloneCl
     play(delivery, faults, PATIENT)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(1_200)
 def test_an_executor_of_a_cluster_is_killed_in_a_task(play: PlayedIn, cluster: StandaloneCluster) -> None:
     def faults(now: Scene) -> None:
