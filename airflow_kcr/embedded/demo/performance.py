@@ -85,7 +85,7 @@ def performed(
         with timed.phase("kill a consumer") as phase:
             play.kill_a_consumer(phase)
         with timed.phase("cut intervals") as phase:
-            play.wait_for_cuts(phase, chosen.before_reset)
+            play.wait_for_checkpoints(phase, chosen.before_reset)
         with timed.phase("reset from Airflow") as phase:
             last = play.reset(phase, production)
         with timed.phase("cut the intervals again") as phase:

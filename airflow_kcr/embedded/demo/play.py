@@ -68,7 +68,7 @@ class Script:
         every: the time between two cuts.
         rate: flights a second.
         before_kill: how many intervals are cut before a consumer is killed.
-        before_reset: how many are cut before the reset.
+        before_reset: how many are cut before the reset, their runs ended or not.
         undone: how many of them the reset goes back by.
         least: how many are cut in all, at least.
     """
@@ -179,6 +179,19 @@ class Play:
 
         within = CUT_WITHIN + wanted * self.script.every.total_seconds()
         _until(is_there, f"{wanted} data intervals cut", within)
+
+    def wait_for_checkpoints(self, phase: Phase, wanted: int) -> None:
+        """Wait until so many data intervals are cut and published, whatever Airflow has made of their runs by then.
+
+        That is all that a person needs who goes back to one of them.
+        """
+
+        def is_there() -> bool:
+            found = len(self.cuts())
+            phase.tell(found, wanted, f"{found} of {wanted} checkpoints published")
+            return found >= wanted
+
+        _until(is_there, f"{wanted} checkpoints published", CUT_WITHIN + wanted * self.script.every.total_seconds())
 
     def kill_a_consumer(self, phase: Phase) -> None:
         """Kill an application at once, its JVM and its Python, and wait until Airflow has brought its member back."""
