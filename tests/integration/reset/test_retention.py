@@ -42,7 +42,13 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
             one.cut()
             return region.plan_reset(target).overtaken_at is not None
 
-        assert happened(is_warned_of, within=60)
+        warned_in_time = happened(is_warned_of, within=60)
+        parts = one.region().contributions
+        seen = [
+            (key[0], part.contributed_at, {str(p): b.start for p, b in part.bounds.items()})
+            for key, part in parts.items()
+        ]
+        assert warned_in_time, f"log starts as the cuts have them: {seen}"
         warned = region.plan_reset(target)
         assert warned.totals.unreachable == 0
         assert warned.overtaken_at is not None
