@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from airflow_kcr.api.naming import record_named, require_groups
 from airflow_kcr.api.views import instant
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.invariants.accounting import Delivery, Redelivery, deliveries, redeliveries
@@ -20,7 +20,6 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Region, universe
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, Nonce, Offset, Sequence
 
-_RECORD: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249}):(?P<partition>[0-9]{1,10}):(?P<offset>[0-9]{1,19})")
 _UNACCOUNTED: Final = "unaccounted"
 
 
@@ -152,19 +151,20 @@ def record(region: Region, history: History, text: str, group: str | None) -> tu
     Raises:
         ConfigurationError: the text is not of that form, or the region has no such partition or group.
     """
-    match = _RECORD.fullmatch(text)
-    if match is None:
+    named_record = record_named(text)
+    if named_record is None:
         raise ConfigurationError(f"{text!r} is not one record: write TOPIC:PARTITION:OFFSET")
-    require_group(region, group)
+    if group is not None:
+        require_groups(region, [group])
     index = indexed(history)
-    place = match["topic"], int(match["partition"])
+    place, offset = named_record
     known = sorted(universe(region) | index.begun.keys())
     named = [p for p in known if (p.topic, p.partition) == place and group in (None, p.group)]
     if not named:
         of = f"group {group} of region {region.name}" if group is not None else f"region {region.name}"
-        raise ConfigurationError(f"{of} has no partition {match['topic']}:{match['partition']}")
+        raise ConfigurationError(f"{of} has no partition {place[0]}:{place[1]}")
     ledger = _Ledger.of(index)
-    return tuple(ledger.record(partition, Offset(int(match["offset"]))) for partition in named)
+    return tuple(ledger.record(partition, offset) for partition in named)
 
 
 def repeated(history: History, group: str | None) -> tuple[Repetition, ...]:
@@ -177,16 +177,6 @@ def repeated(history: History, group: str | None) -> tuple[Repetition, ...]:
     index = indexed(history)
     found = [again for again in redeliveries(index) if group in (None, again.partition.group)]
     return tuple(Repetition(redelivery=again, detail=_detail(index, again)) for again in found)
-
-
-def require_group(region: Region, group: str | None) -> None:
-    """Refuse the name of a group that a region does not have.
-
-    Raises:
-        ConfigurationError: it has none of that name.
-    """
-    if group is not None and group not in region.rules.groups:
-        raise ConfigurationError(f"region {region.name} has no group {group}; it has: {', '.join(region.rules.groups)}")
 
 
 def by_cause(repetitions: tuple[Repetition, ...]) -> Mapping[str, int]:
@@ -213,6 +203,7 @@ class _Ledger:
     index: Index
     labels: Mapping[tuple[MemberId, Incarnation], str]
     runs: Mapping[Sequence, tuple[Requester, ...]]
+    again: tuple[Redelivery, ...]
 
     @classmethod
     def of(cls, index: Index) -> _Ledger:
@@ -233,15 +224,14 @@ class _Ledger:
                         runs.setdefault(sequence, {})[nonce] = asked[nonce]
                 case _:
                     pass
-        return cls(index=index, labels=labels, runs={s: tuple(found.values()) for s, found in runs.items()})
+        by_cut = {s: tuple(found.values()) for s, found in runs.items()}
+        return cls(index=index, labels=labels, runs=by_cut, again=tuple(redeliveries(index)))
 
     def record(self, partition: GroupPartition, offset: Offset) -> RecordView:
         """Return what became of a record."""
         batches = {handled.batch.batch: handled.batch for handled in self.index.begun.get(partition, ())}
         again = {
-            r.batch: _cause(r)
-            for r in redeliveries(self.index)
-            if r.partition == partition and r.range.from_ <= offset < r.range.to
+            r.batch: _cause(r) for r in self.again if r.partition == partition and r.range.from_ <= offset < r.range.to
         }
         begins = []
         for delivery in deliveries(self.index, partition, offset):

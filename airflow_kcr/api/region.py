@@ -15,6 +15,7 @@ from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, 
 from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.naming import require_groups
 from airflow_kcr.api.opening import connect, store_url
 from airflow_kcr.api.preview import preview
 from airflow_kcr.api.reset_plans import PlanView
@@ -506,7 +507,8 @@ class Region:
             ConfigurationError: the region has no such group.
         """
         region = self._read()
-        ledger.require_group(region, group)
+        if group is not None:
+            require_groups(region, [group])
         return ledger.repeated(self._store.history(self.name), group)
 
     # ------------------------------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ else, and its target is resolved anew then.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from airflow_kcr.api.naming import record_named
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange
 from airflow_kcr.protocol.instants import parse_instant
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -22,8 +22,6 @@ from airflow_kcr.protocol.scopes import EVERYTHING, Scope, scope_from_json, scop
 from airflow_kcr.protocol.target_json import target_from_json, target_to_json
 from airflow_kcr.protocol.targets import FromFile, Target
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
-
-_SKIP = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249}):(?P<partition>[0-9]{1,10}):(?P<offset>[0-9]{1,19})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +110,13 @@ def skipped(region: StoredRegion, texts: Iterable[str], scope: Scope = EVERYTHIN
     found: dict[GroupPartition, Offset] = {}
     partitions = [p for p in universe(region) if not scope.groups or p.group in scope.groups]
     for text in texts:
-        match = _SKIP.fullmatch(text)
-        if match is None:
+        record = record_named(text)
+        if record is None:
             raise InvalidTarget(f"--skip {text!r} is not one record: write TOPIC:PARTITION:OFFSET")
-        number, offset = int(match["partition"]), Offset(int(match["offset"]))
-        named = [p for p in partitions if (p.topic, p.partition) == (match["topic"], number)]
+        place, offset = record
+        named = [p for p in partitions if (p.topic, p.partition) == place]
         if not named:
-            raise InvalidTarget(f"--skip {text}: region {region.name} has no partition {match['topic']}:{number}")
+            raise InvalidTarget(f"--skip {text}: region {region.name} has no partition {place[0]}:{place[1]}")
         for partition in named:
             if partition in found:
                 raise InvalidTarget(f"--skip {text}: one record of a partition is skipped by one reset, not two")

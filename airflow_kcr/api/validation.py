@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.api.clusters import Cluster
-from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, CredentialsRefused
+from airflow_kcr.api.naming import require_groups
+from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused
 from airflow_kcr.protocol.evidence import Check, Evidence, Roster
 from airflow_kcr.protocol.group_checks import outsiders_in
 from airflow_kcr.protocol.group_members import GroupSeen, Outsider
@@ -174,7 +175,5 @@ class _Calls:
 
 def _chosen(region: StoredRegion, groups: Collection[GroupId] | None) -> tuple[GroupId, ...]:
     known = region.rules.groups.keys()
-    strange = sorted(set(groups or ()) - known)
-    if strange:
-        raise ConfigurationError(f"region {region.name} has no group {strange[0]}; it has: {', '.join(sorted(known))}")
+    require_groups(region, groups or ())
     return tuple(sorted(known if groups is None else groups))

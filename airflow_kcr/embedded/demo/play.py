@@ -171,27 +171,14 @@ class Play:
 
     def wait_for_cuts(self, phase: Phase, wanted: int) -> None:
         """Wait until so many data intervals are cut, published, and their runs have succeeded."""
-
-        def is_there() -> bool:
-            done = len(self.settled())
-            phase.tell(done, wanted, f"{done} of {wanted} data intervals cut")
-            return done >= wanted
-
-        within = CUT_WITHIN + wanted * self.script.every.total_seconds()
-        _until(is_there, f"{wanted} data intervals cut", within)
+        self._wait_for(phase, wanted, "data intervals cut", lambda: len(self.settled()))
 
     def wait_for_checkpoints(self, phase: Phase, wanted: int) -> None:
         """Wait until so many data intervals are cut and published, whatever Airflow has made of their runs by then.
 
         That is all that a person needs who goes back to one of them.
         """
-
-        def is_there() -> bool:
-            found = len(self.cuts())
-            phase.tell(found, wanted, f"{found} of {wanted} checkpoints published")
-            return found >= wanted
-
-        _until(is_there, f"{wanted} checkpoints published", CUT_WITHIN + wanted * self.script.every.total_seconds())
+        self._wait_for(phase, wanted, "checkpoints published", lambda: len(self.cuts()))
 
     def kill_a_consumer(self, phase: Phase) -> None:
         """Kill an application at once, its JVM and its Python, and wait until Airflow has brought its member back."""
@@ -324,6 +311,16 @@ class Play:
             return " ".join(process.cmdline()) if is_ours and "KCR_TASK_PID" in process.environ() else ""
         except psutil.Error:
             return ""
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def _wait_for(self, phase: Phase, wanted: int, what: str, count: Callable[[], int]) -> None:
+        def is_there() -> bool:
+            found = count()
+            phase.tell(found, wanted, f"{found} of {wanted} {what}")
+            return found >= wanted
+
+        _until(is_there, f"{wanted} {what}", CUT_WITHIN + wanted * self.script.every.total_seconds())
 
     # -- doing ---------------------------------------------------------------------------------------------------
 

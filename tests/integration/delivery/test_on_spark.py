@@ -41,7 +41,7 @@ timeouts: {lease: 30s, renew: 3s, session: 60s, relaunch: 20s, reset: 400s, drai
 TASK_FAILURES = 4
 """How often Spark tries a task on a cluster before its job fails."""
 
-pytestmark = [pytest.mark.timeout(3_000), pytest.mark.postgres]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_000), pytest.mark.postgres]
 
 
 def driver(now: Scene) -> None:
@@ -77,8 +77,7 @@ def executor_each_time(now: Scene, cluster: StandaloneCluster, step: str) -> Non
     """kill -9 of whatever executor runs the task, until Spark gives the job up and the batch has failed."""
     last = 0
     for _ in range(TASK_FAILURES):
-        now.one.until(lambda last=last: _at_work(now) not in (0, last), "another task at work", AT_MOST)  # type: ignore[misc]
-        last = _at_work(now)
+        last = _next_at_work(now, last)
         cluster.kill_executor(_executor_of(now, cluster))
     now.goes_on(step)
 
@@ -88,6 +87,12 @@ def _executor_of(now: Scene, cluster: StandaloneCluster) -> int:
     mark = f"-D{DRIVER}={now.victim.process.pid}"
     (found,) = [pid for pid in cluster.executors() if mark in psutil.Process(pid).cmdline()]
     return found
+
+
+def _next_at_work(now: Scene, last: int) -> int:
+    """Return the pid of the Python worker that comes to the gate after another one."""
+    now.one.until(lambda: _at_work(now) not in (0, last), "another task at work", AT_MOST)
+    return _at_work(now)
 
 
 def _at_work(now: Scene) -> int:
@@ -158,7 +163,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standal
         started.stop()
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("delivery", Delivery)
 @pytest.mark.parametrize("kill", KILLS)
 def test_a_sample_on_spark(play: PlayedIn, kill: str, delivery: Delivery) -> None:
@@ -174,7 +178,6 @@ def test_a_sample_on_spark(play: PlayedIn, kill: str, delivery: Delivery) -> Non
     play(delivery, faults)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("delivery", Delivery)
 def test_executors_of_a_cluster_are_killed(play: PlayedIn, cluster: StandaloneCluster, delivery: Delivery) -> None:
     def faults(now: Scene) -> None:
@@ -190,7 +193,6 @@ def test_executors_of_a_cluster_are_killed(play: PlayedIn, cluster: StandaloneCl
     play(delivery, faults, PATIENT)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1_200)
 def test_an_executor_of_a_cluster_is_killed_in_a_task(play: PlayedIn, cluster: StandaloneCluster) -> None:
     def faults(now: Scene) -> None:
