@@ -6,17 +6,22 @@ the rest is for people and stays out of the JSON.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import Final, Self
 
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import path
+from airflow_kcr.protocol.region import coverage, path
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
 from airflow_kcr.protocol.values import MemberId, Sequence, TopicPartition
+
+
+_NAMED: Final = 3
+"""How many of the things that a reset waits for are named."""
 
 
 def instant(moment: datetime | None) -> str | None:
@@ -72,6 +77,22 @@ class MemberView:
             "alive": self.alive,
             "partitions": [[p.topic, p.partition] for p in self.partitions],
         }
+
+
+def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
+    waits = list(coverage.unready(region, now))
+    if waits:
+        more = f" and {len(waits) - _NAMED} more" if len(waits) > _NAMED else ""
+        yield f"its reset waits: {', '.join(waits[:_NAMED])}{more}"
+    if region.next_spec is not None:
+        yield "a changed spec takes effect at the next cut, with a restart of the members"
+    if region.failures and region.halt is None:
+        count = "1 failure" if region.failures == 1 else f"{region.failures} failures"
+        wait = region.rules.timeouts.retry_after(region.failures).total_seconds()
+        yield (
+            f"{count} in succession, the last answered by a reset and a wait of {wait:g} s; "
+            f"more than {region.rules.max_failures} halt the region"
+        )
 
 
 def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> State:
@@ -161,7 +182,6 @@ class RegionView:
     def of(cls, region: StoredRegion, now: datetime) -> Self:
         """Return a region as it was read."""
         halt = region.halt
-        waits = region.next_spec is not None
         return cls(
             region=region.name,
             state=str(region.state),
@@ -177,7 +197,7 @@ class RegionView:
                 for group in sorted({*region.rules.groups, *(m.group for m in live_members(region, now))})
             ),
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
-            note="a changed spec takes effect at the next cut, with a restart of the members" if waits else "",
+            note="; ".join(_notes(region, now)),
         )
 
     def to_json(self) -> dict[str, object]:

@@ -24,6 +24,9 @@ POLL_FACTOR: Final = 3
 
 LONGEST_STORE_GRACE: Final = timedelta(seconds=30)
 
+LONGEST_RETRY: Final = timedelta(seconds=60)
+"""However often a batch has failed: what it needs may be back, and nobody should have to wait for long then."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
@@ -55,6 +58,9 @@ class Timeouts:
 
     batch: timedelta = timedelta(minutes=2)
     """How long one batch may take before it counts as failed; `batch.timeout` in the spec."""
+
+    retry: timedelta = timedelta(seconds=1)
+    """How long members wait after a failed batch before they begin one; doubled with each in succession, up to 60 s."""
 
     relaunch: timedelta = timedelta(seconds=100)
     """How long it takes, at worst, until a member that died runs again: retry delay, submit, start of the JVM."""
@@ -90,6 +96,22 @@ class Timeouts:
         if self.max_poll is not None:
             return self.max_poll
         return POLL_FACTOR * max(self.reset, self.drain)
+
+    def retry_after(self, failures: int) -> timedelta:
+        """Return how long members wait before they begin a batch after so many failures in succession.
+
+        With the default and five failures that is half a minute in all, so that a database that is restarted does not
+        halt a region.
+
+        Args:
+            failures: resets for failed batches since progress was last accepted; 0 is no wait.
+        """
+        if failures <= 0:
+            return timedelta(0)
+        longest = max(self.retry, LONGEST_RETRY)
+        # No power of many failures: it would not fit into a duration.
+        doublings = min(failures - 1, int(longest / self.retry).bit_length())
+        return min(self.retry * (1 << doublings), longest)
 
     @property
     def store_grace(self) -> timedelta:

@@ -165,6 +165,7 @@ class TimeoutsDocument(_Document):
     batch: Duration | None = None
     """Better written as `batch.timeout`, which is the same."""
 
+    retry: Duration | None = None
     relaunch: Duration | None = None
     session: Duration | None = None
     max_poll_interval: Duration | None = None

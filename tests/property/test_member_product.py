@@ -99,6 +99,12 @@ def at_bound() -> LoneMember:
     return seeing(LoneMember().processing(), replace(view_of(claims_of()), limit=bound(1), bound_offsets=at))
 
 
+def after_failure() -> LoneMember:
+    alone = LoneMember().processing()
+    alone.see(replace(view_of({}), counter=EventNumber(11), epoch=Epoch(2), failures=1, acknowledged=False))
+    return alone.grant(replace(view_of(claims_of(epoch=2)), counter=EventNumber(12), epoch=Epoch(2), failures=1))
+
+
 PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
     "new": (State.JOINING, None, LoneMember),
     "registered": (State.JOINING, None, lambda: LoneMember().join()),
@@ -135,6 +141,7 @@ PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
         lambda: seeing(LoneMember().processing(), replace(view_of(claims_of()), held_by=(Outsider(group=ME.group),))),
     ),
     "at the bound": (State.HOLDING, Why.BOUND, at_bound),
+    "after a failed batch": (State.HOLDING, Why.RETRY, after_failure),
     "store away": (State.HOLDING, Why.STORE_AWAY, store_away),
     "fenced": (State.FENCED, None, lambda: fenced(with_batch=False)),
     "fenced in a batch": (State.FENCED, None, lambda: fenced(with_batch=True)),

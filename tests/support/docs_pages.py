@@ -424,7 +424,10 @@ MEANING: Mapping[str, str] = {
     "region": "the region's name: 1 to 100 of `a-z 0-9 _ -`",
     "kafka": "librdkafka client settings by name; a value may hold `${NAME}`; or `kafka_conn_id`",
     "kafka_conn_id": "an Airflow connection instead of `kafka`",
-    "max_failures": "how many failures in a row are answered by a reset; one more halts the region",
+    "max_failures": (
+        "how many failures in a row are answered by a reset, each after a wait (`timeouts.retry`); "
+        "one more halts the region"
+    ),
     "outsiders": "what happens when a foreign consumer is in a group",
     "out_of_range": "what happens when retention has overtaken a position",
     "beyond_end": "what happens when a log's end moved back behind a position (truncation, recreation)",

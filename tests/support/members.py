@@ -47,7 +47,7 @@ timeouts: {lease: 5s, renew: 1s, session: 8s, relaunch: 5s, reset: 40s, drain: 3
 
 BRISK = """\
 batch: {target: 500ms, min_records: 50, max_records: 500, timeout: 12s}
-timeouts: {lease: 4s, renew: 1s, session: 7s, relaunch: 4s, reset: 20s, drain: 15s, commit: 6s, close: 4s}
+timeouts: {lease: 4s, renew: 1s, session: 7s, relaunch: 4s, reset: 20s, drain: 15s, commit: 6s, close: 4s, retry: 300ms}
 """
 """Shorter still: what a process has begun that was killed is known to be over after 9 s."""
 

@@ -36,6 +36,8 @@ def _processing(member: Member, view: MemberView, now: float) -> Member:
         return moved(member, State.HOLDING, Why.PAUSED)
     if member.batch is None and facts.is_at_limit(member, view):
         return moved(member, State.HOLDING, Why.BOUND)
+    if now < member.retry_at:
+        return moved(member, State.HOLDING, Why.RETRY)
     return moved(member, State.PROCESSING)
 
 

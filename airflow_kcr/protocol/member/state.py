@@ -64,6 +64,9 @@ class Why(StrEnum):
     """Its batch to be quiet in a new epoch, or a halted region to be resumed."""
 
     PAUSED = "paused"
+    RETRY = "retry"
+    """The wait after a failed batch to be over; it is longer with each failure in succession."""
+
     BOUND = "bound"
     """Every partition is at the bound; somebody has to ask for the cut, or others to get there."""
 
@@ -195,6 +198,9 @@ class Member:
     """Why the batch ended badly; a reset is asked for with it."""
 
     batch_detail: str = ""
+    retry_at: float = 0.0
+    """A batch failed somewhere in the region; none is begun before."""
+
     plan_after: float = 0.0
     """Nothing was there to process; the planner is not asked again before."""
 

@@ -140,7 +140,7 @@ def _view_read(member: Member, event: events.ViewRead, now: float) -> Member:
     if member.view is not None and event.view.counter < member.view_read_from:
         # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
         member = replace(member, store_is_older=True, view=None)
-    seen = _seen(member, event.view)
+    seen = _seen(member, event.view, now)
     was_idle = member.view_read_idle and member.batch is None and seen.view is event.view
     return _against(member, seen, event.view) if was_idle else seen
 
@@ -167,7 +167,7 @@ def _read_refused(member: Member, event: events.ReadRefused, now: float) -> Memb
     return facts.without_lease(replace(_store_seen(answered(member, "read")), store_is_older=True))
 
 
-def _seen(member: Member, view: MemberView) -> Member:
+def _seen(member: Member, view: MemberView, now: float) -> Member:
     mine = member.incarnation
     if mine is None:
         return member
@@ -179,10 +179,13 @@ def _seen(member: Member, view: MemberView) -> Member:
     is_old = member.view is not None and view.counter < member.view.counter
     if is_old and view.epoch >= member.newest_epoch and view.incarnation == mine:
         return member
+    is_reset = member.view is not None and view.epoch > member.view.epoch
+    wait = facts.seconds(member.timeouts.retry_after(view.failures)) if is_reset else 0.0
     return replace(
         member,
         view=view,
         view_is_stale=member.heard > view.counter,
+        retry_at=max(member.retry_at, now + wait) if wait else member.retry_at,
         positions=_positions(member, view),
         newest_epoch=max(member.newest_epoch, view.epoch),
         newest_sequence=max(member.newest_sequence, Sequence(view.next_sequence - 1)),
@@ -207,7 +210,7 @@ def _claim_granted(member: Member, event: events.ClaimGranted, now: float) -> Me
         return _stale(member)
     if event.view.claims.keys() != assignment.partitions:
         # The claim began a reset, or found a position out of range: what is held now is for the next claim to say.
-        return _seen(replace(member, claimed=None, claim_after=now + CLAIM_BACKOFF[0]), event.view)
+        return _seen(replace(member, claimed=None, claim_after=now + CLAIM_BACKOFF[0]), event.view, now)
     granted = replace(
         member,
         claimed=event.assignment,
@@ -219,7 +222,7 @@ def _claim_granted(member: Member, event: events.ClaimGranted, now: float) -> Me
         prepared=None,
         part=None,
     )
-    return _seen(granted, event.view)
+    return _seen(granted, event.view, now)
 
 
 def _claim_refused(member: Member, event: events.ClaimRefused, now: float) -> Member:
@@ -229,7 +232,7 @@ def _claim_refused(member: Member, event: events.ClaimRefused, now: float) -> Me
 
 
 def _acknowledged(member: Member, event: events.Acknowledged, now: float) -> Member:
-    return _with_answer(_store_seen(answered(member, "acknowledge")), event.view)
+    return _with_answer(_store_seen(answered(member, "acknowledge")), event.view, now)
 
 
 def _acknowledgement_refused(member: Member, event: events.AcknowledgementRefused, now: float) -> Member:
@@ -238,7 +241,7 @@ def _acknowledgement_refused(member: Member, event: events.AcknowledgementRefuse
 
 
 def _contributed(member: Member, event: events.Contributed, now: float) -> Member:
-    return _with_answer(replace(answered(member, "contribute"), contributed=event.sequence), event.view)
+    return _with_answer(replace(answered(member, "contribute"), contributed=event.sequence), event.view, now)
 
 
 def _contribution_refused(member: Member, event: events.ContributionRefused, now: float) -> Member:
@@ -264,9 +267,9 @@ def _told(member: Member, counter: EventNumber) -> Member:
     return replace(_stale(member), heard=counter)
 
 
-def _with_answer(member: Member, view: MemberView | None) -> Member:
+def _with_answer(member: Member, view: MemberView | None, now: float) -> Member:
     """Return the member after a verb of its own, which showed the region as it then was, or did not."""
-    return _stale(member) if view is None else _seen(member, view)
+    return _stale(member) if view is None else _seen(member, view, now)
 
 
 def _store_seen(member: Member) -> Member:
@@ -400,7 +403,7 @@ def _sinks_prepared(member: Member, event: events.SinksPrepared, now: float) -> 
 
 
 def _published(member: Member, event: events.Published, now: float) -> Member:
-    return _with_answer(answered(member, "publish"), event.view)
+    return _with_answer(answered(member, "publish"), event.view, now)
 
 
 # -- time and signals ----------------------------------------------------------------------------------------------

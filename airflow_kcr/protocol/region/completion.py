@@ -37,6 +37,7 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import (
     Region,
+    base_offsets,
     contributions_to,
     digest,
     moved_to,
@@ -169,6 +170,11 @@ def lacking(region: Region, cut: Checkpoint) -> tuple[str, ...]:
     return (*waiting, *gaps, *extra)
 
 
+def _failures(region: Region, offsets: OffsetMap) -> int:
+    """Return the failures that still count: a cut where nothing has moved says nothing about the batch that fails."""
+    return region.failures if region.failures and offsets == base_offsets(region) else 0
+
+
 def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
     if any((cut.sequence, member) not in region.contributions for member in cut.roster):
         return region
@@ -198,7 +204,7 @@ def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
         open_cut=None,
         base=cut.sequence,
         base_epoch=None,
-        failures=0,
+        failures=_failures(region, offsets),
         offsets=put(region.offsets, {cut.sequence: offsets}),
         claims=put(region.claims, placed),
     )

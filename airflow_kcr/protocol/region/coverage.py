@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region.rows import Batch, Claim
 from airflow_kcr.protocol.region.state import Region, is_live, live_members, universe
 from airflow_kcr.protocol.values import GroupPartition, MemberId
@@ -72,12 +73,18 @@ def is_quiet_batch(region: Region, batch: Batch, now: datetime) -> bool:
     It can't once its incarnation has acknowledged the epoch (which ends the batch), or its lease is over plus the bound
     after which its process ends itself; the lease alone where all its sinks are fenced (design section 8.3).
     """
+    moment = _quiet_after(region, batch)
+    return moment is not None and moment <= now
+
+
+def _quiet_after(region: Region, batch: Batch) -> datetime | None:
+    """Return when time alone makes a batch quiet; None: it is not known yet, something else has to come first."""
     if batch.quiet_after is not None:
-        return batch.quiet_after <= now
+        return batch.quiet_after
     member, lease = region.members.get(batch.member), region.leases.get(batch.member)
     if member is None or lease is None or lease.incarnation != batch.incarnation:
-        return False
-    return member.quiet_after(lease.until) <= now
+        return None
+    return member.quiet_after(lease.until)
 
 
 def busy(region: Region, now: datetime) -> Iterator[str]:
@@ -87,7 +94,13 @@ def busy(region: Region, now: datetime) -> Iterator[str]:
             yield f"{member} has not acknowledged epoch {region.epoch}"
     for batch in region.running.values():
         if batch.epoch != region.epoch and not is_quiet_batch(region, batch, now):
-            yield f"batch {batch.batch} of {batch.member}, incarnation {batch.incarnation}, may still write"
+            moment = _quiet_after(region, batch)
+            until = (
+                ""
+                if moment is None or is_live(region, batch.member, now)
+                else f", until {format_instant(moment)} at the latest"
+            )
+            yield f"batch {batch.batch} of {batch.member}, incarnation {batch.incarnation}, may still write{until}"
 
 
 def unready(region: Region, now: datetime) -> Iterator[str]:
@@ -111,10 +124,5 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
 def horizon(region: Region, now: datetime) -> datetime | None:
     """Return the next moment at which time alone changes what this module says, or None."""
     moments = [lease.until for m, lease in region.leases.items() if is_live(region, m, now)]
-    for batch in region.running.values():
-        member, lease = region.members.get(batch.member), region.leases.get(batch.member)
-        if batch.quiet_after is not None:
-            moments.append(batch.quiet_after)
-        elif member is not None and lease is not None and lease.incarnation == batch.incarnation:
-            moments.append(member.quiet_after(lease.until))
+    moments += [moment for batch in region.running.values() if (moment := _quiet_after(region, batch)) is not None]
     return min((m for m in moments if m > now), default=None)

@@ -72,6 +72,9 @@ class MemberView:
     """Whether the store counts the member out: it left, or the spec has no place for it any more."""
 
     acknowledged: bool = False
+    failures: int = 0
+    """Resets for failed batches since progress was last accepted."""
+
     stopping: bool = False
     """Whether the region waits for the commits of its last cut."""
 
@@ -139,6 +142,7 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
         incarnation=row.incarnation,
         left=row.left,
         acknowledged=row.acknowledged == region.epoch,
+        failures=region.failures,
         stopping=region.stopping is not None,
         held_by=hold.held_by(region),
         cut=_cut(region, member, row.incarnation),

@@ -86,6 +86,19 @@ def test_c41_with_a_repaired_pipeline_a_resume_goes_on_at_the_base_and_counts_fa
     judge(driver)
 
 
+def test_c41_a_cut_where_nothing_has_moved_does_not_let_a_poison_record_fail_for_ever() -> None:
+    driver = running()
+    driver.process()
+    driver.cut("n1")
+    fail_batch(driver)
+    driver.cut("n2")
+    assert driver.region.failures == 1
+    driver.process()
+    driver.cut("n3")
+    assert driver.region.failures == 0
+    judge(driver)
+
+
 def test_c41_a_forced_reset_goes_on_elsewhere_and_counts_failures_anew() -> None:
     driver = poisoned()
     driver.reset(ToCheckpoint(sequence=driver.region.base or Sequence(0)), forced=True)

@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.api import CutView, Region, RegionView
 from airflow_kcr.api.checkpoint_views import CheckpointView
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
-from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.values import Nonce, Sequence
 from tests.support.driver import Driver
 from tests.support.scripts import bound, hourly, located, running
@@ -111,6 +111,28 @@ def test_a_halted_region_says_why_and_what_can_be_done() -> None:
     view = region_of(driver).show()
     assert "somebody@host" in view.halted
     assert "remove the foreign consumer" in view.halted
+
+
+def test_a_region_whose_batches_fail_says_how_often_and_how_long_it_waits() -> None:
+    driver = running()
+    assert RegionView.of(driver.region, driver.clock.now).note == ""
+    for _ in range(3):
+        driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+        driver.settle_reset()
+    assert RegionView.of(driver.region, driver.clock.now).note == (
+        "3 failures in succession, the last answered by a reset and a wait of 4 s; more than 5 halt the region"
+    )
+
+
+def test_a_region_in_a_reset_says_what_that_waits_for() -> None:
+    driver = running()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.LEASE_LOST, "it was away")
+    assert RegionView.of(driver.region, driver.clock.now).note == (
+        "its reset waits: g:t-0 is not covered (last owner: g[0]), g:t-1 is not covered (last owner: g[0]), "
+        "g:t-2 is not covered (last owner: g[1]) and 3 more"
+    )
+    driver.settle_reset()
+    assert RegionView.of(driver.region, driver.clock.now).note == ""
 
 
 def test_a_checkpoint_is_shown_as_promised() -> None:

@@ -54,6 +54,18 @@ class TestSessionTimeout:
         assert Timeouts(session=seconds(45)).session_timeout(static=static) == seconds(45)
 
 
+class TestRetry:
+    def test_waits_twice_as_long_for_each_failure_in_succession_and_never_longer_than_a_minute(self) -> None:
+        waits = [Timeouts().retry_after(failures) for failures in (0, 1, 2, 3, 4, 5, 6, 7, 8, 1_000_000)]
+        assert waits == [seconds(n) for n in (0, 1, 2, 4, 8, 16, 32, 60, 60, 60)]
+
+    def test_a_longer_first_wait_is_the_longest_too(self) -> None:
+        assert Timeouts(retry=seconds(90)).retry_after(5) == seconds(90)
+
+    def test_the_shortest_one_gets_to_a_minute_too(self) -> None:
+        assert Timeouts(retry=seconds(0.01)).retry_after(99) == seconds(60)
+
+
 class TestWhatFollows:
     def test_the_poll_interval_holds_three_of_the_longer_of_reset_and_drain(self) -> None:
         assert Timeouts().max_poll_interval == seconds(900)

@@ -51,6 +51,7 @@ def test_the_json_of_the_example_is_this() -> None:
             "publish": "PT5M",
             "commit": "PT30S",
             "close": "PT10S",
+            "retry": "PT1S",
             "relaunch": "PT1M40S",
             "metadata_refresh": "PT1S",
             "accept_aborted_drain": False,

@@ -115,7 +115,8 @@ beyond_end: earliest
     def test_every_timeout_can_be_given(self) -> None:
         given = (
             "{lease: 12s, renew: 3s, reset: 400s, drain: 200s, publish: 50s, commit: 20s, close: 5s, batch: 100s, "
-            "relaunch: 110s, session: 150s, max_poll_interval: 30m, metadata_refresh: 2s, accept_aborted_drain: true}"
+            "retry: 2s, relaunch: 110s, session: 150s, max_poll_interval: 30m, metadata_refresh: 2s, "
+            "accept_aborted_drain: true}"
         )
         timeouts = parse(f"{SMALL}\ntimeouts: {given}\n").timeouts
         left_alone = [field.name for field in fields(Timeouts) if getattr(timeouts, field.name) == field.default]

@@ -6,14 +6,14 @@ import pytest
 
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.batching import PLAN_PAUSE
-from airflow_kcr.protocol.member.state import Phase, State
+from airflow_kcr.protocol.member.state import Phase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.rows import BoundOffset, RegionState, ResetCause, Wanted
+from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState, ResetCause, Wanted
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset, Range
-from tests.support.lone_member import ME, MINE, LoneMember, claims_of, view_of
+from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
 from tests.support.scripts import bound
 
 B1 = BatchId("b1")
@@ -198,6 +198,44 @@ def test_a_batch_that_lost_a_partition_to_a_rebalance_is_refused_before_the_stor
     lone.assign(MINE[:1], assignment=2)
     assert doomed(lone)
     assert requested(lone) == [ResetCause.BATCH_REFUSED]
+
+
+def after_failures(count: int) -> LoneMember:
+    """A member that processes again after the reset for the last of so many failed batches."""
+    lone = LoneMember().processing()
+    lone.feed(events.Planned(batch=B1, ranges={}))
+    reset = replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), failures=count, acknowledged=False, claims={})
+    lone.see(reset)
+    again = replace(reset, counter=EventNumber(12), acknowledged=True, claims=claims_of(epoch=2))
+    return lone.grant(again)
+
+
+@pytest.mark.parametrize(("failures", "wait"), [(1, 1.0), (3, 4.0)])
+def test_after_failed_batches_none_is_planned_before_the_wait_is_over(failures: int, wait: float) -> None:
+    lone = after_failures(failures)
+    assert (lone.state, lone.member.why) == (State.HOLDING, Why.RETRY)
+    lone.wait(wait - 0.1)
+    assert lone.wanted(effects.Plan) == []
+    lone.wait(0.2)
+    assert lone.wanted(effects.Plan) != []
+
+
+def test_a_reset_for_another_reason_is_followed_by_a_batch_at_once() -> None:
+    assert after_failures(0).wanted(effects.Plan) != []
+
+
+def test_the_wait_is_counted_from_the_reset_and_not_from_each_look_at_the_region() -> None:
+    lone = after_failures(2)
+    lone.wait(1.5)
+    lone.see(replace(lone.view, counter=EventNumber(20)))
+    lone.wait(0.6)
+    assert lone.wanted(effects.Plan) != []
+
+
+def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once() -> None:
+    lone = after_failures(5)
+    lone.see(replace(lone.view, counter=EventNumber(20), state=RegionState.DRAINING, cut=cut_view(CutPhase.DRAINING)))
+    assert lone.wanted(effects.PrepareSinks) != []
 
 
 def test_a_batch_that_takes_too_long_is_a_failed_one() -> None:

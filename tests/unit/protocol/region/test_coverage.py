@@ -136,7 +136,7 @@ def test_a_batch_of_an_older_epoch_may_still_write_until_it_is_quiet() -> None:
     driver.crash(driver.member(1))
     resetting(driver)
     driver.wait(15)
-    assert f"batch {batch} of g[1], incarnation 1, may still write" in unready(driver)
+    assert f"batch {batch} of g[1], incarnation 1, may still write, until 2" in unready(driver)
     driver.wait(40)
     assert "may still write" not in unready(driver)
 
