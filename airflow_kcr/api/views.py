@@ -19,7 +19,6 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
 from airflow_kcr.protocol.values import MemberId, Sequence, TopicPartition
 
-
 _NAMED: Final = 3
 """How many of the things that a reset waits for are named."""
 
