@@ -94,12 +94,8 @@ def busy(region: Region, now: datetime) -> Iterator[str]:
             yield f"{member} has not acknowledged epoch {region.epoch}"
     for batch in region.running.values():
         if batch.epoch != region.epoch and not is_quiet_batch(region, batch, now):
-            moment = _quiet_after(region, batch)
-            until = (
-                ""
-                if moment is None or is_live(region, batch.member, now)
-                else f", until {format_instant(moment)} at the latest"
-            )
+            moment = None if is_live(region, batch.member, now) else _quiet_after(region, batch)
+            until = "" if moment is None else f", until {format_instant(moment)} at the latest"
             yield f"batch {batch.batch} of {batch.member}, incarnation {batch.incarnation}, may still write{until}"
 
 
