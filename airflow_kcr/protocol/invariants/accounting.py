@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
-from airflow_kcr.protocol.invariants.history import Index
+from airflow_kcr.protocol.invariants.history import Handled, Index
 from airflow_kcr.protocol.invariants.replays import begun_again
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
@@ -87,23 +89,41 @@ def _delivery(batch: Batch, partition: GroupPartition, offset: Offset) -> Delive
 
 def redeliveries(index: Index) -> Iterator[Redelivery]:
     """Yield the offsets that were begun more than once, each with the reset that made it so."""
+    begins: dict[GroupPartition, _Begins] = {}
     for again in begun_again(index):
+        if again.partition not in begins:
+            begins[again.partition] = _Begins(index.begun[again.partition])
         epoch = None if again.reset is None else index.epochs.at(again.reset)
         attempt = None if epoch is None else index.attempts.get(epoch)
         begun: ResetBegun | None = None if attempt is None else attempt.begun
         earlier = [
-            h.batch.batch
-            for h in index.begun[again.partition]
-            if h.number <= again.batch.begun_after
-            and h.batch.batch != again.batch.batch
-            and h.range.from_ < again.range.to
-            and again.range.from_ < h.range.to
+            (h.number, h.batch.batch)
+            for h in begins[again.partition].within(again.range)
+            if h.number <= again.batch.begun_after and h.batch.batch != again.batch.batch
         ]
         yield Redelivery(
             partition=again.partition,
             range=again.range,
             batch=again.batch.batch,
-            earlier=tuple(earlier),
+            earlier=tuple(batch for _, batch in sorted(earlier)),
             epoch=epoch,
             cause=None if begun is None else begun.cause,
         )
+
+
+class _Begins:
+    """What was begun of one partition, by offset: found without a look at all of it, as a replay repeats thousands."""
+
+    def __init__(self, begun: Iterable[Handled]) -> None:
+        self._begun = sorted(begun, key=lambda h: h.range.from_)
+        self._reach = list(accumulate((h.range.to for h in self._begun), max))
+        """How far any of them reaches, up to each."""
+
+    def within(self, range_: Range) -> Iterator[Handled]:
+        """Yield what was begun of a range, in no order."""
+        beyond = bisect_left(self._begun, range_.to, key=lambda h: h.range.from_)
+        for i in reversed(range(beyond)):
+            if self._reach[i] <= range_.from_:
+                return
+            if self._begun[i].range.to > range_.from_:
+                yield self._begun[i]

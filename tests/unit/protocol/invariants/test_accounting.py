@@ -41,6 +41,25 @@ def test_what_was_delivered_again_names_the_batches_and_the_reset() -> None:
     assert len(one.earlier) == 1
 
 
+def test_all_who_had_begun_any_of_it_are_named_oldest_first_and_nobody_else() -> None:
+    driver = two_cuts()
+    mine = driver.partition(0)
+    for offset, width in ((15, 3), (5, 20), (12, 1), (0, 30)):
+        driver.reset(ToOffset(offset=Offset(offset)))
+        driver.complete()
+        driver.settle_reset()
+        driver.end(driver.begin(driver.member(0), width, [mine]))
+    index = indexed(recorded(driver))
+    begun = index.begun[mine]
+    found = [r for r in redeliveries(index) if r.partition == mine]
+    assert len({r.batch for r in found}) == 4
+    for again in found:
+        own = next(h for h in begun if h.batch.batch == again.batch)
+        before = begun[: begun.index(own)]
+        overlap = [h for h in before if h.range.from_ < again.range.to and again.range.from_ < h.range.to]
+        assert again.earlier == tuple(h.batch.batch for h in overlap)
+
+
 def test_what_nothing_accounts_for_is_said_to_have_no_reset() -> None:
     history = recorded(two_cuts())
     last = history.events[-1].number
