@@ -30,7 +30,8 @@
     │   └── BatchCancelled, BatchFailed
     ├── ResetFailed                 a person's reset was accepted, and could not be carried out
     ├── SinkError                   a sink could not do its part
-    │   └── SinkAhead
+    │   ├── SinkAhead
+    │   └── SinkRefused             its server refuses the login, or has no such database (exit status 2)
     ├── ServiceFailed               an embedded service did not start, or a download failed
     ├── TimedOut                    what was waited for did not happen in time (exit status 5)
     ├── BrokerUnavailable           Kafka can't be reached, or did not answer in time (exit status 4)
@@ -256,6 +257,10 @@ class SinkAhead(SinkError):
     def __init__(self, message: str, *, fence: int, lineage: int) -> None:
         self.fence, self.lineage = fence, lineage
         super().__init__(message)
+
+
+class SinkRefused(SinkError):
+    """The database of a sink lets nobody in with this address, or does not exist; to try again changes nothing."""
 
 
 class ServiceFailed(KcrError):

@@ -8,13 +8,22 @@ from typing import Final, ParamSpec, TypeVar
 
 import typer
 
-from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, RefusedError, StoreError, TimedOut
+from airflow_kcr.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    KcrError,
+    RefusedError,
+    SinkRefused,
+    StoreError,
+    TimedOut,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = (
     (ConfigurationError, 2),
+    (SinkRefused, 2),
     (RefusedError, 3),
     (StoreError, 4),
     (BrokerUnavailable, 4),

@@ -16,6 +16,7 @@ from airflow_kcr.errors import (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    SinkRefused,
     StoreRefused,
     StoreRestored,
 )
@@ -27,6 +28,7 @@ FINAL: Final = (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    SinkRefused,
     StoreRefused,
     StoreRestored,
 )

@@ -15,7 +15,8 @@ from typing import Final
 import psycopg
 from psycopg import conninfo, pq
 
-from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr import libpq
+from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
 from airflow_kcr.protocol.timeouts import Timeouts
 
 CONNECT_TIMEOUT: Final = "10"
@@ -30,14 +31,14 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "25P03": "it was idle for too long, so the server ended it",
         "57P01": "the server ended the connection",
         "57P02": "the server crashed",
-        "57P03": "the server does not take connections now",
+        "57P03": libpq.NOT_NOW,
         "53100": "the server's disk is full",
         "53200": "the server is out of memory",
-        "53300": "the server has no connection left",
+        "53300": libpq.FULL,
         "25006": "the server is read-only, a standby perhaps",
-        "28000": "the server refused the login",
-        "28P01": "the server refused the login",
-        "3D000": "there is no such database",
+        "28000": libpq.REFUSED_LOGIN,
+        "28P01": libpq.REFUSED_LOGIN,
+        "3D000": libpq.NO_DATABASE,
         "42501": "this user has no right to it",
         "42P01": "a table is gone; it was there before",
         "42703": "a column is gone; it was there before",
@@ -51,6 +52,10 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
 
 _PASSING: Final = frozenset({"55P03", "40P01", "40001"})
 """Nothing was changed, and the same again may well work."""
+
+
+_REFUSALS: Final = frozenset({"28000", "28P01", "3D000"})
+"""Until somebody has changed something, there or in the address, every further try is refused too."""
 
 
 class OutcomeLost(Exception):
@@ -148,8 +153,10 @@ class Database:
 
     def _translation(self, error: psycopg.Error) -> SinkError:
         state, diag = error.sqlstate or "", error.diag
-        kind = SinkBusy if state in _PASSING else SinkError
-        what = _REASONS.get(state) or (f"SQLSTATE {state}" if state else "it can't be reached, or does not answer")
+        if not state:
+            return self._not_reached(error)
+        kind = SinkBusy if state in _PASSING else SinkRefused if state in _REFUSALS else SinkError
+        what = _REASONS.get(state) or f"SQLSTATE {state}"
         named = [
             f"{name} {value}" for name, value in (("table", diag.table_name), ("column", diag.column_name)) if value
         ]
@@ -157,6 +164,14 @@ class Database:
             named.append(f"constraint {diag.constraint_name}")
         where = f" ({', '.join(named)})" if named else ""
         return kind(f"{self.who}: the database {self.address} refused: {what}{where}; nothing was changed")
+
+    def _not_reached(self, error: psycopg.Error) -> SinkError:
+        """The error for a connection that is lost, or was never made."""
+        known = libpq.not_made(str(error))
+        if known is not None and known.is_refusal:
+            return SinkRefused(f"{self.who}: the database {self.address} refused: {known.why}; nothing was changed")
+        reason = "" if known is None else f" ({known.why})"
+        return SinkError(f"{self.who}: the database {self.address} can't be reached{reason}; nothing was changed")
 
 
 def _is_broken(connection: psycopg.Connection) -> bool:

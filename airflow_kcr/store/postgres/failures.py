@@ -10,7 +10,6 @@ that matters to a caller is what became of its transaction:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from airflow_kcr import libpq
 from airflow_kcr.errors import (
     BatchRefused,
     GroupInOtherRegion,
@@ -53,56 +53,24 @@ _AWAY: Final[Mapping[str, str]] = MappingProxyType(
     {
         "57P01": "the server ended the connection",
         "57P02": "the server crashed",
-        "57P03": "the server does not take connections now",
+        "57P03": libpq.NOT_NOW,
         "57P05": "the server ended the idle connection",
-        "53300": "the server has no connection left",
+        "53300": libpq.FULL,
         "53100": "the server's disk is full",
         "53200": "the server is out of memory",
         "25006": "the server is read-only, a standby perhaps",
     }
 )
 
-_REFUSED_LOGIN: Final = "the server refused the login; look at user and password"
-_NO_DATABASE: Final = "the server has no database of that name"
 _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "28000": _REFUSED_LOGIN,
-        "28P01": _REFUSED_LOGIN,
-        "3D000": _NO_DATABASE,
+        "28000": libpq.REFUSED_LOGIN,
+        "28P01": libpq.REFUSED_LOGIN,
+        "3D000": libpq.NO_DATABASE,
         "42501": "this user may not use the kcr schema",
     }
 )
 """Until somebody has changed something, there or in the address, every further try is refused too."""
-
-# libpq has no SQLSTATE for a connection that was not made. A server that speaks another language is not understood: it
-# is then said that it can't be reached, as for every other reason.
-_NOT_MADE: Final = (
-    (
-        re.compile(
-            r"password authentication failed|no password supplied|FATAL: +role \".*\" does not exist|"
-            r"authentication failed for user|not permitted to log in"
-        ),
-        StoreRefused,
-        _REFUSED_LOGIN,
-    ),
-    (
-        re.compile(r"no pg_hba\.conf entry"),
-        StoreRefused,
-        "the server lets this user in neither from here nor with this encryption; look at its pg_hba.conf and sslmode",
-    ),
-    (re.compile(r"FATAL: +database \".*\" does not exist"), StoreRefused, _NO_DATABASE),
-    (re.compile(r"permission denied for database"), StoreRefused, "this user may not use the database"),
-    (re.compile(r"Connection refused|No such file or directory"), StoreUnavailable, "nothing listens there"),
-    (re.compile(r"timeout expired|timed out"), StoreUnavailable, "no answer in time"),
-    (re.compile(r"resolve host|translate host name"), StoreUnavailable, "the host's name is not known"),
-    (
-        re.compile(r"not support SSL|certificate"),
-        StoreUnavailable,
-        "no encryption that both sides accept; look at sslmode",
-    ),
-    (re.compile(r"too many clients|too many connections|slots are reserved"), StoreUnavailable, _AWAY["53300"]),
-    (re.compile(r"the database system is"), StoreUnavailable, _AWAY["57P03"]),
-)
 
 UNDEFINED: Final = frozenset({"42P01", "42703", "3F000", "42883"})
 """Undefined table, column, schema or function: the schema is not the one that this program was written for."""
@@ -198,10 +166,10 @@ def before_commit(error: Exception, address: Address, seconds: float) -> KcrErro
 def _not_reached(error: Exception, address: Address, seconds: float) -> StoreUnavailable:
     """The error for a connection that is lost, or was never made."""
     text = str(error.orig if isinstance(error, DBAPIError) else error)
-    kind, why = next(((kind, why) for pattern, kind, why in _NOT_MADE if pattern.search(text)), (StoreUnavailable, ""))
-    if kind is StoreRefused:
-        return StoreRefused(f"the store at {address} can't be used: {why}; nothing was changed")
-    reason = f" ({why})" if why else ""
+    known = libpq.not_made(text)
+    if known is not None and known.is_refusal:
+        return StoreRefused(f"the store at {address} can't be used: {known.why}; nothing was changed")
+    reason = "" if known is None else f" ({known.why})"
     return StoreUnavailable(
         f"the store at {address} can't be reached{reason}; tried for {seconds:.1f} s, nothing was changed"
     )

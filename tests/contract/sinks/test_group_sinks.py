@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import URL, make_url
 
-from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.cli.reporting import exit_status
+from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.values import GroupId
@@ -66,8 +68,25 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_is_consumed(
 
 
 def test_a_database_that_is_away_is_said_to_be(environ: dict[str, str]) -> None:
-    with pytest.raises(SinkError, match="can't be reached"):
+    with pytest.raises(SinkError, match=r"can't be reached \(nothing listens there\)"):
         checked_sinks(spec(sink()), G, {"DB": "postgresql://kcr:hunter2@127.0.0.1:1/d"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (lambda url: url.set(database="nowhere"), "no database of that name"),
+        (lambda url: url.set(username="nobody"), "refused the login; look at user and password"),
+    ],
+    ids=["database", "user"],
+)
+def test_a_server_that_refuses_an_address_says_what_is_wrong_with_it(
+    environ: dict[str, str], wrong: Callable[[URL], URL], why: str
+) -> None:
+    url = wrong(make_url(environ["DB"])).render_as_string(hide_password=False)
+    with pytest.raises(SinkRefused, match=why) as caught:
+        checked_sinks(spec(sink()), G, {"DB": url})
+    assert exit_status(caught.value) == 2
 
 
 def test_a_socket_is_refused_as_executors_can_not_use_it(empty_database_url: str) -> None:
