@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     import subprocess
 
 CLUSTER: Final = "cluster"
+
+_NAMES: Final = re.compile(
+    r"application_[0-9_]+|pod name: .+?-driver$|submission ID spark:.+?-driver|spark-app-selector -> spark-[a-z0-9]+"
+)
+_STATUS: Final = re.compile(r"[eE]xit code: \d+")
+_PAGE: Final = re.compile(r"tracking URL: (https?://\S+)")
+"""What YARN's client and Kubernetes' say of an application that the cluster has taken."""
 
 _SPARK_LOG: Final = "Spark: %s"
 _KILLED: Final[Mapping[int, str]] = {
@@ -53,7 +61,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         self._environment, self._heard = dict(environment), heard
         self._sieve = Sieve()
         self.application: Application | None = None
-        """What the driver has said of itself."""
+        """What the driver has said of itself; where it runs in a cluster, what the cluster's client has."""
 
         if self.is_cluster:
             self._let_go()
@@ -147,7 +155,7 @@ class KcrSparkSubmitHook(SparkSubmitHook):
 
     def _process_spark_submit_log(self, itr: Iterable[str]) -> None:
         if self.is_cluster:
-            super()._process_spark_submit_log(iter(itr))
+            super()._process_spark_submit_log(self._of_cluster(itr))
             return
         # What the provider's does with the output of a client on Kubernetes, whose status is that of the process.
         self._spark_exit_code = 0
@@ -156,6 +164,20 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             if application is not None:
                 self.application = application
                 self._heard(application)
+            elif (shown := self._sieve.take(line)) is not None:
+                self.log.log(max(shown.level, logging.INFO), "%s", shown.text)
+
+    def _of_cluster(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines that the provider reads the application's names and status from, each name once."""
+        seen: set[str] = set()
+        for line in lines:
+            if page := _PAGE.search(line):
+                self.application = Application(application=self.accepted, ui=page[1])
+                self._heard(self.application)
+            names = set(_NAMES.findall(line))
+            if names - seen or _STATUS.search(line):
+                seen |= names
+                yield line
             elif (shown := self._sieve.take(line)) is not None:
                 self.log.log(max(shown.level, logging.INFO), "%s", shown.text)
 

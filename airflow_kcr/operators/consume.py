@@ -174,7 +174,8 @@ class KcrConsumeOperator(SparkSubmitOperator):
             if not submit.is_cluster:
                 self._require_end(context, indexes)
                 return
-        context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
+        if submit.application is None:
+            context["ti"].xcom_push(key=APPLICATION, value={"application": submit.accepted})
         self.log.info("the cluster has taken the application %s", submit.accepted)
         self.defer(
             trigger=RegionTrigger.waiting(

@@ -70,9 +70,9 @@ class Application:
             return None
 
     def label(self) -> str:
-        """Return host, process and application, for people."""
-        at = f", {self.ui}" if self.ui else ""
-        return f"{self.host}, process {self.pid}, {self.application}{at}"
+        """Return host, process and application, for people; what is not known is left out."""
+        known = (self.host, f"process {self.pid}" if self.pid else "", self.application, self.ui)
+        return ", ".join(part for part in known if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from airflow.sdk import DAG
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
+from structlog.testing import capture_logs
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
@@ -352,6 +353,35 @@ def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_sl
         "before": [1, 1],
     }
     assert raised.method_name == "resume"
+
+
+YARNS = """\
+:: resolving dependencies ::
+26/11/22 21:06:37 INFO Client: Uploading resource file:/tmp/x.zip -> file:/root/.sparkStaging/application_17_0042/x.zip
+26/11/22 21:06:37 INFO YarnClientImpl: Submitted application application_17_0042
+26/11/22 21:06:37 INFO Client:
+  client token: N/A
+  tracking URL: http://rm:8088/proxy/application_17_0042/
+  user: root
+26/11/22 21:06:37 INFO ShutdownHookManager: Shutdown hook called
+"""
+
+
+def test_of_what_yarns_client_says_the_name_and_the_page_are_kept_and_shown_once(
+    driver: Driver, submits: Callable[[str], None], yarn: None
+) -> None:
+    submits(f"cat <<'END'\n{YARNS}END")
+    driver.up()
+    with capture_logs() as lines:
+        _, task = deferred(indexes=[0, 1])
+    page = "http://rm:8088/proxy/application_17_0042/"
+    kept = task.xcoms["kcr_application"]
+    assert isinstance(kept, dict)
+    assert (kept["application"], kept["ui"], task.xcoms["kcr_spark_ui"]) == ("application_17_0042", page, page)
+    said = [str(line["event"]) % line.get("positional_args", ()) for line in lines]
+    assert said.count("Identified spark application id: application_17_0042") == 1
+    assert "application_17_0042, http://rm:8088/proxy/application_17_0042/" in said
+    assert not any("token" in line or "resolving" in line or "ShutdownHook" in line for line in said)
 
 
 @pytest.mark.parametrize(("status", "error"), [("timed_out", AirflowException), ("refused", AirflowFailException)])
