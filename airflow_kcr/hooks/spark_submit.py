@@ -35,6 +35,12 @@ _STATUS: Final = re.compile(r"[eE]xit code: \d+")
 _PAGE: Final = re.compile(r"tracking URL: (https?://\S+)")
 """What YARN's client and Kubernetes' say of an application that the cluster has taken."""
 
+_MISCONFIGURED: Final = re.compile(
+    r"(?:Invalid (?:maximum|initial) heap size|Unrecognized (?:VM )?option|Could not parse Master URL).*"
+    r"|(?<=SparkException: ).* must be .*"
+)
+"""What no further try will change."""
+
 _SPARK_LOG: Final = "Spark: %s"
 _KILLED: Final[Mapping[int, str]] = {
     **{-number: f"was ended by {signal.Signals(number).name}" for number in (signal.SIGTERM, signal.SIGKILL)},
@@ -143,6 +149,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         verdict = self._sieve.verdict
         for line in () if verdict else self._sieve.hidden:
             self.log.warning(_SPARK_LOG, self._mask_cmd(line))
+        if wrong := self._misconfigured():
+            return ConfigurationError(f"Spark can't be started as configured: {wrong}; look at conf and the connection")
         match status:
             case 2:
                 return ConfigurationError(verdict or "the application found its configuration unusable; see above")
@@ -152,6 +160,13 @@ class KcrSparkSubmitHook(SparkSubmitHook):
                 return ServiceFailed(f"the application {_KILLED[status]} ({status})")
             case _:
                 return BatchError(verdict or f"the application ended with status {status}; its last words are above")
+
+    def _misconfigured(self) -> str:
+        """Return what Java or Spark finds impossible in the settings, before an application runs; empty: nothing."""
+        if self.application is not None:
+            return ""
+        found = (match[0] for line in self._sieve.hidden if (match := _MISCONFIGURED.search(line)))
+        return self._mask_cmd(next(found, ""))
 
     def _process_spark_submit_log(self, itr: Iterable[str]) -> None:
         if self.is_cluster:

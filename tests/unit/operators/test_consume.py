@@ -355,6 +355,23 @@ def test_in_a_cluster_the_task_hands_the_application_over_and_waits_without_a_sl
     assert raised.method_name == "resume"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Invalid maximum heap size: -Xmxzebra",
+        'Exception in thread "main" org.apache.spark.SparkException: Executor memory must be a positive number',
+        "Unrecognized option: -Xxzebra",
+    ],
+)
+def test_settings_that_java_or_spark_find_impossible_are_not_tried_again(
+    driver: Driver, submits: Callable[[str], None], said: str
+) -> None:
+    submits(f"cat <<'END'\n{said}\nEND\nexit 1")
+    driver.up()
+    with pytest.raises(AirflowFailException, match=said.rpartition("Exception: ")[2]):
+        consume(indexes=0)
+
+
 YARNS = """\
 :: resolving dependencies ::
 26/11/22 21:06:37 INFO Client: Uploading resource file:/tmp/x.zip -> file:/root/.sparkStaging/application_17_0042/x.zip
