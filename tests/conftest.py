@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -49,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in its background so, and every child inherits it: no test of Ctrl-C would end.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
     if workerinput is None:
         run = postgres.Run.open()
