@@ -7,13 +7,20 @@ is then said that it can't be reached, as for every other reason.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
-REFUSED_LOGIN: Final = "the server refused the login; look at user and password"
-NO_DATABASE: Final = "the server has no database of that name"
+_REFUSED_LOGIN: Final = "the server refused the login; look at user and password"
+_NO_DATABASE: Final = "the server has no database of that name"
 FULL: Final = "the server has no connection left"
 NOT_NOW: Final = "the server does not take connections now"
+
+REFUSALS: Final[Mapping[str, str]] = MappingProxyType(
+    {"28000": _REFUSED_LOGIN, "28P01": _REFUSED_LOGIN, "3D000": _NO_DATABASE}
+)
+"""By SQLSTATE: until somebody has changed something, there or in the address, every further try is refused too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ _REASONS: Final = tuple(
         (
             r"password authentication failed|no password supplied|FATAL: +role \".*\" does not exist|"
             r"authentication failed for user|not permitted to log in",
-            REFUSED_LOGIN,
+            _REFUSED_LOGIN,
             True,
         ),
         (
@@ -40,7 +47,7 @@ _REASONS: Final = tuple(
             "look at its pg_hba.conf and sslmode",
             True,
         ),
-        (r"FATAL: +database \".*\" does not exist", NO_DATABASE, True),
+        (r"FATAL: +database \".*\" does not exist", _NO_DATABASE, True),
         (r"permission denied for database", "this user may not use the database", True),
         (r"Connection refused|No such file or directory", "nothing listens there", False),
         (r"timeout expired|timed out", "no answer in time", False),

@@ -36,9 +36,7 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "53200": "the server is out of memory",
         "53300": libpq.FULL,
         "25006": "the server is read-only, a standby perhaps",
-        "28000": libpq.REFUSED_LOGIN,
-        "28P01": libpq.REFUSED_LOGIN,
-        "3D000": libpq.NO_DATABASE,
+        **libpq.REFUSALS,
         "42501": "this user has no right to it",
         "42P01": "a table is gone; it was there before",
         "42703": "a column is gone; it was there before",
@@ -52,10 +50,6 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
 
 _PASSING: Final = frozenset({"55P03", "40P01", "40001"})
 """Nothing was changed, and the same again may well work."""
-
-
-_REFUSALS: Final = frozenset({"28000", "28P01", "3D000"})
-"""Until somebody has changed something, there or in the address, every further try is refused too."""
 
 
 class OutcomeLost(Exception):
@@ -155,7 +149,7 @@ class Database:
         state, diag = error.sqlstate or "", error.diag
         if not state:
             return self._not_reached(error)
-        kind = SinkBusy if state in _PASSING else SinkRefused if state in _REFUSALS else SinkError
+        kind = SinkBusy if state in _PASSING else SinkRefused if state in libpq.REFUSALS else SinkError
         what = _REASONS.get(state) or f"SQLSTATE {state}"
         named = [
             f"{name} {value}" for name, value in (("table", diag.table_name), ("column", diag.column_name)) if value

@@ -63,12 +63,7 @@ _AWAY: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "28000": libpq.REFUSED_LOGIN,
-        "28P01": libpq.REFUSED_LOGIN,
-        "3D000": libpq.NO_DATABASE,
-        "42501": "this user may not use the kcr schema",
-    }
+    {**libpq.REFUSALS, "42501": "this user may not use the kcr schema"}
 )
 """Until somebody has changed something, there or in the address, every further try is refused too."""
 

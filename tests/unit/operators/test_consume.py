@@ -374,7 +374,7 @@ def test_settings_that_java_or_spark_find_impossible_are_not_tried_again(
 
 YARNS = """\
 :: resolving dependencies ::
-26/11/22 21:06:37 INFO Client: Uploading resource file:/tmp/x.zip -> file:/root/.sparkStaging/application_17_0042/x.zip
+26/11/22 21:06:37 INFO Client: Uploading resource x.zip -> hdfs://nn/staging/application_17_0042/x.zip
 26/11/22 21:06:37 INFO YarnClientImpl: Submitted application application_17_0042
 26/11/22 21:06:37 INFO Client:
   client token: N/A

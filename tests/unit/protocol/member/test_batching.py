@@ -232,6 +232,14 @@ def test_the_wait_is_counted_from_the_reset_and_not_from_each_look_at_the_region
     assert lone.wanted(effects.Plan) != []
 
 
+def test_a_persons_reset_ends_the_wait() -> None:
+    lone = after_failures(5)
+    begun = replace(lone.view, counter=EventNumber(20), epoch=Epoch(3), failures=0, acknowledged=False, claims={})
+    lone.see(begun)
+    lone.grant(replace(begun, counter=EventNumber(21), acknowledged=True, claims=claims_of(epoch=3)))
+    assert lone.wanted(effects.Plan) != []
+
+
 def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once() -> None:
     lone = after_failures(5)
     lone.see(replace(lone.view, counter=EventNumber(20), state=RegionState.DRAINING, cut=cut_view(CutPhase.DRAINING)))
