@@ -182,5 +182,5 @@ def _require_same(known: PersonReset, request: ResetRequest) -> None:
     """Refuse another request under a name that is taken: it would look as if it had been applied."""
     # A duration is stored as the instant that it meant when the reset began.
     is_same_target = isinstance(request.target, ByDuration) or known.target == request.target
-    if not is_same_target or (known.scope, known.skip) != (request.scope, request.skip):
+    if not is_same_target or (known.scope.as_asked, known.skip) != (request.scope.as_asked, request.skip):
         raise ConfigurationError(f"the plan {known.nonce} was applied already, with another target; make a new plan")

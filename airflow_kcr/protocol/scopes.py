@@ -5,13 +5,15 @@ Rules (design section 9; the text form `topic:0,1` is that of `kafka-consumer-gr
 - Nothing named means everything. Groups and topics narrow down independently: a partition is in scope where its group
   *and* its topic are.
 - A topic may be narrowed to some of its partitions; named with and without partitions, the whole topic is meant.
+- A scope may be limited to the partitions that a plan has shown. One that is found later was looked at by nobody, and a
+  place that was meant for others may lie ahead of it.
 - Every part of a scope must match something in the region. A slip of the pen in one of two topics would otherwise be
   found in the data, months later.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -35,14 +37,19 @@ class Scope:
     topics: Mapping[TopicName, frozenset[int] | None] = field(default_factory=dict)
     """The partitions of each topic, None being all of them. Empty: every topic."""
 
+    planned: frozenset[GroupPartition] | None = None
+    """The partitions that were there when the reset was planned, and no others; None: also those that come later."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "topics", MappingProxyType(dict(sorted(self.topics.items()))))
 
     def __hash__(self) -> int:
-        return hash((self.groups, tuple(self.topics.items())))
+        return hash((self.groups, tuple(self.topics.items()), self.planned))
 
     def __contains__(self, partition: GroupPartition) -> bool:
         """Whether `partition` is in scope."""
+        if self.planned is not None and partition not in self.planned:
+            return False
         if self.groups and partition.group not in self.groups:
             return False
         if not self.topics:
@@ -53,9 +60,14 @@ class Scope:
         return numbers is None or partition.partition in numbers
 
     def __str__(self) -> str:
-        """Return the scope as its command line options."""
+        """Return the scope as its command line options, which is how it was asked for."""
         groups = [f"--group {group}" for group in sorted(self.groups)]
         return " ".join(groups + _topic_options(self)) or "everything"
+
+    @property
+    def as_asked(self) -> Scope:
+        """The scope without its limit to what was planned."""
+        return replace(self, planned=None)
 
     def select(self, partitions: Collection[GroupPartition]) -> frozenset[GroupPartition]:
         """Return those of a region's partitions that are in scope; never none.
@@ -117,11 +129,17 @@ def parse_scope(groups: Iterable[str] = (), topics: Iterable[str] = ()) -> Scope
 
 
 def scope_to_json(scope: Scope) -> dict[str, object]:
-    """Return `scope` as JSON: `{"groups": [...], "topics": {"t": [0, 1], "u": null}}`."""
-    return {
+    """Return `scope` as JSON: `{"groups": [...], "topics": {"t": [0, 1], "u": null}}`.
+
+    Where it is limited to what was planned there is `"planned": {"g": {"t": [0, 1]}}` as well, by group and topic.
+    """
+    document: dict[str, object] = {
         "groups": sorted(scope.groups),
         "topics": {topic: None if numbers is None else sorted(numbers) for topic, numbers in scope.topics.items()},
     }
+    if scope.planned is not None:
+        document["planned"] = _by_group(scope.planned)
+    return document
 
 
 def scope_from_json(document: object) -> Scope:
@@ -131,12 +149,29 @@ def scope_from_json(document: object) -> Scope:
         InvalidTarget: the document is not of that form.
     """
     match document:
+        case {"groups": list(groups), "topics": dict(topics), "planned": dict(planned), **rest} if not rest:
+            return replace(scope_from_json({"groups": groups, "topics": topics}), planned=_planned(planned))
         case {"groups": list(groups), "topics": dict(topics), **rest} if not rest:
             # Through the text form: it checks names and numbers, and there is only one set of rules.
             texts = [_topic_text(topic, numbers) for topic, numbers in topics.items()]
             if all(isinstance(group, str) for group in groups):
                 return parse_scope(groups, texts)
     raise InvalidTarget(f"not a stored scope: {document!r:.200}")
+
+
+def _planned(document: dict[object, object]) -> frozenset[GroupPartition]:
+    found: set[GroupPartition] = set()
+    for group, topics in document.items():
+        match group, topics:
+            case str(), dict():
+                scope = parse_scope([group], [_topic_text(topic, numbers) for topic, numbers in topics.items()])
+            case _:
+                raise InvalidTarget(f"not the planned partitions of a group: {group!r:.100}: {topics!r:.100}")
+        for topic, numbers in scope.topics.items():
+            if numbers is None:
+                raise InvalidTarget(f"the planned partitions of {topic} in group {group} are not listed")
+            found.update(GroupPartition(GroupId(group), topic, number) for number in numbers)
+    return frozenset(found)
 
 
 def _parse_topic(text: str) -> tuple[TopicName, frozenset[int] | None]:
@@ -170,13 +205,17 @@ def _topic_text(topic: object, numbers: object) -> str:
 
 def _existing(partitions: Collection[GroupPartition]) -> str:
     """Return the region's partitions for a message: `g: t:0-2, u:0; h: …`."""
-    by_topic: dict[GroupId, dict[TopicName, list[int]]] = {}
-    for partition in sorted(partitions):
-        by_topic.setdefault(partition.group, {}).setdefault(partition.topic, []).append(partition.partition)
     return "; ".join(
         f"{group}: " + ", ".join(f"{topic}:{_spans(numbers)}" for topic, numbers in topics.items())
-        for group, topics in by_topic.items()
+        for group, topics in _by_group(partitions).items()
     )
+
+
+def _by_group(partitions: Collection[GroupPartition]) -> dict[GroupId, dict[TopicName, list[int]]]:
+    found: dict[GroupId, dict[TopicName, list[int]]] = {}
+    for partition in sorted(partitions):
+        found.setdefault(partition.group, {}).setdefault(partition.topic, []).append(partition.partition)
+    return found
 
 
 def _spans(numbers: list[int]) -> str:

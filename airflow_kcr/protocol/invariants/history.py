@@ -26,6 +26,7 @@ from airflow_kcr.protocol.region.events import (
     ResetBegun,
 )
 from airflow_kcr.protocol.region.rows import Batch, RegionState
+from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.seek_map import SeekEntry
 from airflow_kcr.protocol.values import (
     Epoch,
@@ -207,6 +208,7 @@ class PersonRequest:
 
     number: EventNumber
     forced: bool
+    scope: Scope
     asked: EventNumber | None = None
     """When its cut was asked for."""
 

@@ -108,8 +108,8 @@ def _note_person(
     body: events.PersonResetAccepted | events.PersonResetFailed | events.CutRequested,
 ) -> None:
     match body:
-        case events.PersonResetAccepted(nonce=nonce, forced=forced):
-            index.persons[nonce] = PersonRequest(number=number, forced=forced)
+        case events.PersonResetAccepted(nonce=nonce, forced=forced, scope=scope):
+            index.persons[nonce] = PersonRequest(number=number, forced=forced, scope=scope)
         case events.PersonResetFailed(nonce=nonce):
             if nonce in index.persons:
                 index.persons[nonce].ended = number

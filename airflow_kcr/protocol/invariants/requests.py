@@ -21,13 +21,15 @@ def answered(index: Index) -> Iterator[Violation]:
     a halt, a stop or a kill; one of an older epoch is answered already, and so is one made while the region is halted
     or stopped. A person's request is done, failed or still under way: waiting behind another, draining, or with its
     reset running. Each epoch is begun by a reset or a kill and is the next number; only a restored store may jump.
-    A person's reset has been accepted before it begins.
+    A person's reset has been accepted before it begins, and it leaves every partition that it was not accepted for
+    where that was.
 
     It can't see requests that never reached the store, nor how long something took (R14).
     """
     yield from _automatic(index)
     yield from _persons(index)
     yield from _causes(index)
+    yield from _scoped(index)
 
 
 def _automatic(index: Index) -> Iterator[Violation]:
@@ -127,6 +129,19 @@ def _causes(index: Index) -> Iterator[Violation]:
             person = index.persons.get(body.person)
             if person is None or person.number > number:
                 yield Violation("R7", f"reset {body.person} begins, it was never accepted", (number,))
+
+
+def _scoped(index: Index) -> Iterator[Violation]:
+    for attempt in index.attempts.values():
+        person = None if attempt.begun.person is None else index.persons.get(attempt.begun.person)
+        if person is None or not attempt.opens:
+            continue
+        for partition, entry in attempt.begun.seek.items():
+            if partition in person.scope or entry.current is None or entry.offset == entry.current:
+                continue
+            where = "a place of its own" if entry.offset is None else entry.offset
+            detail = f"{partition}: reset {attempt.begun.person} was not accepted for it and moves it to {where}"
+            yield Violation("R7", f"{detail}, it was at {entry.current}", (person.number, attempt.number))
 
 
 def _is_prelude(index: Index, place: int) -> bool:

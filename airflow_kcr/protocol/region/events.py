@@ -25,6 +25,7 @@ from airflow_kcr.protocol.region.rows import (
     Wanted,
 )
 from airflow_kcr.protocol.rules import OutsiderPolicy
+from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -328,6 +329,8 @@ class PersonResetAccepted:
     forced: bool
     requester: Requester
     consent_upsert: bool = False
+    scope: Scope = EVERYTHING
+    """Which partitions it may move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,15 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, contributions_to, moved_to, put, record
+from airflow_kcr.protocol.region.state import (
+    OffsetsForgotten,
+    Region,
+    contributions_to,
+    moved_to,
+    put,
+    record,
+    universe,
+)
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Nonce, Offset, Sequence
@@ -83,7 +91,8 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
         )
     if request.resolved is not None:
         consent.require(region, reset, request.resolved)
-    region = _accepted(region, now, reset)
+    planned = universe(region) if request.resolved is None else frozenset(request.resolved)
+    region = _accepted(region, now, _limited(reset, planned))
     if reset.forced:
         return _begin_forced(region, now, region.person_resets[reset.nonce])
     match region.state:
@@ -95,11 +104,19 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
             return serve_next(region, now)
 
 
+def _limited(reset: PersonReset, planned: frozenset[GroupPartition]) -> PersonReset:
+    """Keep a computed place away from partitions that are found while the request drains or waits for its turn."""
+    if resolution.takes_in_later_partitions(reset.target):
+        return reset
+    return replace(reset, scope=replace(reset.scope, planned=planned))
+
+
 def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
     body = events.PersonResetAccepted(
         nonce=reset.nonce,
         target=describe(reset.target),
         forced=reset.forced,
+        scope=reset.scope,
         requester=reset.requester,
         consent_upsert=reset.consent_upsert,
     )

@@ -184,13 +184,23 @@ def seek_map(
     return SeekMap({p: replace(e, current=current.get(p)) for p, e in found.seek.items()})
 
 
+def takes_in_later_partitions(target: Target) -> bool:
+    """Whether a partition that is found after a reset was accepted goes there too: back to its beginning.
+
+    A stored place speaks for the whole region: a checkpoint does not have that partition, so what was read of it since
+    is undone with the rest, in the sinks as well. A place that a person computed was looked at for the partitions of
+    the plan; a later one may be behind it, and would step over records that no plan has shown.
+    """
+    return Needs.CHECKPOINT in target.needs or isinstance(target, ToInitial)
+
+
 def _needs_owners(
     target: Target, in_scope: frozenset[GroupPartition], seen: Mapping[GroupPartition, LogBounds]
 ) -> bool:
     """Whether only the partitions' owners can answer: a time, or a log whose bounds nobody has brought."""
     if Needs.TIME_INDEX in target.needs:
         return True
-    is_stored = Needs.CHECKPOINT in target.needs or isinstance(target, ToInitial)
+    is_stored = takes_in_later_partitions(target)
     return Needs.LOG_BOUNDS in target.needs and not is_stored and not in_scope <= seen.keys()
 
 

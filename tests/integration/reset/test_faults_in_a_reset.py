@@ -265,10 +265,15 @@ def ended(scene: Stage, nonce: Nonce) -> ResetView:
 
 
 def again(scene: Stage) -> None:
-    """Ask again until it is done, as a person would who is told why it was not; what changed meanwhile is looked at."""
+    """Ask again until it is done, as a person would who is told why it was not; what changed meanwhile is looked at.
+
+    A plan that is made now shows the partitions that were added, at their beginning: `to-offset` would step over what
+    they have, and say so. So the person waits until that is processed.
+    """
     deadline = time.monotonic() + PATIENCE
     while True:
         scene.one.until(lambda: runs(scene.one), "running")
+        scene.one.until(scene.one.consumed, "consumed", PATIENCE)
         try:
             scene.apply()
         except KcrError:

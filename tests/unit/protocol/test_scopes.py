@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -105,6 +106,15 @@ def test_a_scope_is_written_as_its_options() -> None:
     assert str(EVERYTHING) == "everything"
 
 
+def test_limited_to_what_was_planned_it_has_no_partition_that_came_later() -> None:
+    scope = replace(parse_scope(["etl"], ["flights"]), planned=frozenset({E0, E1, A0, W5}))
+    assert scope.select(REGION) == {E0, E1}
+    assert {partition for partition in REGION if partition in scope} == {E0, E1}
+    assert str(scope) == "--group etl --topic flights"
+    assert scope != scope.as_asked == parse_scope(["etl"], ["flights"])
+    assert hash(scope) == hash(replace(scope, planned=frozenset({A0, W5, E1, E0})))
+
+
 def test_a_scope_does_not_change_with_the_mapping_it_was_made_of() -> None:
     topics: dict[TopicName, frozenset[int] | None] = {FLIGHTS: None}
     scope = Scope(topics=topics)
@@ -121,7 +131,18 @@ def test_what_is_stored_is_read_back(groups: list[str], topics: list[str]) -> No
     assert scope_from_json(json.loads(json.dumps(scope_to_json(scope)))) == scope
 
 
+@pytest.mark.parametrize("planned", [frozenset(), frozenset({E0, E2, A0, W5})])
+def test_so_is_what_was_planned(planned: frozenset[GroupPartition]) -> None:
+    scope = replace(parse_scope(["etl"], ["flights"]), planned=planned)
+    assert scope_from_json(json.loads(json.dumps(scope_to_json(scope)))) == scope
+
+
 def test_the_stored_form_is_plain() -> None:
+    assert scope_to_json(replace(EVERYTHING, planned=frozenset({E2, E0, A0}))) == {
+        "groups": [],
+        "topics": {},
+        "planned": {"audit": {"flights": [0]}, "etl": {"flights": [0, 2]}},
+    }
     assert scope_to_json(parse_scope(["etl"], ["flights:2,0", "weather"])) == {
         "groups": ["etl"],
         "topics": {"flights": [0, 2], "weather": None},
@@ -143,6 +164,12 @@ def test_the_stored_form_is_plain() -> None:
         {"groups": [], "topics": {"t": [True]}},
         {"groups": [], "topics": {"t": ["0,1"]}},
         {"groups": [], "topics": {"t:0": None}},
+        {"groups": [], "topics": {}, "planned": None},
+        {"groups": [], "topics": {}, "planned": {}, "more": 1},
+        {"groups": [], "topics": {}, "planned": {"g": []}},
+        {"groups": [], "topics": {}, "planned": {1: {"t": [0]}}},
+        {"groups": [], "topics": {}, "planned": {"g": {"t": None}}},
+        {"groups": [], "topics": {}, "planned": {"g": {"t": [-1]}}},
     ],
 )
 def test_what_was_not_stored_by_us_is_refused(document: object) -> None:

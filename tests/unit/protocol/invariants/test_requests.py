@@ -121,6 +121,17 @@ def test_a_persons_reset_that_was_never_accepted_is_found() -> None:
     assert "never accepted" in found(dropped(history, accepted), "R7")[0].detail
 
 
+def test_a_persons_reset_that_moves_what_it_was_not_accepted_for_is_found() -> None:
+    history = recorded(rewound())
+    accepted, reset = numbers(history, PersonResetAccepted)[0], numbers(history, ResetBegun)[-1]
+    assert "R7" not in reported(history)
+    told = body(history, accepted, PersonResetAccepted)
+    narrower = replace(told, scope=replace(told.scope, planned=frozenset()))
+    violations = found(replaced(history, accepted, narrower), "R7")
+    assert {v.events for v in violations} == {(accepted, reset)}
+    assert "was not accepted for it and moves it to" in violations[0].detail
+
+
 def test_a_persons_reset_that_neither_begins_nor_fails_after_its_cut_is_found() -> None:
     history = recorded(rewound())
     reset = numbers(history, ResetBegun)[-1]

@@ -26,9 +26,20 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, from_offsets
-from airflow_kcr.protocol.targets import ByDuration, ShiftBy, ToCheckpoint, ToCurrent, ToDatetime, ToInitial, ToOffset
-from airflow_kcr.protocol.values import Epoch, Nonce, Offset, Sequence
-from tests.support.driver import Driver
+from airflow_kcr.protocol.targets import (
+    ByDuration,
+    ShiftBy,
+    Target,
+    ToCheckpoint,
+    ToCurrent,
+    ToDatetime,
+    ToEarliest,
+    ToInitial,
+    ToLatest,
+    ToOffset,
+)
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Nonce, Offset, Sequence
+from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import causes, happened, judge, open_cut, positions, state
 from tests.support.scripts import all_crash, bound, cuts_of_ten, hourly, running, started
 
@@ -139,6 +150,96 @@ def test_the_drained_map_with_the_scope_replaced_is_the_base_of_a_new_lineage() 
     assert reset.undoes == (cuts[1], drained)
     driver.settle_reset()
     assert stands(driver) is PersonResetState.DONE
+    judge(driver)
+
+
+COMPUTED = [
+    pytest.param(ToOffset(offset=Offset(50)), 50, id="to-offset"),
+    pytest.param(ToLatest(), 1_000, id="to-latest"),
+    pytest.param(ToEarliest(), 0, id="to-earliest"),
+    pytest.param(ShiftBy(by=-5), 5, id="shift-by"),
+]
+
+
+def found_later(driver: Driver) -> GroupPartition:
+    """Let a member find a partition that has records."""
+    added = driver.partition(len(driver.logs))
+    driver.grow(added, end=1_000)
+    last = driver.member(1)
+    driver.claim(last, [*driver.processes[last].assigned, added])
+    return added
+
+
+def accepted_while_a_cut_drains(target: Target) -> Driver:
+    """Return a region that drains a cut of its own, with a reset accepted whose cut comes after it."""
+    driver = running()
+    driver.process()
+    driver.request_cut("n1")
+    driver.reset(target, nonce="r")
+    cut = driver.region.cut
+    assert cut is not None
+    assert cut.nonce == "n1"
+    return driver
+
+
+@pytest.mark.parametrize(("target", "place"), COMPUTED)
+def test_a_partition_that_is_found_before_its_drain_keeps_its_position(target: Target, place: int) -> None:
+    driver = accepted_while_a_cut_drains(target)
+    added = found_later(driver)
+    driver.complete()
+    entry = driver.region.seek[added]
+    assert (entry.offset, entry.current, entry.source) == (0, 0, SeekSource.DRAINED)
+    assert positions(driver)[:4] == [place] * 4
+    driver.settle_reset()
+    assert stands(driver) is PersonResetState.DONE
+    judge(driver)
+
+
+def test_so_it_does_where_its_owner_would_look_the_place_up() -> None:
+    driver = accepted_while_a_cut_drains(ToDatetime(instant=BEGINNING))
+    added = found_later(driver)
+    driver.complete()
+    assert driver.region.seek[added].source is SeekSource.DRAINED
+    assert driver.region.seek.open == tuple(driver.partition(n) for n in range(4))
+
+
+def test_so_it_does_while_the_request_waits_for_another_reset() -> None:
+    driver = running()
+    driver.process()
+    driver.reset(TO_START, nonce="first")
+    driver.reset(ToOffset(offset=Offset(50)), nonce="second")
+    driver.complete()
+    added = found_later(driver)
+    driver.settle_reset()
+    assert stands(driver, "second") is PersonResetState.DRAINING
+    driver.complete()
+    assert (driver.region.seek[added].offset, positions(driver)[:4]) == (0, [50] * 4)
+
+
+def test_a_forced_reset_moves_what_its_plan_has_shown() -> None:
+    driver = running()
+    driver.process()
+    planned = from_offsets({driver.partition(n): Offset(50) for n in range(4)}, SeekSource.EXPLICIT)
+    added = found_later(driver)
+    driver.reset(ToOffset(offset=Offset(50)), nonce="r", forced=True, resolved=planned)
+    assert driver.region.person_resets[Nonce("r")].scope.planned == frozenset(planned)
+    entry = driver.region.seek[added]
+    assert (entry.offset, entry.source) == (0, SeekSource.DRAINED)
+    assert driver.region.seek.open == tuple(planned)
+    driver.settle_reset()
+    judge(driver)
+
+
+def test_a_checkpoint_takes_a_partition_that_is_found_later_to_its_beginning() -> None:
+    driver = running()
+    cut = cuts_of_ten(driver, 1)[0]
+    driver.request_cut("other")
+    driver.reset(ToCheckpoint(sequence=cut), nonce="r")
+    added = found_later(driver)
+    driver.complete()
+    assert driver.region.person_resets[Nonce("r")].scope.planned is None
+    assert (driver.region.seek[added].offset, driver.region.seek[added].source) == (0, SeekSource.INITIAL)
+    driver.settle_reset()
     judge(driver)
 
 
