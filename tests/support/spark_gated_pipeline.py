@@ -1,6 +1,6 @@
 """A pipeline on Spark that stops at the gates of `member_process`, in the driver's part and in a Python worker.
 
-What it writes by itself is a file, one JSON line a record, as the engine without Spark does; then its declared table.
+What it writes by itself is a file, one JSON line a record, as the engine without Spark does; then its declared tables.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def process(batch: DataFrame, context: BatchContext) -> None:
         finally:
             os.close(descriptor)
         wait(gates, "written")
-        context.sinks["out"].write(rows)
+        for sink in context.sinks.values():
+            sink.write(rows)
     finally:
         rows.unpersist()
 

@@ -108,6 +108,7 @@ def test_a_cut_waits_for_partitions_that_nobody_has_and_names_them(region: Live,
     region.fill(100)
     region.start(0)
     gone = region.start(1)
+    region.shared(0, 1)
     finished(region)
     lost = {p for p, c in region.region().claims.items() if c.owner is not None and c.owner.index == 1}
     gone.kill()

@@ -1,0 +1,73 @@
+"""A member on Spark and a broker that speaks TLS: the same settings let Kafka's two clients in, librdkafka and Java's.
+
+The control consumer is librdkafka, what Spark reads with is Java. Both get their certificates, key and password out of
+the environment, by the spec's references.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.api import Region
+from tests.conftest import StartKafka
+from tests.support.certificates import authority, broker_settings
+from tests.support.faults import finished
+from tests.support.members import live
+from tests.support.spark_gated_pipeline import JARS
+
+SPEC = """\
+batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
+timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
+"""
+SECRETS = {"FLIGHTS_PASSWORD": "pass-word-1"}
+RECORDS, WITHIN = 100, 240.0
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.postgres]
+
+
+def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
+    kafka_set: StartKafka,
+    database_url: str,
+    tmp_path: Path,
+    connector_jars: tuple[Path, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trusted = authority("an authority of ours")
+    own = trusted.sign("flights")
+    secrets = SECRETS | {"OWN_KEY": own.key}
+    for name, value in (secrets | {"TRUSTED": trusted.pem, "OWN_CERTIFICATE": own.certificate}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
+    broker = kafka_set(
+        settings=broker_settings(tmp_path / "certificates", trusted),
+        sasl_users={"flights": SECRETS["FLIGHTS_PASSWORD"]},
+    )
+    login = (
+        f", kafka: {{bootstrap.servers: '{broker.sasl_bootstrap_servers}', security.protocol: SASL_SSL, "
+        "sasl.mechanism: PLAIN, sasl.username: flights, sasl.password: '${FLIGHTS_PASSWORD}', "
+        "ssl.ca.pem: '${TRUSTED}', ssl.certificate.pem: '${OWN_CERTIFICATE}', ssl.key.pem: '${OWN_KEY}'}"
+    )
+    with live(
+        broker,
+        database_url,
+        tmp_path / "region",
+        members=1,
+        partitions=2,
+        spec=SPEC,
+        group=login,
+        hosting="tests.support.spark_member_process",
+        pipeline="tests.support.spark_gated_pipeline:process",
+    ) as one:
+        member = one.start(0)
+        one.fill(RECORDS)
+        finished(one, WITHIN)
+        assert sorted((row.partition, row.offset) for row in one.written()) == [
+            (number, offset) for number in range(2) for offset in range(RECORDS)
+        ]
+        with Region(one.name, one.store) as region:
+            assert {lag.lag for lag in region.lag()} == {0}
+            assert not region.verify().violations
+        shown = one.region().spec.text + member.said()
+    assert not [name for name, value in secrets.items() if value.splitlines()[-1] in shown or value in shown]

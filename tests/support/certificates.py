@@ -1,0 +1,101 @@
+"""Certificates for a broker that speaks TLS and asks its clients for theirs: an authority, a server, a client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate and its key, as PEM."""
+
+    certificate: str
+    key: str
+    """PKCS #8, as Java wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Signs certificates."""
+
+    own: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def pem(self) -> str:
+        """The certificate to trust."""
+        return _pem(self.own)
+
+    def sign(self, name: str) -> Certificate:
+        """Return a certificate of that name, good for a server at 127.0.0.1 too."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+        signed = (
+            _drawn_up(name, key.public_key(), self.own.subject)
+            .add_extension(address, critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        return Certificate(certificate=_pem(signed), key=text)
+
+
+def authority(name: str) -> Authority:
+    """Make an authority that nobody knows yet."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    own = (
+        _drawn_up(name, key.public_key(), _named(name))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(own=own, key=key)
+
+
+def broker_settings(folder: Path, trusted: Authority) -> dict[str, str]:
+    """Write what a broker needs into `folder`, and return the settings that make its second listener speak TLS.
+
+    Its clients have to show a certificate of `trusted`, beside their password.
+    """
+    folder.mkdir(parents=True)
+    own = trusted.sign("broker")
+    (folder / "broker.pem").write_text(own.key + own.certificate)
+    (folder / "trusted.pem").write_text(trusted.pem)
+    return {
+        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_SSL",
+        "listener.name.sasl.ssl.client.auth": "required",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(folder / "trusted.pem"),
+    }
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _drawn_up(name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_named(name))
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - DAY)
+        .not_valid_after(now + DAY)
+    )
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(Encoding.PEM).decode()
