@@ -93,16 +93,23 @@ class Parts(Layered[K, V]):
         keys: reads the keys of every row, without the values.
         part: tells to which part a key belongs.
         load: reads the rows of the part that a key belongs to; none where the store has none.
+        has: asks whether there is a key; None: all keys are read for that.
     """
 
-    __slots__ = ("_keys", "_load", "_part", "_parts", "_read_keys", "_rows")
+    __slots__ = ("_has", "_keys", "_load", "_part", "_parts", "_read_keys", "_rows")
 
     def __init__(
-        self, *, keys: Callable[[], Iterable[K]], part: Callable[[K], Hashable], load: Callable[[K], Mapping[K, V]]
+        self,
+        *,
+        keys: Callable[[], Iterable[K]],
+        part: Callable[[K], Hashable],
+        load: Callable[[K], Mapping[K, V]],
+        has: Callable[[object], bool] | None = None,
     ) -> None:
         self._read_keys = keys
         self._part = part
         self._load = load
+        self._has = has
         self._keys: dict[K, None] | None = None
         self._parts: set[Hashable] = set()
         self._rows: dict[K, V] = {}
@@ -115,7 +122,11 @@ class Parts(Layered[K, V]):
         return self._rows[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._rows or key in self._all_keys
+        if key in self._rows:
+            return True
+        if self._has is not None and self._keys is None:
+            return self._has(key)
+        return key in self._all_keys
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._all_keys)

@@ -47,13 +47,16 @@ _SKIPS: Final = 2 + len(HEAD_COLUMNS)
 
 _BOUND: Final = ("next_offset", "inexact", "leader_epoch")
 
+# Both statements join their arrays with the claims as a whole, region included, behind a fence (OFFSET 0): on a table
+# without statistics the planner would see the region's claims as few, and walk through the arrays once for each.
+
 # name: permit_claims — the claims of some partitions, each with where the bound falls in it, as far as that is known.
 _CLAIMS: Final = text(f"""
     SELECT {_columns("c", CLAIMS.columns)}, {_columns("b", _BOUND)}
-    FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]))
-        AS p (group_id, topic, partition)
-    JOIN kcr.claim c ON c.region_id = :region AND c.group_id = p.group_id AND c.topic = p.topic
-                    AND c.partition = p.partition
+    FROM (SELECT CAST(:region AS bigint) AS region_id, u.*
+          FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]))
+              AS u (group_id, topic, partition) OFFSET 0) p
+    JOIN kcr.claim c USING (region_id, group_id, topic, partition)
     LEFT JOIN kcr.bound_offset b ON b.region_id = c.region_id AND b.bound = CAST(:bound AS timestamptz)
                                 AND b.group_id = c.group_id AND b.topic = c.topic AND b.partition = c.partition
                                 AND b.topic_id = c.topic_id
@@ -62,10 +65,11 @@ _CLAIMS: Final = text(f"""
 # name: move_claims — what a begin or an end does to a claim, and nothing else of it.
 _MOVE: Final = text("""
     UPDATE kcr.claim c SET position = n.position, begun_to = n.begun_to
-    FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
-                CAST(:positions AS bigint[]), CAST(:begun AS bigint[]))
-        AS n (group_id, topic, partition, position, begun_to)
-    WHERE c.region_id = :region AND c.group_id = n.group_id AND c.topic = n.topic AND c.partition = n.partition
+    FROM (SELECT CAST(:region AS bigint) AS region_id, u.*
+          FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
+                      CAST(:positions AS bigint[]), CAST(:begun AS bigint[]))
+              AS u (group_id, topic, partition, position, begun_to) OFFSET 0) n
+    WHERE c.region_id = n.region_id AND c.group_id = n.group_id AND c.topic = n.topic AND c.partition = n.partition
 """)
 
 _CUT: Final[TextClause] = select(CHECKPOINTS, "sequence = :sequence")

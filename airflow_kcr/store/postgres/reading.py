@@ -15,12 +15,13 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region.rows import (
     BoundOffset,
+    Committed,
     Contribution,
     Halt,
     RegionState,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import BoundKey, Region, Spec
+from airflow_kcr.protocol.region.state import BoundKey, Region, Spec, base_offsets
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, MemberId, Offset, RegionName, Sequence
 from airflow_kcr.store.codec import from_json
@@ -97,11 +98,11 @@ _OFFSET_KEYS: Final = text(
 )
 _SEEK_KEYS: Final = text("SELECT epoch FROM kcr.reset WHERE region_id = :region")
 _FROZEN_KEYS: Final = text(
-    "SELECT c.sequence FROM kcr.checkpoint c WHERE c.region_id = :region AND EXISTS ("
+    "SELECT sequence FROM kcr.checkpoint c WHERE c.region_id = :region AND EXISTS ("
     "SELECT FROM kcr.checkpoint_partition p WHERE p.region_id = c.region_id AND p.sequence = c.sequence)"
 )
 _ECHO_KEYS: Final = text(
-    "SELECT c.sequence FROM kcr.checkpoint c WHERE c.region_id = :region AND EXISTS ("
+    "SELECT sequence FROM kcr.checkpoint c WHERE c.region_id = :region AND EXISTS ("
     "SELECT FROM kcr.echo e WHERE e.region_id = c.region_id AND e.sequence = c.sequence)"
 )
 # name: bounds_of — where a bound falls in the partitions that one member holds.
@@ -224,6 +225,11 @@ def for_member(session: Session, region: Region, member: MemberId) -> Region:
         tables += [region.seek, region.initial]
     for table in tables:
         len(table)
+    if limit is not None:
+        base_offsets(region)
+    base = None if region.base is None or region.base_epoch is not None else region.checkpoints[region.base]
+    if base is not None and base.committed is Committed.PENDING:
+        region.echoes.get(base.sequence)
     return region
 
 
@@ -264,12 +270,21 @@ def _maps(
     def read_keys() -> list[N]:
         return [number(key) for (key,) in session.rows(keys)]
 
+    def has(key: object) -> bool:
+        return bool(session.rows(_narrowed(keys, layout.number), number=key))
+
     def load(key: N) -> dict[N, M]:
         rows = session.rows(_select_map(layout), number=key)
         # A map without entries has no rows to tell by: the first start of a region, before any partition is known.
-        return {key: build(rows)} if rows or key in read_keys() else {}
+        return {key: build(rows)} if rows or has(key) else {}
 
-    return Parts(keys=read_keys, part=lambda key: key, load=load)
+    return Parts(keys=read_keys, part=lambda key: key, load=load, has=has)
+
+
+@cache
+def _narrowed(keys: TextClause, number: str) -> TextClause:
+    """Return the statement of the keys of the maps for one of them: there are as many as cuts and resets were kept."""
+    return text(f"{keys.text} AND {number} = :number")
 
 
 def _offset_map(rows: Iterable[Found]) -> OffsetMap:
