@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.member.effects import ResetSinks
@@ -40,6 +40,8 @@ from airflow_kcr.protocol.values import (
 )
 
 # -- the store -----------------------------------------------------------------------------------------------------
+
+V = TypeVar("V")
 
 Rule: TypeAlias = Callable[[Region, datetime], Region]
 """A pure decision: the region and the store's clock in, the region out; or it raises and nothing has changed."""
@@ -126,8 +128,11 @@ class Transactions(Protocol):
         """
         ...
 
-    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
-        """As `read`, with only this member's claims: what `view.of_member` needs.
+    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+        """Return what `see` makes of the region and the store's clock, all of one moment; takes no region lock.
+
+        The region has only this member's claims, unless it cuts by count. What `see` does not ask for is not read, so
+        its answer holds values, and none of the region's tables.
 
         Raises:
             UnknownRegion: there is no such region.

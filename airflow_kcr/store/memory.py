@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from airflow_kcr.errors import BatchRefused, GroupInOtherRegion, RegionExists, UnknownMember, UnknownRegion
 from airflow_kcr.ports import Beat, Rule
@@ -41,6 +41,8 @@ from airflow_kcr.protocol.values import (
     RegionName,
     Sequence,
 )
+
+V = TypeVar("V")
 
 Ledger = dict[BatchId, Batch]
 
@@ -107,9 +109,9 @@ class MemoryTransactions:
         """See `ports.Transactions.read`."""
         return self._region(name), self._clock()
 
-    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
-        """See `ports.Transactions.read_for`; here it is the whole region."""
-        return self.read(name)
+    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+        """See `ports.Transactions.look`; here it is the whole region."""
+        return see(*self.read(name))
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""

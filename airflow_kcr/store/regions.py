@@ -173,8 +173,7 @@ class RegionStore:
 
     def view(self, name: RegionName, member: MemberId) -> MemberView:
         """Return what a member sees of its region."""
-        region, now = self._transactions.read_for(name, member)
-        return view.of_member(region, member, now)
+        return self._transactions.look(name, member, lambda region, now: view.of_member(region, member, now))
 
     def leave(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
         """Give up lease and claims: the member left its group."""

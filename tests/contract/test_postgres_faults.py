@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from statistics import median
 from time import monotonic
+from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
@@ -40,7 +42,7 @@ from airflow_kcr.protocol.values import (
     Range,
     Sequence,
 )
-from airflow_kcr.store.postgres import PostgresTransactions, build_engine, listening
+from airflow_kcr.store.postgres import PostgresTransactions, build_engine, ledger, listening, permits
 from airflow_kcr.store.regions import RegionStore
 from tests.support.cutting_proxy import Cut, CuttingProxy, cutting_proxy
 from tests.support.driver import GROUP, Driver, group_rules
@@ -546,6 +548,74 @@ def test_a_region_that_was_returned_can_be_read_on_after_its_transaction(driver:
     decided = driver.store.settle(driver.name)
     assert set(decided.offsets[sequence].values()) == {10}
     assert decided.seek_maps[decided.epoch].offsets == region.seek_maps[region.epoch].offsets
+
+
+def test_what_a_member_looks_at_is_read_in_one_transaction(driver: Driver, engine: Engine) -> None:
+    driver.process()
+    driver.request_cut("n1")
+    driver.complete()
+    begun: list[object] = []
+    note = begun.append
+    event.listen(engine, "begin", note)
+    seen = driver.store.view(driver.name, driver.member(0))
+    event.remove(engine, "begin", note)
+    # With a complete cut there is the most to see: who publishes it, and what of its commit is still to be echoed.
+    assert seen.commit is not None
+    assert seen.publish
+    assert len(begun) == 1
+
+
+A_LONG_LEDGER = """
+    WITH many AS (
+        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
+                               begun_at, begun_after, outcome, ended_at, ended_after)
+        SELECT b.region_id, 'b-' || n, b.group_id, b.member_index, b.incarnation, b.epoch, b.lineage, b.sequence,
+               b.begun_at, b.begun_after, b.outcome, b.ended_at, b.ended_after
+        FROM (SELECT * FROM kcr.batch LIMIT 1) b, generate_series(1, 200) n
+        RETURNING number, region_id, group_id
+    )
+    INSERT INTO kcr.batch_range (batch_number, region_id, group_id, topic, partition, from_offset, to_offset)
+    SELECT number, region_id, group_id, 't', p, 0, 10 FROM many, generate_series(0, 99) p
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(permits.CLAIMS_OF, id="claims of a begin"),
+        pytest.param(permits.MOVE, id="positions moved"),
+        pytest.param(ledger.UNDO, id="ranges undone"),
+    ],
+)
+def test_arrays_are_walked_through_once_where_a_table_has_no_statistics(
+    database_url: str, driver: Driver, statement: TextClause
+) -> None:
+    driver.process()
+    execute(database_url, A_LONG_LEDGER)
+    places = [(p.group, p.topic, p.partition, 5) for p in sorted(driver.logs)] * 25
+    groups, topics, partitions, offsets = map(list, zip(*places, strict=True))
+    given = {"groups": groups, "topics": topics, "partitions": partitions, "offsets": offsets, "region": 1}
+    given |= {"positions": offsets, "begun": offsets, "bound": None}
+    names = sorted(statement._bindparams)
+    numbered = re.sub(r"(?<!:):(\w+)", lambda found: f"${names.index(found[1]) + 1}", statement.text)
+    # As it is planned the first few times, for these values, and then once for all.
+    first = execute(database_url, f"EXPLAIN (FORMAT JSON) {statement.text}", **{name: given[name] for name in names})
+    later = execute(database_url, f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {numbered}")
+    for ((plans,),) in (first, later):
+        assert isinstance(plans, list)
+        again = [node for side in _inner_sides(plans[0]["Plan"]) for node in _nodes(side)]
+        assert "Function Scan" not in again
+
+
+def _nodes(plan: dict[str, Any]) -> list[str]:
+    return [plan["Node Type"], *(node for part in plan.get("Plans", ()) for node in _nodes(part))]
+
+
+def _inner_sides(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what is walked through again for each row of something else."""
+    parts = plan.get("Plans", [])
+    own = [part for part in parts if plan["Node Type"] == "Nested Loop" and part["Parent Relationship"] == "Inner"]
+    return own + [side for part in parts for side in _inner_sides(part)]
 
 
 def test_an_engine_that_was_passed_in_is_left_open(engine: Engine, rules: RegionRules) -> None:

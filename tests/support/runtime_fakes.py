@@ -320,9 +320,9 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.read(name))
 
-    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
+    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], T]) -> T:
         """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.read_for(name, member))
+        return self._do(lambda: self._inner.look(name, member, see))
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import Beat, Rule
@@ -28,6 +29,8 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import PostgresTransactions
+
+V = TypeVar("V")
 
 
 def plain(region: Region) -> dict[str, object]:
@@ -108,8 +111,8 @@ class Twin:
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         return self._postgres.read(name)
 
-    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
-        return self._postgres.read_for(name, member)
+    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+        return self._postgres.look(name, member, see)
 
     def names(self) -> tuple[RegionName, ...]:
         return self._postgres.names()

@@ -90,7 +90,7 @@ _QUIET: Final = text("""
 
 # name: undo_ranges — what was done at or beyond a place is undone; a batch is, once every range is from its begin.
 # An update's own rows aren't visible beside it in one statement, hence the join with what it returns.
-_UNDO: Final = text(f"""
+UNDO: Final = text(f"""
     WITH marked AS (
         UPDATE kcr.batch_range r SET undone_from = greatest(place.place, r.from_offset)
         FROM {_FENCED_PLACES}, kcr.batch b
@@ -176,7 +176,7 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
         case BatchQuietAfter():
             _quiet(session, [change])
         case RangesUndone(offsets=offsets):
-            session.run(_UNDO, **_columns(offsets))
+            session.run(UNDO, **_columns(offsets))
         case BatchesProven(epoch=epoch, progress=progress):
             session.run(_PROVE, epoch=epoch, **_columns(progress))
         case OffsetsForgotten(sequences=sequences):

@@ -51,7 +51,7 @@ _BOUND: Final = ("next_offset", "inexact", "leader_epoch")
 # without statistics the planner would see the region's claims as few, and walk through the arrays once for each.
 
 # name: permit_claims — the claims of some partitions, each with where the bound falls in it, as far as that is known.
-_CLAIMS: Final = text(f"""
+CLAIMS_OF: Final = text(f"""
     SELECT {_columns("c", CLAIMS.columns)}, {_columns("b", _BOUND)}
     FROM (SELECT CAST(:region AS bigint) AS region_id, u.*
           FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]))
@@ -63,7 +63,7 @@ _CLAIMS: Final = text(f"""
 """)  # noqa: S608 (constants of this package)
 
 # name: move_claims — what a begin or an end does to a claim, and nothing else of it.
-_MOVE: Final = text("""
+MOVE: Final = text("""
     UPDATE kcr.claim c SET position = n.position, begun_to = n.begun_to
     FROM (SELECT CAST(:region AS bigint) AS region_id, u.*
           FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
@@ -113,7 +113,7 @@ def write(session: Session, before: Region, after: Region) -> None:
     moved = _moved(before.claims, after.claims)
     if moved:
         session.run(
-            _MOVE,
+            MOVE,
             groups=[p.group for p in moved],
             topics=[p.topic for p in moved],
             partitions=[p.partition for p in moved],
@@ -144,7 +144,7 @@ def _claims(
         return {}, {}
     limit = bounds.limit(region)
     rows = session.rows(
-        _CLAIMS,
+        CLAIMS_OF,
         groups=[p.group for p in partitions],
         topics=[p.topic for p in partitions],
         partitions=[p.partition for p in partitions],

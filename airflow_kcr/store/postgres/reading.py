@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -15,13 +15,12 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region.rows import (
     BoundOffset,
-    Committed,
     Contribution,
     Halt,
     RegionState,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import BoundKey, Region, Spec, base_offsets
+from airflow_kcr.protocol.region.state import BoundKey, Region, Spec
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, MemberId, Offset, RegionName, Sequence
 from airflow_kcr.store.codec import from_json
@@ -209,28 +208,16 @@ def preload(region: Region) -> None:
 
 
 def for_member(session: Session, region: Region, member: MemberId) -> Region:
-    """Return the region with one member's claims, and what its view needs besides, read now."""
-    claims = _whole(session, CLAIMS, _OWNED, group=member.group, index=member.index)
+    """Return the region with one member's claims, and of the bounds only where the next one falls in these."""
     if region.rules.cut.records is None:  # a count is counted over all claims
-        region = replace(region, claims=claims)
+        region = replace(region, claims=_whole(session, CLAIMS, _OWNED, group=member.group, index=member.index))
     limit = bounds.limit(region)
-    located: dict[BoundKey, BoundOffset] = {}
-    if limit is not None:
+
+    def located() -> dict[BoundKey, BoundOffset]:
         rows = session.rows(_BOUNDS_OF, group=member.group, index=member.index, bound=limit)
-        located = dict(map(BOUND_OFFSETS.join, rows))
-    region = replace(region, bound_offsets=located)
-    tables: list[Mapping[Any, Any]] = [region.members, region.leases, region.claims, region.checkpoints, region.skips]
-    tables += [region.contributions, region.resets, region.person_resets]
-    if any(claim.resume is None for claim in claims.values()):
-        tables += [region.seek, region.initial]
-    for table in tables:
-        len(table)
-    if limit is not None:
-        base_offsets(region)
-    base = None if region.base is None or region.base_epoch is not None else region.checkpoints[region.base]
-    if base is not None and base.committed is Committed.PENDING:
-        region.echoes.get(base.sequence)
-    return region
+        return dict(map(BOUND_OFFSETS.join, rows))
+
+    return replace(region, bound_offsets={} if limit is None else Whole(located))
 
 
 @cache

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, text
 
@@ -43,6 +43,8 @@ from airflow_kcr.store.postgres.session import Session
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
+
+V = TypeVar("V")
 
 _ATTEMPTS: Final = 5
 """How often a decision is made again because a lease it replaces was renewed meanwhile; once is rare."""
@@ -215,11 +217,11 @@ class PostgresTransactions:
             reading.preload(region)
             return region, now
 
-    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
-        """See `ports.Transactions.read_for`."""
+    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
+        """See `ports.Transactions.look`."""
         with self._connections.snapshot() as session:
             region, now = self._found(session, name)
-            return reading.for_member(session, region, member), now
+            return see(reading.for_member(session, region, member), now)
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
 from airflow_kcr.ports import Beat, Rule
@@ -23,6 +24,8 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.simulation.world import World
+
+V = TypeVar("V")
 
 
 class LossyTransactions:
@@ -77,9 +80,9 @@ class LossyTransactions:
         """See `ports.Transactions`."""
         return self._inner.read(name)
 
-    def read_for(self, name: RegionName, member: MemberId) -> tuple[Region, datetime]:
+    def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions`."""
-        return self._inner.read_for(name, member)
+        return self._inner.look(name, member, see)
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions`."""

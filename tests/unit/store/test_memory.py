@@ -106,7 +106,7 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are() -> None:
     store = with_region("g")
     for ask in (
         lambda: store.read(OTHER),
-        lambda: store.read_for(OTHER, MEMBER),
+        lambda: store.look(OTHER, MEMBER, lambda region, now: region),
         lambda: store.decide(OTHER, lambda region, now: region),
         lambda: store.permit(OTHER, MEMBER, BatchId("b"), None, lambda region, now: region),
         lambda: store.renew(OTHER, MEMBER, Incarnation(1), LEASE),
