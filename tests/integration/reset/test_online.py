@@ -142,3 +142,35 @@ def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
         account = one.account()
         assert account.is_sound, account
         assert sum(w.partition == 2 for w in one.written()) == 4 * 80
+
+
+def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from_its_beginning(
+    kafka: Kafka, database_url: str, tmp_path: Path
+) -> None:
+    with live(kafka, database_url, tmp_path, members=2, partitions=4, spec=BRISK) as one, region_of(one) as region:
+        one.fill(100)
+        held = one.start(0)
+        one.start(1)
+        one.shared(0, 1)
+        one.until(one.consumed, "the first records")
+        held.gate("resetting")
+        first = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
+        region.apply_reset(first, "to see")
+        one.until(lambda: held.reached("resetting"), "the first reset held")
+        second = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(20))))
+        region.apply_reset(second, "to see")
+        kafka.add_partitions(one.topic, 6)
+        kafka.fill(one.topic, {4: 60, 5: 60})
+        one.until(lambda: any(p.partition > 3 for p in one.region().claims), "a new partition found")
+        held.open("resetting")
+        view = region.wait_for_reset(second.plan, WITHIN)
+        assert view.state == "done"
+        found = resumed_at(one, view)
+        assert {n: found[n] for n in range(4)} == dict.fromkeys(range(4), 20)
+        one.until(one.consumed, "all records again")
+        one.cut()
+        account = one.account()
+        assert account.is_sound, account
+        assert {(w.partition, w.offset) for w in one.written() if w.partition > 3} == {
+            (number, offset) for number in (4, 5) for offset in range(60)
+        }
