@@ -237,8 +237,8 @@ def test_members_that_end_already_are_left_alone(
     lifeline = watched(driver, task_of(process), ended)
     lifeline.hold(cast("Crew", crew))
     with lifeline.watching():
-        process.kill()
         watcher = next(t for t in threading.enumerate() if t.name == "watch task")
+        process.kill()
         watcher.join(WITHIN)
         assert not watcher.is_alive()
     assert crew.asked == []
@@ -265,8 +265,8 @@ def test_a_jvm_that_ends_with_its_members_is_no_surprise(driver: Driver, ended: 
     lifeline.hold(cast("Crew", replace(crew_of(driver, 0), is_ending=True)))
     try:
         with lifeline.watching():
-            os.close(theirs)
             watcher = next(t for t in threading.enumerate() if t.name == "watch jvm")
+            os.close(theirs)
             watcher.join(WITHIN)
             assert not watcher.is_alive()
     finally:
