@@ -10,7 +10,14 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
 from cryptography.x509.oid import NameOID
 
 DAY = timedelta(days=1)
@@ -23,6 +30,13 @@ class Certificate:
     certificate: str
     key: str
     """PKCS #8, as Java wants it."""
+
+    def key_store(self, password: str) -> bytes:
+        """Return both as a key store of type PKCS12."""
+        key = load_pem_private_key(self.key.encode(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        own = x509.load_pem_x509_certificate(self.certificate.encode())
+        return pkcs12.serialize_key_and_certificates(b"own", key, own, None, BestAvailableEncryption(password.encode()))
 
 
 @dataclass(frozen=True, slots=True)

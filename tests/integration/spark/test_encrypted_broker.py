@@ -21,13 +21,21 @@ SPEC = """\
 batch: {target: 2s, min_records: 50, max_records: 500, timeout: 90s}
 timeouts: {lease: 10s, renew: 1s, session: 30s, relaunch: 20s, reset: 120s, drain: 100s, commit: 20s, close: 8s}
 """
-SECRETS = {"FLIGHTS_PASSWORD": "pass-word-1"}
+SECRETS = {"FLIGHTS_PASSWORD": "pass-word-1", "STORE_PASSWORD": "store-word-1"}
 RECORDS, WITHIN = 100, 240.0
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.postgres]
 
+TEXT = "ssl.ca.pem: '${TRUSTED}', ssl.certificate.pem: '${OWN_CERTIFICATE}', ssl.key.pem: '${OWN_KEY}'"
+FILES = (
+    "ssl.ca.location: 'FOLDER/trusted.pem', ssl.keystore.location: 'FOLDER/own.p12', "
+    "ssl.keystore.password: '${STORE_PASSWORD}'"
+)
 
+
+@pytest.mark.parametrize("certificates", [pytest.param(TEXT, id="text"), pytest.param(FILES, id="files")])
 def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
+    certificates: str,
     kafka_set: StartKafka,
     database_url: str,
     tmp_path: Path,
@@ -40,6 +48,8 @@ def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
     for name, value in (secrets | {"TRUSTED": trusted.pem, "OWN_CERTIFICATE": own.certificate}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(JARS, ",".join(map(str, connector_jars)))
+    (tmp_path / "own.p12").write_bytes(own.key_store(SECRETS["STORE_PASSWORD"]))
+    (tmp_path / "trusted.pem").write_text(trusted.pem)
     broker = kafka_set(
         settings=broker_settings(tmp_path / "certificates", trusted),
         sasl_users={"flights": SECRETS["FLIGHTS_PASSWORD"]},
@@ -47,7 +57,7 @@ def test_a_member_on_spark_reads_over_tls_with_a_certificate_of_its_own(
     login = (
         f", kafka: {{bootstrap.servers: '{broker.sasl_bootstrap_servers}', security.protocol: SASL_SSL, "
         "sasl.mechanism: PLAIN, sasl.username: flights, sasl.password: '${FLIGHTS_PASSWORD}', "
-        "ssl.ca.pem: '${TRUSTED}', ssl.certificate.pem: '${OWN_CERTIFICATE}', ssl.key.pem: '${OWN_KEY}'}"
+        f"{certificates.replace('FOLDER', str(tmp_path))}}}"
     )
     with live(
         broker,
