@@ -31,13 +31,15 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
+    "kafka.receive.buffer.bytes": "-1",
     "kafka.fetch.max.wait.ms": "50",
     "kafkaConsumer.pollTimeoutMs": "10000",
 }
 """What the connector is told unless the user says something else; measured to be twice as fast as its own.
 
 After each poll the connector asks the broker for both ends of the log, so few large polls are cheaper than many. How
-much memory a poll takes is bounded by what is fetched for one partition.
+much memory a poll takes is bounded by what is fetched for one partition. While a task works on a poll, the socket takes
+in the next one: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing.
 """
 
 _EXACT: Final[Mapping[str, str]] = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
