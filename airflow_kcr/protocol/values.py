@@ -133,11 +133,11 @@ def checked_range(range_: Range, where: object) -> Range:
     Raises:
         NumberOutOfRange: an offset is negative, too large, or the range is empty or reversed.
     """
+    if 0 <= range_.from_ < range_.to <= MAX_NUMBER:  # nearly always, and then there is nothing to say
+        return range_
     checked(range_.from_, f"the begin of the range of {where}")
     checked(range_.to, f"the end of the range of {where}")
-    if range_.from_ >= range_.to:
-        raise NumberOutOfRange(f"{where}: {range_} holds no record; leave empty ranges out")
-    return range_
+    raise NumberOutOfRange(f"{where}: {range_} holds no record; leave empty ranges out")
 
 
 def region_name(text: str) -> RegionName:

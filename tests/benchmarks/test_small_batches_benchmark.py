@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -49,6 +52,8 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 MANY = (6, 50, 200, 1_000)
 BATCHES = 20
 STORE_PARTITIONS = 100
+TURN = 10
+"""Batches in the store that are measured one after the other."""
 
 
 @pytest.mark.parametrize("size", [100, 1_000])
@@ -156,16 +161,45 @@ def test_begin_and_end_in_the_store(durable_store: str, scale: Scale, report: Ca
         for partition in driver.logs:
             driver.grow(partition, end=1_000_000)
         driver.up()
-        rounds = 10 * scale.rounds
-        taken = [_begin_and_end(driver, driver.logs.keys(), number) for number in range(rounds)]
-    both = [begin + end for begin, end in taken]
+        numbers = count()
+        taken: dict[str, list[tuple[float, float]]] = {"beside other work": [], "nothing else runs": []}
+        for _ in range(scale.rounds):
+            for where, beside in (("beside other work", _work_beside()), ("nothing else runs", nullcontext())):
+                with beside:
+                    numbered = islice(numbers, TURN)
+                    taken[where] += [_begin_and_end(driver, driver.logs.keys(), number) for number in numbered]
+    both = {where: [begin + end for begin, end in times] for where, times in taken.items()}
     found.table(
         f"a batch of {STORE_PARTITIONS} partitions in the store, COMMITs on the disk, over TCP: ms",
-        ("begin", "end", "both", "smallest to largest"),
-        [(median(begin for begin, _ in taken), median(end for _, end in taken), median(both), spread(both))],
+        ("where", "begin", "end", "both", "smallest to largest"),
+        [
+            (
+                where,
+                median(begin for begin, _ in times),
+                median(end for _, end in times),
+                median(both[where]),
+                spread(both[where]),
+            )
+            for where, times in taken.items()
+        ],
     )
-    # A time, which the issue wants so; it is the one that is shown as a goal.
-    found.at_most(f"begin and end at {STORE_PARTITIONS} partitions, of 10 ms", median(both) / 10, 1)
+    # Times, which is how they are wanted; no others are shown as goals.
+    for where, sums in both.items():
+        found.at_most(f"{where}: begin and end at {STORE_PARTITIONS} partitions, of 10 ms", median(sums) / 10, 1)
+
+
+@contextmanager
+def _work_beside() -> Iterator[None]:
+    """Keep one core busy, as Spark does beside the begin and the end of a batch.
+
+    A machine that does nothing else falls asleep between two statements, and waking up takes longer than they do.
+    """
+    working = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        working.kill()
+        working.wait()
 
 
 def _begin_and_end(driver: Driver, held: Collection[GroupPartition], number: int) -> tuple[float, float]:

@@ -25,6 +25,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.errors import OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.membership import Arrival
@@ -202,12 +203,20 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
     def failed(region: Region, now: datetime) -> Region:
         return replace(rule(region, now), failures=region.failures + 1)
 
-    def moved(region: Region, now: datetime) -> Region:
-        return replace(region, claims={place: replace(rule(region, now).claims[place], begun_to=Offset(7))})
+    request = BatchRequest(
+        batch=BatchId("b"),
+        member=driver.member(0),
+        incarnation=Incarnation(1),
+        epoch=driver.region.epoch,
+        ranges={place: Range(Offset(0), Offset(7))},
+    )
+
+    def begun(region: Region, now: datetime) -> Region:
+        return batches.begin(rule(region, now), now, request)
 
     calls: dict[str, Callable[[], Region]] = {
         "decide": lambda: transactions.decide(driver.name, failed),
-        "permit": lambda: transactions.permit(driver.name, driver.member(0), BatchId("b"), frozenset({place}), moved),
+        "permit": lambda: transactions.permit(driver.name, driver.member(0), BatchId("b"), frozenset({place}), begun),
     }
     with pytest.raises(StoreUnavailable):
         calls[verb]()
@@ -565,6 +574,37 @@ def test_what_a_member_looks_at_is_read_in_one_transaction(driver: Driver, engin
     assert len(begun) == 1
 
 
+def test_a_begin_and_an_end_are_four_statements_each(
+    driver: Driver, engine: Engine, store: PostgresTransactions
+) -> None:
+    # Locks, the region with member and batch, the claims, and all that is written: at 100 partitions, what each further
+    # statement takes is seen in every batch.
+    driver_batch(driver, 0, BatchId("the first asks whether the schema is there"))
+    run: list[str] = []
+
+    def note(*about: object) -> None:
+        run.append(str(about[2]))
+
+    event.listen(engine, "before_cursor_execute", note)
+    place = driver.partition(0)
+    begin = driver.region.claims[place].position
+    assert begin is not None
+    request = BatchRequest(
+        batch=BatchId("b"),
+        member=driver.member(0),
+        incarnation=Incarnation(1),
+        epoch=driver.region.epoch,
+        ranges={place: Range(begin, Offset(begin + 1))},
+    )
+    run.clear()
+    driver.store.begin_batch(driver.name, request)
+    assert len(run) == 4, run
+    run.clear()
+    driver.store.end_batch(driver.name, request.batch, request.member, Incarnation(1))
+    event.remove(engine, "before_cursor_execute", note)
+    assert len(run) == 4, run
+
+
 A_LONG_LEDGER = """
     WITH many AS (
         INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
@@ -583,7 +623,7 @@ A_LONG_LEDGER = """
     "statement",
     [
         pytest.param(permits.CLAIMS_OF, id="claims of a begin"),
-        pytest.param(permits.MOVE, id="positions moved"),
+        pytest.param(text(permits.MOVE), id="positions moved"),
         pytest.param(ledger.UNDO, id="ranges undone"),
     ],
 )

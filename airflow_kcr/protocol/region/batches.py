@@ -69,10 +69,11 @@ def begin(region: Region, now: datetime, request: BatchRequest) -> Region:
     if not request.ranges:
         raise BatchRefused(f"batch {request.batch} has no ranges; nothing was planned")
     rows: dict[GroupPartition, Claim] = {}
+    limit = bounds.limit(region)
     for partition, range_ in request.ranges.items():
         claim = _require_claim(region, partition, request.member, request.incarnation)
-        _require_range(region, partition, checked_range(range_, partition), claim)
-        rows[partition] = replace(claim, begun_to=range_.to)
+        _require_range(region, partition, checked_range(range_, partition), claim, limit)
+        rows[partition] = claim.moved(position=claim.position, begun_to=range_.to)
     _require_count(region, request)
     batch = Batch(
         batch=request.batch,
@@ -117,12 +118,13 @@ def _require_claim(region: Region, partition: GroupPartition, member: MemberId, 
     return claim
 
 
-def _require_range(region: Region, partition: GroupPartition, range_: Range, claim: Claim) -> None:
+def _require_range(
+    region: Region, partition: GroupPartition, range_: Range, claim: Claim, limit: datetime | None
+) -> None:
     if claim.is_in_flight:
         raise BatchRefused(f"{partition}: an earlier batch, begun up to {claim.begun_to}, has not ended")
     if range_.from_ != claim.position:
         raise BatchRefused(f"{partition}: the batch would begin at {range_.from_}, its position is {claim.position}")
-    limit = bounds.limit(region)
     row = None if limit is None else bounds.bound_offset(region, partition, limit)
     if row is not None and range_.to > max(row.offset, range_.from_) and not _may_overshoot(region, range_, row.offset):
         raise BatchRefused(f"{partition}: {range_} crosses the bound {limit}, whose offset is {row.offset}")
@@ -184,7 +186,7 @@ def end(region: Region, now: datetime, batch_id: BatchId, member: MemberId, inca
         if claim.position != range_.from_:
             raise BatchRefused(f"{partition}: the position is {claim.position}, the batch began at {range_.from_}")
         place = past_skips(region, partition, range_.to)
-        rows[partition] = replace(claim, position=place, begun_to=place)
+        rows[partition] = claim.moved(position=place, begun_to=place)
     region = replace(region, claims=put(region.claims, rows))
     return closed(region, now, batch, Outcome.DONE)
 

@@ -271,6 +271,21 @@ class Claim:
         """Whether a batch was begun here that has not been accepted."""
         return self.begun_to != self.position
 
+    def moved(self, *, position: Offset | None, begun_to: Offset) -> Claim:
+        """Return the claim with its position and what was begun here replaced."""
+        # Written out: every batch does this for each of its partitions, and `replace` takes four times as long.
+        return Claim(
+            owner=self.owner,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            last_owner=self.last_owner,
+            topic_id=self.topic_id,
+            leader_epoch=self.leader_epoch,
+            resume=self.resume,
+            position=position,
+            begun_to=begun_to,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:

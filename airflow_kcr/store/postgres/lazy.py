@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, overload
+from typing import Generic, TypeVar, cast, overload
 
 from airflow_kcr.protocol.region.layered import Layered
 
@@ -124,9 +124,11 @@ class Parts(Layered[K, V]):
     def __contains__(self, key: object) -> bool:
         if key in self._rows:
             return True
-        if self._has is not None and self._keys is None:
-            return self._has(key)
-        return key in self._all_keys
+        if self._keys is not None:
+            return key in self._keys
+        if self._part(cast("K", key)) in self._parts:  # it was read, and the key wasn't in it
+            return False
+        return key in self._all_keys if self._has is None else self._has(key)
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._all_keys)

@@ -48,6 +48,16 @@ BATCH_COLUMNS: Final = (
     "quiet_after",
 )
 
+RANGE_COLUMNS: Final = (
+    "batch_number",
+    "group_id",
+    "topic",
+    "partition",
+    "from_offset",
+    "to_offset",
+    "undone_from",
+)
+
 _BATCH: Final = ", ".join(BATCH_COLUMNS)
 _PLACES: Final = (
     "unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]), "
@@ -58,9 +68,9 @@ _PLACES: Final = (
 # planner would see the region's rows as few, and walk through the arrays once for each of them.
 _FENCED_PLACES: Final = f"(SELECT CAST(:region AS bigint) AS region_id, place.* FROM {_PLACES} OFFSET 0) place"  # noqa: S608 (a constant)
 
-# name: begin_batch — its row, and one for each range.
-_BEGIN: Final = text("""
-    WITH begun AS (
+# name: begin_batch — its row, and one for each range; what follows a WITH.
+BEGIN: Final = """
+    begun AS (
         INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
                                begun_at, begun_after)
         VALUES (:region, :batch, :group, :index, :incarnation, :epoch, :lineage, :sequence, :begun_at, :begun_after)
@@ -71,15 +81,17 @@ _BEGIN: Final = text("""
     FROM begun, unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
                        CAST(:froms AS bigint[]), CAST(:tos AS bigint[]))
         AS r (group_id, topic, partition, from_offset, to_offset)
-""")
+"""
+_BEGIN: Final = text(f"WITH {BEGIN}")
 
 # name: close_batches — a batch has one outcome; the first one stands.
-_CLOSE: Final = text("""
+CLOSE: Final = """
     UPDATE kcr.batch b SET outcome = c.outcome, ended_at = c.ended_at, ended_after = c.ended_after
     FROM unnest(CAST(:batches AS text[]), CAST(:outcomes AS text[]), CAST(:ended_at AS timestamptz[]),
                 CAST(:ended_after AS bigint[])) AS c (batch_id, outcome, ended_at, ended_after)
     WHERE b.region_id = :region AND b.batch_id = c.batch_id AND b.outcome IS NULL
-""")
+"""
+_CLOSE: Final = text(CLOSE)
 
 # name: quiet_batches — from when on a superseded incarnation can't write any more.
 _QUIET: Final = text("""
@@ -147,11 +159,10 @@ _CONTAINING: Final = text(f"""
 """)  # noqa: S608 (a constant of this module)
 
 # name: ranges — of several batches, in the order of the partitions.
-_RANGES: Final = text("""
-    SELECT batch_number, group_id, topic, partition, from_offset, to_offset, undone_from
-    FROM kcr.batch_range WHERE batch_number = ANY (CAST(:numbers AS bigint[]))
-    ORDER BY group_id, topic, partition
-""")
+_RANGES: Final = text(
+    f"SELECT {', '.join(RANGE_COLUMNS)} FROM kcr.batch_range "  # noqa: S608 (constants of this module)
+    "WHERE batch_number = ANY (CAST(:numbers AS bigint[])) ORDER BY group_id, topic, partition"
+)
 
 
 def apply(session: Session, changes: tuple[LedgerChange, ...]) -> None:
@@ -211,7 +222,7 @@ def page(session: Session, after: int) -> tuple[list[Batch], int | None]:
     return _with_ranges(session, found), found[-1][0] if len(found) == PAGE else None
 
 
-def batch_from(row: Rows[Any], ranges: Rows[Found]) -> Batch:
+def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
     """Return a batch from its columns and those of its ranges."""
     _, batch, group, index, incarnation, epoch, lineage, sequence, begun_at, begun_after, *rest = row
     outcome, ended_at, ended_after, quiet_after = rest
@@ -259,32 +270,39 @@ def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:
     return [batch_from(b, ranges.get(b[0], [])) for b in found]
 
 
+def begun_columns(batch: Batch) -> dict[str, object]:
+    """Return the parameters of `BEGIN`, but for the partitions of the ranges: `groups`, `topics` and `partitions`."""
+    return {
+        "batch": batch.batch,
+        "group": batch.member.group,
+        "index": batch.member.index,
+        "incarnation": batch.incarnation,
+        "epoch": batch.epoch,
+        "lineage": batch.lineage,
+        "sequence": batch.sequence,
+        "begun_at": batch.begun_at,
+        "begun_after": batch.begun_after,
+        "froms": [r.from_ for r in batch.ranges.values()],
+        "tos": [r.to for r in batch.ranges.values()],
+    }
+
+
+def closed_columns(closed: list[BatchClosed]) -> dict[str, object]:
+    """Return the parameters of `CLOSE`."""
+    return {
+        "batches": [c.batch for c in closed],
+        "outcomes": [str(c.outcome) for c in closed],
+        "ended_at": [c.at for c in closed],
+        "ended_after": [c.after for c in closed],
+    }
+
+
 def _begin(session: Session, batch: Batch) -> None:
-    session.run(
-        _BEGIN,
-        batch=batch.batch,
-        group=batch.member.group,
-        index=batch.member.index,
-        incarnation=batch.incarnation,
-        epoch=batch.epoch,
-        lineage=batch.lineage,
-        sequence=batch.sequence,
-        begun_at=batch.begun_at,
-        begun_after=batch.begun_after,
-        froms=[r.from_ for r in batch.ranges.values()],
-        tos=[r.to for r in batch.ranges.values()],
-        **_keys(batch.ranges),
-    )
+    session.run(_BEGIN, **begun_columns(batch), **_keys(batch.ranges))
 
 
 def _close(session: Session, closed: list[BatchClosed]) -> None:
-    session.run(
-        _CLOSE,
-        batches=[c.batch for c in closed],
-        outcomes=[str(c.outcome) for c in closed],
-        ended_at=[c.at for c in closed],
-        ended_after=[c.after for c in closed],
-    )
+    session.run(_CLOSE, **closed_columns(closed))
 
 
 def _quiet(session: Session, quiet: list[BatchQuietAfter]) -> None:

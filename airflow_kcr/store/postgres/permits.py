@@ -8,42 +8,41 @@ its COMMIT is still on its way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Rows
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region.rows import Batch, BoundOffset, Checkpoint, Claim
-from airflow_kcr.protocol.region.state import BoundKey, Region
+from airflow_kcr.protocol.region.state import BatchBegun, BatchClosed, BoundKey, Region
 from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName, Sequence
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.layouts import CHECKPOINTS, CLAIMS, LEASES, MEMBERS
-from airflow_kcr.store.postgres.reading import HEAD_COLUMNS, region_from, select
-from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.reading import HEAD, HEAD_WIDTH, region_from, select
+from airflow_kcr.store.postgres.session import Found, Session, positional
 
 
 def _columns(alias: str, names: tuple[str, ...]) -> str:
     return ", ".join(f"{alias}.{name}" for name in names)
 
 
-# name: permit_head — the clock, the region's row, whether any record is skipped, the member, its lease, and the running
-# batch of this id.
-_HEAD: Final = text(f"""
-    SELECT clock_timestamp(), r.id, {_columns("r", HEAD_COLUMNS)},
-           EXISTS (SELECT FROM kcr.skip s WHERE s.region_id = r.id),
+# name: permit_head — the region's head, the member, its lease, and the running batch of this id.
+_HEAD: Final = positional(
+    text(f"""
+    SELECT {HEAD},
            {_columns("m", MEMBERS.columns)}, {_columns("l", LEASES.columns)}, {_columns("b", ledger.BATCH_COLUMNS)}
     FROM kcr.region r
     LEFT JOIN kcr.member m ON m.region_id = r.id AND m.group_id = :group AND m.member_index = :index
     LEFT JOIN kcr.lease l ON l.region_id = r.id AND l.group_id = :group AND l.member_index = :index
     LEFT JOIN kcr.batch b ON b.region_id = r.id AND b.batch_id = :batch AND b.outcome IS NULL
     WHERE r.name = :name
-""")  # noqa: S608 (constants of this package)
-
-_SKIPS: Final = 2 + len(HEAD_COLUMNS)
-"""Where in that row it says whether any record is skipped; the member's columns follow."""
+"""),  # noqa: S608 (constants of this package)
+    HEAD_WIDTH + len(MEMBERS.columns) + len(LEASES.columns) + len(ledger.BATCH_COLUMNS),
+)
 
 _BOUND: Final = ("next_offset", "inexact", "leader_epoch")
 
@@ -62,15 +61,39 @@ CLAIMS_OF: Final = text(f"""
                                 AND b.topic_id = c.topic_id
 """)  # noqa: S608 (constants of this package)
 
-# name: move_claims — what a begin or an end does to a claim, and nothing else of it.
-MOVE: Final = text("""
+_CLAIMS_OF: Final = positional(CLAIMS_OF, len(CLAIMS.columns) + len(_BOUND))
+
+# name: claims_under — the ranges of a running batch, each with the claim under it and where the bound falls in that.
+_CLAIMS_UNDER: Final = positional(
+    text(f"""
+    SELECT {_columns("r", ledger.RANGE_COLUMNS)}, {_columns("c", CLAIMS.columns)}, {_columns("b", _BOUND)}
+    FROM kcr.batch_range r
+    LEFT JOIN kcr.claim c ON c.region_id = r.region_id AND c.group_id = r.group_id AND c.topic = r.topic
+                         AND c.partition = r.partition
+    LEFT JOIN kcr.bound_offset b ON b.region_id = c.region_id AND b.bound = CAST(:bound AS timestamptz)
+                                AND b.group_id = c.group_id AND b.topic = c.topic AND b.partition = c.partition
+                                AND b.topic_id = c.topic_id
+    WHERE r.batch_number = :number
+    ORDER BY r.group_id, r.topic, r.partition
+"""),  # noqa: S608 (constants of this package)
+    len(ledger.RANGE_COLUMNS) + len(CLAIMS.columns) + len(_BOUND),
+)
+
+# What a begin or an end does to a claim, and nothing else of it; part of their statements.
+MOVE: Final = """
     UPDATE kcr.claim c SET position = n.position, begun_to = n.begun_to
     FROM (SELECT CAST(:region AS bigint) AS region_id, u.*
           FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
                       CAST(:positions AS bigint[]), CAST(:begun AS bigint[]))
               AS u (group_id, topic, partition, position, begun_to) OFFSET 0) n
     WHERE c.region_id = n.region_id AND c.group_id = n.group_id AND c.topic = n.topic AND c.partition = n.partition
-""")
+"""
+
+# name: begin_and_move — a batch begins, and its claims are marked with what was begun.
+BEGIN_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}), {ledger.BEGIN}")
+
+# name: close_and_move — a batch ends, and the positions of its claims advance.
+CLOSE_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}) {ledger.CLOSE}")
 
 _CUT: Final[TextClause] = select(CHECKPOINTS, "sequence = :sequence")
 
@@ -94,41 +117,34 @@ def load(
     parts = _split(row)
     members = {} if parts[0][0] is None else dict([MEMBERS.join(parts[0])])
     leases = {} if parts[1][0] is None else dict([LEASES.join(parts[1])])
-    running: dict[BatchId, Batch] = {}
-    if parts[2][0] is not None:
-        ranges = ledger.ranges_of(session, [parts[2][0]])
-        running[batch] = ledger.batch_from(parts[2], ranges)
-    if partitions is None:
-        partitions = frozenset(running[batch].ranges) if running else frozenset()
-    region = replace(region, members=members, leases=leases, running=running, checkpoints=_cut(session, region))
-    if not row[_SKIPS]:
-        region = replace(region, skips={})
-    claims, located = _claims(session, region, partitions)
-    region = replace(region, bound_offsets=located)
+    region = replace(region, members=members, leases=leases, checkpoints=_cut(session, region))
+    limit = bounds.limit(region)
+    running, claims, located = _work(session, parts[2], partitions, limit)
+    region = replace(region, running=running, bound_offsets=located)
     return (region if region.rules.cut.records is not None else replace(region, claims=claims)), row[0]
 
 
 def write(session: Session, before: Region, after: Region) -> None:
-    """Write what a begin or an end decided: positions of claims, and the ledger."""
+    """Write what a begin or an end decided: positions of claims, and the ledger; mostly in one statement."""
     moved = _moved(before.claims, after.claims)
-    if moved:
-        session.run(
-            MOVE,
-            groups=[p.group for p in moved],
-            topics=[p.topic for p in moved],
-            partitions=[p.partition for p in moved],
-            positions=[c.position for c in moved.values()],
-            begun=[c.begun_to for c in moved.values()],
-        )
-    ledger.apply(session, after.ledger)
+    match after.ledger:
+        case (BatchBegun(batch=batch),) if moved.keys() == batch.ranges.keys():
+            # One set of arrays for both: the claims that move are those of the ranges, in their order.
+            moved = {partition: moved[partition] for partition in batch.ranges}
+            session.run(BEGIN_AND_MOVE, **ledger.begun_columns(batch), **_moved_columns(moved))
+        case (BatchClosed() as change,):
+            session.run(CLOSE_AND_MOVE, **ledger.closed_columns([change]), **_moved_columns(moved))
+        case () if not moved:
+            pass  # asked again: nothing is left to do
+        case other:
+            raise RuntimeError(f"a permit begins or ends one batch, and nothing else: {other}")
 
 
 def _split(row: Found) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
     """Return the columns of member, lease and batch."""
-    first = _SKIPS + 1
-    second = first + len(MEMBERS.columns)
+    second = HEAD_WIDTH + len(MEMBERS.columns)
     third = second + len(LEASES.columns)
-    return tuple(row[first:second]), tuple(row[second:third]), tuple(row[third:])
+    return tuple(row[HEAD_WIDTH:second]), tuple(row[second:third]), tuple(row[third:])
 
 
 def _cut(session: Session, region: Region) -> Mapping[Sequence, Checkpoint]:
@@ -137,23 +153,48 @@ def _cut(session: Session, region: Region) -> Mapping[Sequence, Checkpoint]:
     return dict(map(CHECKPOINTS.join, session.rows(_CUT, sequence=region.open_cut)))
 
 
-def _claims(
-    session: Session, region: Region, partitions: frozenset[GroupPartition]
-) -> tuple[dict[GroupPartition, Claim], dict[BoundKey, BoundOffset]]:
-    if not partitions:
-        return {}, {}
-    limit = bounds.limit(region)
-    rows = session.rows(
-        CLAIMS_OF,
+Work: TypeAlias = tuple[dict[BatchId, Batch], dict[GroupPartition, Claim], dict[BoundKey, BoundOffset]]
+"""The running batch, the claims that are asked for, and where the bound falls in them."""
+
+
+def _work(
+    session: Session, batch: tuple[Any, ...], partitions: frozenset[GroupPartition] | None, limit: datetime | None
+) -> Work:
+    """Return what a begin or an end decides on, of a batch's columns and partitions; None: those of the batch."""
+    number = batch[0]
+    ranges: Rows[Rows[Any]]
+    if partitions is None:
+        rows = [] if number is None else session.rows(_CLAIMS_UNDER, number=number, bound=limit)
+        width = len(ledger.RANGE_COLUMNS)
+        ranges = [row[:width] for row in rows]
+        claims, located = _claims([row[width:] for row in rows], limit)
+    else:
+        ranges = [] if number is None else ledger.ranges_of(session, [number])
+        claims, located = _claims(_claims_of(session, partitions, limit), limit)
+    running = [] if number is None else [ledger.batch_from(batch, ranges)]
+    return {one.batch: one for one in running}, claims, located
+
+
+def _claims_of(session: Session, partitions: frozenset[GroupPartition], limit: datetime | None) -> Rows[Found]:
+    return session.rows(
+        _CLAIMS_OF,
         groups=[p.group for p in partitions],
         topics=[p.topic for p in partitions],
         partitions=[p.partition for p in partitions],
         bound=limit,
     )
+
+
+def _claims(
+    rows: Iterable[Rows[Any]], limit: datetime | None
+) -> tuple[dict[GroupPartition, Claim], dict[BoundKey, BoundOffset]]:
+    """Return claims, and where the bound falls in them, from rows that have the columns of both."""
     width = len(CLAIMS.columns)
     claims: dict[GroupPartition, Claim] = {}
     located: dict[BoundKey, BoundOffset] = {}
     for row in rows:
+        if row[0] is None:  # a range whose partition has no claim any more
+            continue
         partition, claim = CLAIMS.join(row[:width])
         claims[partition] = claim
         offset, inexact, leader_epoch = row[width:]
@@ -169,3 +210,13 @@ def _moved(
     if after is before:
         return {}
     return {p: claim for p, claim in after.items() if before.get(p) is not claim}
+
+
+def _moved_columns(moved: Mapping[GroupPartition, Claim]) -> dict[str, object]:
+    return {
+        "groups": [p.group for p in moved],
+        "topics": [p.topic for p in moved],
+        "partitions": [p.partition for p in moved],
+        "positions": [c.position for c in moved.values()],
+        "begun": [c.begun_to for c in moved.values()],
+    }

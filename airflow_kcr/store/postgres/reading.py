@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -47,7 +47,7 @@ from airflow_kcr.store.postgres.layouts import (
 )
 from airflow_kcr.store.postgres.lazy import Parts, Whole
 from airflow_kcr.store.postgres.row_layout import Layout, member_of, partition_of
-from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.session import Found, Session, positional
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -79,11 +79,17 @@ HEAD_COLUMNS: Final = (
 )
 """The columns of the region's own row, after id and name."""
 
-# name: region_head — the region's own row, and the clock; a statement of its own, after the one that waits.
-_HEAD: Final = text(
-    f"SELECT clock_timestamp(), r.id, {', '.join(f'r.{c}' for c in HEAD_COLUMNS)} "  # noqa: S608
-    "FROM kcr.region r WHERE r.name = :name"
+HEAD: Final = (
+    f"clock_timestamp(), r.id, {', '.join(f'r.{c}' for c in HEAD_COLUMNS)}, "
+    "EXISTS (SELECT FROM kcr.skip s WHERE s.region_id = r.id)"
 )
+"""What is read of a region at once: the store's clock, its id, its own row, and whether any record is skipped."""
+
+HEAD_WIDTH: Final = 2 + len(HEAD_COLUMNS) + 1
+"""How many columns that is."""
+
+# name: region_head — a statement of its own, after the one that waits.
+_HEAD: Final = positional(text(f"SELECT {HEAD} FROM kcr.region r WHERE r.name = :name"), HEAD_WIDTH)  # noqa: S608 (a constant)
 
 # name: skips — the records to step over, by partition.
 _SKIPS: Final = text(
@@ -120,7 +126,7 @@ _CONTRIBUTION_KEYS: Final = text(
 
 
 def head(session: Session, name: RegionName) -> Found | None:
-    """Return the store's clock, the region's id and its own row; None where there is no such region."""
+    """Return the columns of `HEAD`; None where there is no such region."""
     found = session.rows(_HEAD, name=name)
     return found[0] if found else None
 
@@ -131,7 +137,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
     Args:
         session: the transaction; from now on it is about this region.
         name: the region's.
-        row: clock, id, then `HEAD_COLUMNS`; more may follow.
+        row: begins with the columns of `HEAD`; more may follow.
     """
     session.region_id = row[1]
     (
@@ -156,7 +162,8 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         due_at,
         initialised,
         outsiders,
-    ) = row[2 : 2 + len(HEAD_COLUMNS)]
+        is_any_skipped,
+    ) = row[2:HEAD_WIDTH]
     return Region(
         name=name,
         spec=Spec(text=spec, rules=session.read_rules(spec), revision=spec_revision),
@@ -189,14 +196,18 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         requests=_whole(session, REQUESTS),
         checkpoints=_whole(session, CHECKPOINTS),
         offsets=_maps(session, OFFSETS, _OFFSET_KEYS, Sequence, _offset_map),
-        frozen=_maps(session, FROZEN, _FROZEN_KEYS, Sequence, _partitions),
+        frozen=_filled_maps(session, FROZEN, _FROZEN_KEYS, Sequence, _partitions),
         contributions=_contributions(session),
-        echoes=_maps(session, ECHOES, _ECHO_KEYS, Sequence, _offset_map),
+        echoes=_filled_maps(session, ECHOES, _ECHO_KEYS, Sequence, _offset_map),
         resets=_whole(session, RESETS),
         seek_maps=_maps(session, SEEKS, _SEEK_KEYS, Epoch, _seek_map),
         person_resets=_whole(session, PERSON_RESETS),
-        skips=Whole(lambda: {partition_of(g, t, p): tuple(held) for g, t, p, held in session.rows(_SKIPS)}),
+        skips=Whole(lambda: _skips(session)) if is_any_skipped else {},
     )
+
+
+def _skips(session: Session) -> dict[GroupPartition, tuple[Offset, ...]]:
+    return {partition_of(g, t, p): tuple(held) for g, t, p, held in session.rows(_SKIPS)}
 
 
 def preload(region: Region) -> None:
@@ -254,18 +265,48 @@ def _maps(
     number: Callable[[int], N],
     build: Callable[[Iterable[Found]], M],
 ) -> Parts[N, M]:
-    def read_keys() -> list[N]:
-        return [number(key) for (key,) in session.rows(keys)]
-
-    def has(key: object) -> bool:
-        return bool(session.rows(_narrowed(keys, layout.number), number=key))
+    """Return maps of which one may be empty: the first start of a region, before any partition is known."""
 
     def load(key: N) -> dict[N, M]:
         rows = session.rows(_select_map(layout), number=key)
-        # A map without entries has no rows to tell by: the first start of a region, before any partition is known.
-        return {key: build(rows)} if rows or has(key) else {}
+        return {key: build(rows)} if rows or _has(session, layout, keys, key) else {}
 
-    return Parts(keys=read_keys, part=lambda key: key, load=load, has=has)
+    return _by_number(session, layout, keys, number, load)
+
+
+def _filled_maps(
+    session: Session,
+    layout: MapLayout,
+    keys: TextClause,
+    number: Callable[[int], N],
+    build: Callable[[Iterable[Found]], M],
+) -> Parts[N, M]:
+    """Return maps of which none is empty: one without rows is not there."""
+
+    def load(key: N) -> dict[N, M]:
+        rows = session.rows(_select_map(layout), number=key)
+        return {key: build(rows)} if rows else {}
+
+    return _by_number(session, layout, keys, number, load)
+
+
+def _by_number(
+    session: Session,
+    layout: MapLayout,
+    keys: TextClause,
+    number: Callable[[int], N],
+    load: Callable[[N], Mapping[N, M]],
+) -> Parts[N, M]:
+    return Parts(
+        keys=lambda: [number(key) for (key,) in session.rows(keys)],
+        part=lambda key: key,
+        load=load,
+        has=lambda key: _has(session, layout, keys, key),
+    )
+
+
+def _has(session: Session, layout: MapLayout, keys: TextClause, key: object) -> bool:
+    return bool(session.rows(_narrowed(keys, layout.number), number=key))
 
 
 @cache

@@ -9,10 +9,12 @@ from functools import lru_cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sqlalchemy import column
+
 from airflow_kcr.protocol.rules import RegionRules
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row, TextClause
+    from sqlalchemy import Connection, Row, TextClause, TextualSelect
 
 Found: TypeAlias = "Row[*tuple[Any, ...]]"
 """A row as the driver hands it over; whoever asked knows its columns, and converts them at once."""
@@ -36,6 +38,18 @@ def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def positional(statement: TextClause, width: int) -> TextualSelect:
+    """Return a statement whose rows are read by position.
+
+    The columns of a plain text are looked at anew for every result: of sixty, that takes as long as to fetch the row.
+
+    Args:
+        statement: it returns rows.
+        width: how many columns they have.
+    """
+    return statement.columns(*[column(f"c{number}") for number in range(width)])
+
+
 @dataclass(slots=True)
 class Session:
     """One region, over one connection as long as its transaction lasts; afterwards over short ones of its own.
@@ -51,7 +65,7 @@ class Session:
     read_rules: Callable[[str], RegionRules]
     region_id: int = 0
 
-    def rows(self, statement: TextClause, **parameters: object) -> Sequence[Found]:
+    def rows(self, statement: TextClause | TextualSelect, **parameters: object) -> Sequence[Found]:
         """Return the rows of a statement about this region; `:region` is bound."""
         parameters = self._bound(parameters)
         if self.connection is not None:

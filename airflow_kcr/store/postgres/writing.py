@@ -6,7 +6,7 @@ Nothing that the rule left alone is written, or even read: a mapping that is the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Final, TypeVar
 
@@ -96,6 +96,14 @@ def write(session: Session, before: Region, after: Region) -> Region:
     Raises:
         LeaseMovedError: a lease that the decision replaces was renewed meanwhile; roll back and decide again.
     """
+    # What a map was is asked before anything is written: the row of its number would make one that is new seem to be
+    # there, without entries.
+    maps = (
+        _changed_map(OFFSETS, before.offsets, after.offsets, _offset_rows),
+        _changed_map(FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ())),
+        _changed_map(ECHOES, before.echoes, after.echoes, _offset_rows),
+        _changed_map(SEEKS, before.seek_maps, after.seek_maps, _seek_rows),
+    )
     old, new = head_values(before), head_values(after)
     if old != new:
         session.run(_UPDATE_HEAD, **new)
@@ -111,10 +119,8 @@ def write(session: Session, before: Region, after: Region) -> Region:
     write_table(session, RESETS, changes(before.resets, after.resets))
     write_table(session, PERSON_RESETS, changes(before.person_resets, after.person_resets))
     _write_skips(session, changes(before.skips, after.skips))
-    _write_maps(session, OFFSETS, before.offsets, after.offsets, _offset_rows)
-    _write_maps(session, FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ()))
-    _write_maps(session, ECHOES, before.echoes, after.echoes, _offset_rows)
-    _write_maps(session, SEEKS, before.seek_maps, after.seek_maps, _seek_rows)
+    for one in maps:
+        _write_map(session, one)
     _write_contributions(session, changes(before.contributions, after.contributions))
     _write_events(session, after)
     ledger.apply(session, after.ledger)
@@ -243,25 +249,36 @@ def _write_skips(session: Session, changed: Changes[GroupPartition, tuple[Offset
         _upsert(session, skip, key, key, rows)
 
 
-def _write_maps(
-    session: Session,
-    layout: MapLayout,
-    before: Mapping[N, M],
-    after: Mapping[N, M],
-    rows_of: Callable[[M | None, M], Rows],
-) -> None:
-    """Write the changed entries of the changed maps; a map that is gone takes its rows with it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChangedMap:
+    """What a decision changed in the maps of one table: rows, by their columns, and the numbers of maps that went."""
+
+    layout: MapLayout
+    rows: list[Values]
+    gone: tuple[int, ...]
+
+
+def _changed_map(
+    layout: MapLayout, before: Mapping[N, M], after: Mapping[N, M], rows_of: Callable[[M | None, M], Rows]
+) -> _ChangedMap:
+    """Return the changed entries of the changed maps."""
     changed = changes(before, after)
-    key = (layout.number, *PARTITION)
     rows: list[Values] = []
     for number, held in changed.written.items():
         # Asked for by its key first: to look for the rows of a map that is new would be one more question.
         known = before[number] if number in before else None  # noqa: SIM401
         rows += [(number, *p, *values) for p, values in rows_of(known, held).items()]
-    if rows:
-        _upsert(session, layout.table, key, (*key, *layout.values), rows)
+    return _ChangedMap(layout=layout, rows=rows, gone=tuple(changed.gone))
+
+
+def _write_map(session: Session, changed: _ChangedMap) -> None:
+    """Write changed entries; a map that is gone takes its rows with it."""
+    layout = changed.layout
+    key = (layout.number, *PARTITION)
+    if changed.rows:
+        _upsert(session, layout.table, key, (*key, *layout.values), changed.rows)
     if changed.gone:
-        session.run(_delete(layout.table, (layout.number,)), **_arrays([tuple(changed.gone)]))
+        session.run(_delete(layout.table, (layout.number,)), **_arrays([changed.gone]))
 
 
 def _offset_rows(before: OffsetMap | None, after: OffsetMap) -> Rows:

@@ -60,6 +60,14 @@ def test_of_a_table_of_parts_only_the_part_is_read() -> None:
     assert source.read == [1, "keys"]
 
 
+def test_what_a_part_does_not_have_is_not_asked_for_again() -> None:
+    source = Source(ROWS)
+    table = source.parts()
+    assert table.get((2, 9)) is None
+    assert ((2, 8) in table, (2, 1) in table) == (False, True)
+    assert source.read == [2]
+
+
 def test_to_add_a_row_reads_nothing() -> None:
     source = Source(ROWS)
     table = source.parts()
