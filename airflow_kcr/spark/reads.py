@@ -29,17 +29,19 @@ if TYPE_CHECKING:
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafka.receive.buffer.bytes": "-1",
-    "kafka.fetch.max.wait.ms": "50",
+    "kafka.fetch.max.wait.ms": "1",
     "kafkaConsumer.pollTimeoutMs": "10000",
 }
 """What the connector is told unless the user says something else; measured to be twice as fast as its own.
 
-After each poll the connector asks the broker for both ends of the log, so few large polls are cheaper than many. How
-much memory a poll takes is bounded by what is fetched for one partition. While a task works on a poll, the socket takes
-in the next one: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing.
+After each poll the connector asks the broker for both ends of the log, so few large polls are cheaper than many. It
+asks behind the fetch that its client has sent already, which the broker holds for `fetch.max.wait.ms` at the end of the
+log; nothing is gained by that, since what a batch reads is there. While a task works on a poll, the socket takes in the
+next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Fetches larger
+than 4 MiB are hardly faster then, and the consumer of every partition holds one.
 """
 
 _EXACT: Final[Mapping[str, str]] = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
@@ -159,12 +161,17 @@ def refusals(options: Iterator[tuple[str, str]] | Mapping[str, str]) -> tuple[tu
 def tasks_for(ranges: Mapping[GroupPartition, Range], cores: int) -> int:
     """Return how many tasks read these ranges: one for each, or fewer where they are many and small.
 
+    Spark gives neighbours to one task, as many to each as it can. So the number is one by which that comes out even:
+    of six ranges in four tasks, two tasks would have one and two would have two, and a core would wait for another.
+
     Args:
-        ranges: none of them empty.
+        ranges: at least one, none of them empty.
         cores: how many tasks the application can run at a time.
     """
     offsets = sum(range_.width for range_ in ranges.values())
-    return min(len(ranges), max(_TASKS_PER_CORE * cores, -(-offsets // _RECORDS_PER_TASK)))
+    tasks = min(len(ranges), max(_TASKS_PER_CORE * cores, -(-offsets // _RECORDS_PER_TASK)))
+    each = len(ranges) // tasks
+    return -(-len(ranges) // each)
 
 
 def read(spark: SparkSession, source: Source, ranges: Mapping[GroupPartition, Range], lineage: Lineage) -> DataFrame:

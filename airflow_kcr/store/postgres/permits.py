@@ -46,7 +46,7 @@ _HEAD: Final = positional(
 
 _BOUND: Final = ("next_offset", "inexact", "leader_epoch")
 
-# Both statements join their arrays with the claims as a whole, region included, behind a fence (OFFSET 0): on a table
+# Whatever takes arrays joins them with the claims as a whole, region included, behind a fence (OFFSET 0): on a table
 # without statistics the planner would see the region's claims as few, and walk through the arrays once for each.
 
 # name: permit_claims — the claims of some partitions, each with where the bound falls in it, as far as that is known.
@@ -125,7 +125,7 @@ def load(
 
 
 def write(session: Session, before: Region, after: Region) -> None:
-    """Write what a begin or an end decided: positions of claims, and the ledger; mostly in one statement."""
+    """Write what a begin or an end decided: positions of claims, and the ledger; in one statement."""
     moved = _moved(before.claims, after.claims)
     match after.ledger:
         case (BatchBegun(batch=batch),) if moved.keys() == batch.ranges.keys():

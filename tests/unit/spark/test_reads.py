@@ -109,10 +109,13 @@ def test_the_group_of_the_executors_is_stable_and_changes_with_member_settings_a
 @pytest.mark.parametrize(
     ("widths", "cores", "tasks"),
     [
-        ([1] * 6, 2, 4),
+        ([1] * 6, 2, 6),  # of four tasks, two would have two ranges and two would have one
+        ([1] * 8, 2, 4),
+        ([1] * 50, 2, 5),
         ([1] * 3, 2, 3),
         ([1] * 200, 2, 4),
-        ([1] * 200, 64, 128),
+        ([1] * 200, 64, 200),
+        ([1] * 300, 64, 150),
         ([10_000] * 200, 2, 100),
         ([1_000_000] * 6, 2, 6),
     ],
