@@ -40,7 +40,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
 After each poll the connector asks the broker for both ends of the log, so few large polls are cheaper than many. It
 asks behind the fetch that its client has sent already, which the broker holds for `fetch.max.wait.ms` at the end of the
 log; nothing is gained by that, since what a batch reads is there. While a task works on a poll, the socket takes in the
-next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Fetches larger
+next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Larger fetches
 than 4 MiB are hardly faster then, and the consumer of every partition holds one.
 """
 
