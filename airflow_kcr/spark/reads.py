@@ -40,8 +40,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
 After each poll the connector asks the broker for both ends of the log, so few large polls are cheaper than many. It
 asks behind the fetch that its client has sent already, which the broker holds for `fetch.max.wait.ms` at the end of the
 log; nothing is gained by that, since what a batch reads is there. While a task works on a poll, the socket takes in the
-next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Larger fetches
-than 4 MiB are hardly faster then, and the consumer of every partition holds one.
+next fetch: with a buffer that the system sizes (-1), all of it, with Kafka's own 64 KiB, next to nothing. Fetches of
+more than 4 MiB are hardly faster then, and the consumer of every partition holds one.
 """
 
 _EXACT: Final[Mapping[str, str]] = {"failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
