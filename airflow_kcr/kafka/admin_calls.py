@@ -21,6 +21,7 @@ from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.clients import make_admin
 from airflow_kcr.kafka.failures import Kind
+from airflow_kcr.kafka.letting_go import in_our_thread
 from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
 from airflow_kcr.kafka_settings import KafkaSettings
 
@@ -114,12 +115,14 @@ class AdminCalls:
 
     def __init__(self, settings: KafkaSettings, timeout: timedelta) -> None:
         self._settings, self.timeout = settings, timeout
-        self._lock = threading.Lock()
-        self._noted: KafkaError | None = None
-        self._admin: AdminClient | None = make_admin(settings, self._note)
+        # What the client calls back knows nothing of its owner: in a ring, only garbage collection would end them.
+        self._notes = _Notes()
+        self._admin: AdminClient | None = make_admin(settings, self._notes.note)
+        self._kept = in_our_thread(self, self._admin)
 
     def close(self) -> None:
         """Let the client go; it has nothing to say good-bye to."""
+        self._kept.detach()
         self._admin = None
 
     def answer(self, *questions: Question[Any, Any], timeout: timedelta | None = None) -> None:
@@ -134,16 +137,16 @@ class AdminCalls:
             CredentialsRefused: the client is not let in, or may not do this.
         """
         patience = _Patience(timeout or self.timeout)
-        admin = self._begin(questions[0].what)
+        self._begin(questions[0].what)
         while True:
-            trouble = self._attempt(admin, questions, patience)
+            trouble = self._attempt(questions, patience)
             if trouble is None:
                 return
             what, error = trouble
-            if self._noted is not None:
+            if self._notes.newest is not None:
                 patience.stay_short()
-            self._pause(admin, patience, what, error)
-            self._renew(admin, patience)
+            self._pause(patience, what, error)
+            self._renew(patience)
 
     def answer_once(self, question: Question[Any, Any], timeout: timedelta) -> None:
         """Ask without asking again: for what changes something.
@@ -153,7 +156,8 @@ class AdminCalls:
             CredentialsRefused: as for `answer`.
         """
         patience = _Patience(timeout, first_attempt=timeout.total_seconds())
-        trouble = self._attempt(self._begin(question.what), (question,), patience)
+        self._begin(question.what)
+        trouble = self._attempt((question,), patience)
         if trouble is not None:
             raise self._unavailable(patience, *trouble, "; it may have been done all the same, read what became of it")
 
@@ -169,17 +173,17 @@ class AdminCalls:
             KcrError: an error that does not heal.
         """
         patience = _Patience(self.timeout)
-        admin = self._begin(what)
+        self._begin(what)
         while True:
             try:
-                return call(admin, patience.next_attempt())
+                return call(self._client(what), patience.next_attempt())
             except KafkaException as exception:
                 error = failures.of(exception)
             match failures.kind(error):
                 case Kind.REFUSED:
                     raise self.refused(what, error)
                 case Kind.RETRIABLE:
-                    self._pause(admin, patience, what, error)
+                    self._pause(patience, what, error)
                 case _:
                     raise KcrError(f"{what}: {self.told(error)}")
 
@@ -197,35 +201,23 @@ class AdminCalls:
             )
         return CredentialsRefused(f"the brokers at {servers} do not allow {what}: {self.told(error)}; grant that right")
 
-    def _begin(self, what: str) -> AdminClient:
-        admin = self._admin
-        if admin is None:
+    # No frame below keeps the client in a variable: the traceback of an error would hold it (`letting_go`).
+
+    def _client(self, what: str) -> AdminClient:
+        if self._admin is None:
             raise BrokerUnavailable(f"{what}: the admin client was closed")
+        return self._admin
+
+    def _begin(self, what: str) -> None:
         # What it has to say of its connections before this call is old.
-        admin.poll(0)
-        with self._lock:
-            self._noted = None
-        return admin
+        self._client(what).poll(0)
+        self._notes.clear()
 
-    def _note(self, error: KafkaError) -> None:
-        with self._lock:
-            # That all brokers are down follows from the errors of each, which say more; a refusal says most.
-            known = self._noted is not None
-            if known and (error.code() == KafkaError._ALL_BROKERS_DOWN or self._noted_refusal() is not None):  # noqa: SLF001 - a code
-                return
-            self._noted = error
-
-    def _noted_refusal(self) -> KafkaError | None:
-        noted = self._noted
-        return noted if noted is not None and failures.kind(noted) is Kind.REFUSED else None
-
-    def _attempt(
-        self, admin: AdminClient, questions: Sequence[Question[Any, Any]], patience: _Patience
-    ) -> tuple[str, KafkaError] | None:
+    def _attempt(self, questions: Sequence[Question[Any, Any]], patience: _Patience) -> tuple[str, KafkaError] | None:
         """Ask for what is open, and wait; return what may heal, or raise for a refusal."""
-        seconds = patience.next_attempt()
-        sent = [future for question in questions for future in question.send(admin, seconds)]
-        self._wait(admin, sent, patience, questions[0].what)
+        seconds, what = patience.next_attempt(), questions[0].what
+        sent = [future for question in questions for future in question.send(self._client(what), seconds)]
+        self._wait(sent, patience, what)
         found: tuple[str, KafkaError] | None = None
         for question in questions:
             worst = question.take()
@@ -238,40 +230,69 @@ class AdminCalls:
             found = found or (what, error)
         return found
 
-    def _wait(self, admin: AdminClient, sent: list[Future[Any]], patience: _Patience, what: str) -> None:
+    def _wait(self, sent: list[Future[Any]], patience: _Patience, what: str) -> None:
         waiting = sent
         while waiting and patience.left > 0:
             waiting = list(wait(waiting, min(LOOK, patience.left), FIRST_EXCEPTION).not_done)
             if waiting:
-                admin.poll(0)
-                refusal = self._noted_refusal()
+                self._client(what).poll(0)
+                refusal = self._notes.refusal
                 if refusal is not None:
                     raise self.refused(what, refusal)
 
-    def _pause(self, admin: AdminClient, patience: _Patience, what: str, error: KafkaError) -> None:
+    def _pause(self, patience: _Patience, what: str, error: KafkaError) -> None:
         """Wait before the next attempt, serving the client; give up where no time is left for one."""
-        admin.poll(patience.next_pause())
-        refusal = self._noted_refusal()
+        self._client(what).poll(patience.next_pause())
+        refusal = self._notes.refusal
         if refusal is not None:
             raise self.refused(what, refusal)
         if patience.left <= 0:
             raise self._unavailable(patience, what, error)
 
-    def _renew(self, admin: AdminClient, patience: _Patience) -> None:
+    def _renew(self, patience: _Patience) -> None:
         """Have the client look who leads what now: by itself it goes on asking whom it knows."""
         try:
-            admin.list_topics(timeout=min(RENEWAL, patience.left))
+            self._client("the topics").list_topics(timeout=min(RENEWAL, patience.left))
         except KafkaException as exception:
             # The next attempt will say so itself; this is for whoever wonders how often.
             _log.debug("The picture of the cluster was not renewed: %s", self.told(failures.of(exception)))
 
     def _unavailable(self, patience: _Patience, what: str, error: KafkaError, then: str = "") -> BrokerUnavailable:
-        with self._lock:
-            why = self._noted if self._noted is not None else error
+        newest = self._notes.newest
+        why = error if newest is None else newest
         return BrokerUnavailable(
             f"no answer for {what}: tried {bootstrap_servers(self._settings)} for {patience.seconds:.1f} s; "
             f"{self.told(why)}{then}"
         )
+
+
+class _Notes:
+    """What a client said of its connections, which no answer says."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.newest: KafkaError | None = None
+        """Replaced as a whole, so any thread may read it."""
+
+    @property
+    def refusal(self) -> KafkaError | None:
+        """The newest, if it is a refusal."""
+        newest = self.newest
+        return newest if newest is not None and failures.kind(newest) is Kind.REFUSED else None
+
+    def clear(self) -> None:
+        """Forget it."""
+        with self._lock:
+            self.newest = None
+
+    def note(self, error: KafkaError) -> None:
+        """Note an error; called by the client, in the thread that polls."""
+        with self._lock:
+            # That all brokers are down follows from the errors of each, which say more; a refusal says most.
+            known = self.newest is not None
+            if known and (error.code() == KafkaError._ALL_BROKERS_DOWN or self.refusal is not None):  # noqa: SLF001 - a code
+                return
+            self.newest = error
 
 
 class _Patience:
