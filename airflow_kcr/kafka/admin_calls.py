@@ -201,12 +201,13 @@ class AdminCalls:
             )
         return CredentialsRefused(f"the brokers at {servers} do not allow {what}: {self.told(error)}; grant that right")
 
-    # No frame below keeps the client in a variable: the traceback of an error would hold it (`letting_go`).
+    # No frame that raises keeps the client in a variable: the traceback would hold it (`letting_go`).
 
     def _client(self, what: str) -> AdminClient:
-        if self._admin is None:
+        admin = self._admin  # read once: another thread may close it
+        if admin is None:
             raise BrokerUnavailable(f"{what}: the admin client was closed")
-        return self._admin
+        return admin
 
     def _begin(self, what: str) -> None:
         # What it has to say of its connections before this call is old.

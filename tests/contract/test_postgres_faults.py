@@ -23,7 +23,7 @@ from sqlalchemy import Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
-from airflow_kcr.errors import OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
+from airflow_kcr.errors import NotClaimed, OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.batches import BatchRequest
@@ -603,6 +603,25 @@ def test_a_begin_and_an_end_are_four_statements_each(
     driver.store.end_batch(driver.name, request.batch, request.member, Incarnation(1))
     event.remove(engine, "before_cursor_execute", note)
     assert len(run) == 4, run
+
+
+def test_an_end_without_its_claim_is_refused_and_the_batch_keeps_its_ranges(database_url: str, driver: Driver) -> None:
+    place = driver.partition(0)
+    begin = driver.region.claims[place].position
+    assert begin is not None
+    request = BatchRequest(
+        batch=BatchId("b"),
+        member=driver.member(0),
+        incarnation=Incarnation(1),
+        epoch=driver.region.epoch,
+        ranges={place: Range(begin, Offset(begin + 1))},
+    )
+    driver.store.begin_batch(driver.name, request)
+    execute(database_url, "DELETE FROM kcr.claim")
+    with pytest.raises(NotClaimed):
+        driver.store.end_batch(driver.name, request.batch, request.member, Incarnation(1))
+    (row,) = driver.batches
+    assert (row.outcome, dict(row.ranges)) == (None, dict(request.ranges))
 
 
 A_LONG_LEDGER = """

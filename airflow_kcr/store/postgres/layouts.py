@@ -207,12 +207,16 @@ class MapLayout:
     """The column of the sequence or epoch that the map belongs to."""
 
     values: tuple[str, ...]
+    may_be_empty: bool = False
+    """Whether a map without rows may be there: at the first start of a region, before any partition is known."""
 
 
-OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",))
+OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",), may_be_empty=True)
 ECHOES: Final = MapLayout(tables.echo, "sequence", ("next_offset",))
 FROZEN: Final = MapLayout(tables.checkpoint_partition, "sequence", ())
-SEEKS: Final = MapLayout(tables.seek_offset, "epoch", ("next_offset", "source", "current_offset", "clamped_from"))
+SEEKS: Final = MapLayout(
+    tables.seek_offset, "epoch", ("next_offset", "source", "current_offset", "clamped_from"), may_be_empty=True
+)
 CONTRIBUTED: Final = MapLayout(
     tables.contribution_offset,
     "sequence",

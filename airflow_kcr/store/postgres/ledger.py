@@ -6,7 +6,7 @@ the contract suite holds the two together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from collections.abc import Sequence as Rows
 from itertools import groupby
 from typing import Any, Final, assert_never
@@ -298,7 +298,7 @@ def closed_columns(closed: list[BatchClosed]) -> dict[str, object]:
 
 
 def _begin(session: Session, batch: Batch) -> None:
-    session.run(_BEGIN, **begun_columns(batch), **_keys(batch.ranges))
+    session.run(_BEGIN, **begun_columns(batch), **partition_columns(batch.ranges))
 
 
 def _close(session: Session, closed: list[BatchClosed]) -> None:
@@ -310,10 +310,11 @@ def _quiet(session: Session, quiet: list[BatchQuietAfter]) -> None:
 
 
 def _columns(offsets: OffsetMap) -> dict[str, object]:
-    return {**_keys(offsets), "offsets": list(offsets.values())}
+    return {**partition_columns(offsets), "offsets": list(offsets.values())}
 
 
-def _keys(partitions: Mapping[GroupPartition, object]) -> dict[str, object]:
+def partition_columns(partitions: Collection[GroupPartition]) -> dict[str, object]:
+    """Return partitions as the parameters `groups`, `topics` and `partitions`."""
     return {
         "groups": [p.group for p in partitions],
         "topics": [p.topic for p in partitions],

@@ -176,13 +176,7 @@ def _work(
 
 
 def _claims_of(session: Session, partitions: frozenset[GroupPartition], limit: datetime | None) -> Rows[Found]:
-    return session.rows(
-        _CLAIMS_OF,
-        groups=[p.group for p in partitions],
-        topics=[p.topic for p in partitions],
-        partitions=[p.partition for p in partitions],
-        bound=limit,
-    )
+    return session.rows(_CLAIMS_OF, bound=limit, **ledger.partition_columns(partitions))
 
 
 def _claims(
@@ -214,9 +208,7 @@ def _moved(
 
 def _moved_columns(moved: Mapping[GroupPartition, Claim]) -> dict[str, object]:
     return {
-        "groups": [p.group for p in moved],
-        "topics": [p.topic for p in moved],
-        "partitions": [p.partition for p in moved],
+        **ledger.partition_columns(moved),
         "positions": [c.position for c in moved.values()],
         "begun": [c.begun_to for c in moved.values()],
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -196,9 +196,9 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         requests=_whole(session, REQUESTS),
         checkpoints=_whole(session, CHECKPOINTS),
         offsets=_maps(session, OFFSETS, _OFFSET_KEYS, Sequence, _offset_map),
-        frozen=_filled_maps(session, FROZEN, _FROZEN_KEYS, Sequence, _partitions),
+        frozen=_maps(session, FROZEN, _FROZEN_KEYS, Sequence, _partitions),
         contributions=_contributions(session),
-        echoes=_filled_maps(session, ECHOES, _ECHO_KEYS, Sequence, _offset_map),
+        echoes=_maps(session, ECHOES, _ECHO_KEYS, Sequence, _offset_map),
         resets=_whole(session, RESETS),
         seek_maps=_maps(session, SEEKS, _SEEK_KEYS, Epoch, _seek_map),
         person_resets=_whole(session, PERSON_RESETS),
@@ -265,48 +265,14 @@ def _maps(
     number: Callable[[int], N],
     build: Callable[[Iterable[Found]], M],
 ) -> Parts[N, M]:
-    """Return maps of which one may be empty: the first start of a region, before any partition is known."""
+    def has(key: object) -> bool:
+        return bool(session.rows(_narrowed(keys, layout.number), number=key))
 
     def load(key: N) -> dict[N, M]:
         rows = session.rows(_select_map(layout), number=key)
-        return {key: build(rows)} if rows or _has(session, layout, keys, key) else {}
+        return {key: build(rows)} if rows or (layout.may_be_empty and has(key)) else {}
 
-    return _by_number(session, layout, keys, number, load)
-
-
-def _filled_maps(
-    session: Session,
-    layout: MapLayout,
-    keys: TextClause,
-    number: Callable[[int], N],
-    build: Callable[[Iterable[Found]], M],
-) -> Parts[N, M]:
-    """Return maps of which none is empty: one without rows is not there."""
-
-    def load(key: N) -> dict[N, M]:
-        rows = session.rows(_select_map(layout), number=key)
-        return {key: build(rows)} if rows else {}
-
-    return _by_number(session, layout, keys, number, load)
-
-
-def _by_number(
-    session: Session,
-    layout: MapLayout,
-    keys: TextClause,
-    number: Callable[[int], N],
-    load: Callable[[N], Mapping[N, M]],
-) -> Parts[N, M]:
-    return Parts(
-        keys=lambda: [number(key) for (key,) in session.rows(keys)],
-        part=lambda key: key,
-        load=load,
-        has=lambda key: _has(session, layout, keys, key),
-    )
-
-
-def _has(session: Session, layout: MapLayout, keys: TextClause, key: object) -> bool:
-    return bool(session.rows(_narrowed(keys, layout.number), number=key))
+    return Parts(keys=lambda: [number(key) for (key,) in session.rows(keys)], part=lambda key: key, load=load, has=has)
 
 
 @cache
