@@ -141,7 +141,11 @@ _FORGET: Final = (
     text("DELETE FROM kcr.contribution WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
 )
 
-_FORGET_ALL: Final = text("DELETE FROM kcr.batch WHERE region_id = :region")
+# name: forget_ledger — no foreign key does it: ranges, then batches.
+_FORGET_ALL: Final = (
+    text("DELETE FROM kcr.batch_range WHERE region_id = :region"),
+    text("DELETE FROM kcr.batch WHERE region_id = :region"),
+)
 
 _RUNNING: Final = text(
     f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL"  # noqa: S608
@@ -258,7 +262,8 @@ def ranges_of(session: Session, numbers: list[int]) -> Rows[Found]:
 
 def forget_all(session: Session) -> None:
     """Forget a region's ledger, ranges and all."""
-    session.run(_FORGET_ALL)
+    for statement in _FORGET_ALL:
+        session.run(statement)
 
 
 def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:

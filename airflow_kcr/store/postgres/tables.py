@@ -157,6 +157,7 @@ batch: Final = table(
 
 batch_range: Final = table(
     "batch_range",
+    # No foreign key: it would look for the one batch once for each range of it, which the same statement stores.
     number("batch_number"),
     number("region_id"),
     *partition(),
@@ -165,7 +166,6 @@ batch_range: Final = table(
     # From where on a later reset has undone it.
     number_or_null("undone_from"),
     key("batch_range", "batch_number", *PARTITION),
-    part_of("batch_range", "batch", ("batch_number",), ("number",)),
     *not_negative("batch_range", "from_offset"),
     CheckConstraint("from_offset < to_offset", name="batch_range_not_empty"),
     CheckConstraint("undone_from BETWEEN from_offset AND to_offset", name="batch_range_undone_inside"),
