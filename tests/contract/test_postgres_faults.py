@@ -605,6 +605,55 @@ def test_a_begin_and_an_end_are_four_statements_each(
     assert len(run) == 4, run
 
 
+def test_what_a_cut_asks_of_the_store_is_a_handful_of_statements(
+    driver: Driver, engine: Engine, store: PostgresTransactions
+) -> None:
+    # The lock, the region with its small tables, the claims with what belongs to base and open cut, and one statement
+    # for all that is written: each further one is a way to the server and back while the region is locked.
+    run: list[str] = []
+    counted = dict[str, int]()
+
+    def note(*about: object) -> None:
+        run.append(str(about[2]))
+
+    def count(name: str, verb: Callable[..., object]) -> Callable[..., object]:
+        def counting(*arguments: object, **named: object) -> object:
+            run.clear()
+            answer = verb(*arguments, **named)
+            counted[name] = len(run)
+            return answer
+
+        return counting
+
+    driver.process()
+    driver.cut("the first asks whether the schema is there")
+    event.listen(engine, "before_cursor_execute", note)
+    verbs = ("request_cut", "view", "contribute", "publish", "echo")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in verbs:
+            patch.setattr(driver.store, name, count(name, getattr(driver.store, name)))
+        driver.request_cut("n1")
+        driver.store.view(driver.name, driver.member(0))
+        driver.complete()
+        driver.publish()
+        driver.echo(driver.member(0))
+    event.remove(engine, "before_cursor_execute", note)
+    # A request asks for initial offsets as well; a view needs no lock, and asks whether the member has contributed.
+    assert counted == {"request_cut": 5, "view": 2, "contribute": 4, "publish": 3, "echo": 4}, run
+
+
+def test_a_region_that_is_deleted_leaves_no_row(database_url: str, driver: Driver) -> None:
+    driver.process()
+    driver.cut("n1")
+    driver.store.kill(driver.name)
+    for member in driver.all_members():
+        driver.leave(member)
+    driver.store.delete(driver.name)
+    tables = execute(database_url, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'kcr'")
+    kept = {name for (name,) in tables if execute(database_url, f"SELECT FROM kcr.{name} LIMIT 1")}
+    assert kept == {"alembic_version"}
+
+
 def test_an_end_without_its_claim_is_refused_and_the_batch_keeps_its_ranges(database_url: str, driver: Driver) -> None:
     place = driver.partition(0)
     begin = driver.region.claims[place].position

@@ -350,8 +350,10 @@ def base_offsets(region: Region) -> OffsetMap:
 
 
 def contributions_to(region: Region, sequence: Sequence) -> dict[MemberId, Contribution]:
-    """Return what was contributed to one cut; the other cuts' contributions are not looked at."""
-    return {m: region.contributions[s, m] for s, m in region.contributions if s == sequence}
+    """Return what was contributed to one cut, by its roster, of which every contribution is."""
+    roster = region.checkpoints[sequence].roster
+    found = ((member, region.contributions.get((sequence, member))) for member in sorted(roster))
+    return {member: part for member, part in found if part is not None}
 
 
 def universe(region: Region) -> frozenset[GroupPartition]:

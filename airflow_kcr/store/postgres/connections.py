@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Final
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine, Executable, text
 
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.store.postgres import failures
@@ -40,7 +40,7 @@ class Connections:
         self._address = failures.Address(engine.url)
         self._schema_is_current = False
 
-    def transaction(self, first: TextClause, **parameters: object) -> AbstractContextManager[Session]:
+    def transaction(self, first: Executable, **parameters: object) -> AbstractContextManager[Session]:
         """Run the body in one transaction that begins with the statement `first`, and commit it.
 
         Raises:
@@ -48,16 +48,16 @@ class Connections:
         """
         return self._lent(self._engine, first, parameters)
 
-    def snapshot(self) -> AbstractContextManager[Session]:
-        """Run the body in a transaction that only reads, all of it as of one moment."""
-        return self._lent(self._snapshots, NO_LOCK, {})
+    def snapshot(self, first: Executable, **parameters: object) -> AbstractContextManager[Session]:
+        """Run the body in a transaction that only reads, all of it as of one moment: that of the statement `first`."""
+        return self._lent(self._snapshots, first, parameters)
 
     @contextmanager
-    def _lent(self, engine: Engine, first: TextClause, parameters: dict[str, object]) -> Iterator[Session]:
+    def _lent(self, engine: Engine, first: Executable, parameters: dict[str, object]) -> Iterator[Session]:
         self.require_schema()
         started = monotonic()
-        connection, _ = self._begun(engine, first, parameters, started)
-        session = Session(connection, self._reading, self._read_rules)
+        connection, rows = self._begun(engine, first, parameters, started)
+        session = Session(connection, self._reading, self._read_rules, rows)
         try:
             with self._translating(started):
                 yield session
@@ -70,7 +70,7 @@ class Connections:
             _close(connection)
 
     def _begun(
-        self, engine: Engine, first: TextClause, parameters: dict[str, object], started: float
+        self, engine: Engine, first: Executable, parameters: dict[str, object], started: float
     ) -> tuple[Connection, Sequence[Found]]:
         """Return a connection in a transaction whose first statement was run, and the rows of that.
 
@@ -85,7 +85,7 @@ class Connections:
                     raise
             return _with_first(engine.connect(), first, parameters)
 
-    def answer(self, statement: TextClause, **parameters: object) -> Sequence[Found]:
+    def answer(self, statement: Executable, **parameters: object) -> Sequence[Found]:
         """Return the rows of one statement in autocommit, which may be repeated without harm; one round trip."""
         self.require_schema()
         started = monotonic()
@@ -125,7 +125,7 @@ class Connections:
 
 
 def _with_first(
-    connection: Connection, first: TextClause, parameters: dict[str, object]
+    connection: Connection, first: Executable, parameters: dict[str, object]
 ) -> tuple[Connection, Sequence[Found]]:
     try:
         return connection, connection.execute(first, parameters).all()

@@ -39,7 +39,7 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.store.codec import storable
 from airflow_kcr.store.postgres import tables
 from airflow_kcr.store.postgres.columns import PARTITION
-from airflow_kcr.store.postgres.row_layout import Layout, Values, member_of, of_dataclass, partition_of
+from airflow_kcr.store.postgres.row_layout import JsonLayout, Layout, Values, member_of, of_dataclass, partition_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -55,13 +55,13 @@ def _one(key: object) -> Values:
     return (key,)
 
 
-MEMBERS: Final[Layout[MemberId, Member]] = of_dataclass(
+MEMBERS: Final[JsonLayout[MemberId, Member]] = of_dataclass(
     tables.member, Member, field="member", key=_MEMBER, key_values=_member_key, read_key=lambda c: member_of(*c)
 )
-REQUESTS: Final[Layout[Nonce, CutRequest]] = of_dataclass(
+REQUESTS: Final[JsonLayout[Nonce, CutRequest]] = of_dataclass(
     tables.cut_request, CutRequest, field="nonce", key=("nonce",), key_values=_one, read_key=lambda c: Nonce(c[0])
 )
-CHECKPOINTS: Final[Layout[Sequence, Checkpoint]] = of_dataclass(
+CHECKPOINTS: Final[JsonLayout[Sequence, Checkpoint]] = of_dataclass(
     tables.checkpoint,
     Checkpoint,
     field="sequence",
@@ -69,13 +69,13 @@ CHECKPOINTS: Final[Layout[Sequence, Checkpoint]] = of_dataclass(
     key_values=_one,
     read_key=lambda c: Sequence(c[0]),
 )
-RESETS: Final[Layout[Epoch, Reset]] = of_dataclass(
+RESETS: Final[JsonLayout[Epoch, Reset]] = of_dataclass(
     tables.reset, Reset, field="epoch", key=("epoch",), key_values=_one, read_key=lambda c: Epoch(c[0])
 )
-PERSON_RESETS: Final[Layout[Nonce, PersonReset]] = of_dataclass(
+PERSON_RESETS: Final[JsonLayout[Nonce, PersonReset]] = of_dataclass(
     tables.person_reset, PersonReset, field="nonce", key=("nonce",), key_values=_one, read_key=lambda c: Nonce(c[0])
 )
-LEASES: Final[Layout[MemberId, Lease]] = of_dataclass(
+LEASES: Final[JsonLayout[MemberId, Lease]] = of_dataclass(
     tables.lease, Lease, field=None, key=_MEMBER, key_values=_member_key, read_key=lambda c: member_of(*c)
 )
 
@@ -186,7 +186,7 @@ class Contributor:
     contributed_at: datetime
 
 
-CONTRIBUTORS: Final[Layout[ContributionKey, Contributor]] = of_dataclass(
+CONTRIBUTORS: Final[JsonLayout[ContributionKey, Contributor]] = of_dataclass(
     tables.contribution,
     Contributor,
     field=None,

@@ -104,7 +104,7 @@ class Parts(Layered[K, V]):
         keys: Callable[[], Iterable[K]],
         part: Callable[[K], Hashable],
         load: Callable[[K], Mapping[K, V]],
-        has: Callable[[object], bool] | None = None,
+        has: Callable[[K], bool] | None = None,
     ) -> None:
         self._read_keys = keys
         self._part = part
@@ -126,9 +126,14 @@ class Parts(Layered[K, V]):
             return True
         if self._keys is not None:
             return key in self._keys
-        if self._part(cast("K", key)) in self._parts:  # it was read, and the key wasn't in it
+        asked = cast("K", key)
+        if self._part(asked) in self._parts:  # it was read, and the key wasn't in it
             return False
-        return key in self._all_keys if self._has is None else self._has(key)
+        return asked in self._all_keys if self._has is None else self._has(asked)
+
+    def known(self, key: K) -> V | None:
+        """Return the row of a key, if that was read already and is there; nothing is read for it."""
+        return self._rows.get(key)
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._all_keys)

@@ -22,7 +22,7 @@ from airflow_kcr.protocol.values import EventNumber, RegionName
 CHANNEL: Final = "kcr"
 
 # name: notify — delivered by Postgres after the commit, and only then.
-NOTIFY: Final = text(f"SELECT pg_notify('{CHANNEL}', :payload)")
+NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', :payload)"
 
 _LOOK: Final = 1.0
 """Seconds after which a waiter looks whether the store was closed."""

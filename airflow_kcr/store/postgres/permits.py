@@ -12,36 +12,47 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import text
 
 from airflow_kcr.protocol.region import bounds
-from airflow_kcr.protocol.region.rows import Batch, BoundOffset, Checkpoint, Claim
+from airflow_kcr.protocol.region.rows import Batch, BoundOffset, Claim
 from airflow_kcr.protocol.region.state import BatchBegun, BatchClosed, BoundKey, Region
-from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName, Sequence
+from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName
 from airflow_kcr.store.postgres import ledger
+from airflow_kcr.store.postgres.gathering import HEAD, HEAD_WIDTH
 from airflow_kcr.store.postgres.layouts import CHECKPOINTS, CLAIMS, LEASES, MEMBERS
-from airflow_kcr.store.postgres.reading import HEAD, HEAD_WIDTH, region_from, select
+from airflow_kcr.store.postgres.reading import region_from
+from airflow_kcr.store.postgres.row_layout import JsonLayout
 from airflow_kcr.store.postgres.session import Found, Session, positional
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def _columns(alias: str, names: tuple[str, ...]) -> str:
     return ", ".join(f"{alias}.{name}" for name in names)
 
 
-# name: permit_head — the region's head, the member, its lease, and the running batch of this id.
+def _row_or_none(layout: JsonLayout[Any, Any], alias: str) -> str:
+    (row,) = layout.selected(alias)
+    return f"CASE WHEN {alias}.region_id IS NOT NULL THEN {row} END"
+
+
+# name: permit_head — the region's head, the member, its lease, the open cut, and the running batch of this id.
 _HEAD: Final = positional(
     text(f"""
-    SELECT {HEAD},
-           {_columns("m", MEMBERS.columns)}, {_columns("l", LEASES.columns)}, {_columns("b", ledger.BATCH_COLUMNS)}
+    SELECT {HEAD}, {_row_or_none(MEMBERS, "m")}, {_row_or_none(LEASES, "l")}, {_row_or_none(CHECKPOINTS, "k")},
+           {_columns("b", ledger.BATCH_COLUMNS)}
     FROM kcr.region r
     LEFT JOIN kcr.member m ON m.region_id = r.id AND m.group_id = :group AND m.member_index = :index
     LEFT JOIN kcr.lease l ON l.region_id = r.id AND l.group_id = :group AND l.member_index = :index
+    LEFT JOIN kcr.checkpoint k ON k.region_id = r.id AND k.sequence = r.open_cut
     LEFT JOIN kcr.batch b ON b.region_id = r.id AND b.batch_id = :batch AND b.outcome IS NULL
     WHERE r.name = :name
 """),  # noqa: S608 (constants of this package)
-    HEAD_WIDTH + len(MEMBERS.columns) + len(LEASES.columns) + len(ledger.BATCH_COLUMNS),
+    HEAD_WIDTH + 3 + len(ledger.BATCH_COLUMNS),
 )
 
 _BOUND: Final = ("next_offset", "inexact", "leader_epoch")
@@ -95,8 +106,6 @@ BEGIN_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}), {ledger.BEGIN}")
 # name: close_and_move — a batch ends, and the positions of its claims advance.
 CLOSE_AND_MOVE: Final = text(f"WITH moved AS ({MOVE}) {ledger.CLOSE}")
 
-_CUT: Final[TextClause] = select(CHECKPOINTS, "sequence = :sequence")
-
 
 def load(
     session: Session,
@@ -114,12 +123,15 @@ def load(
         return None
     row = found[0]
     region = region_from(session, name, row)
-    parts = _split(row)
-    members = {} if parts[0][0] is None else dict([MEMBERS.join(parts[0])])
-    leases = {} if parts[1][0] is None else dict([LEASES.join(parts[1])])
-    region = replace(region, members=members, leases=leases, checkpoints=_cut(session, region))
+    member_row, lease, cut = row[HEAD_WIDTH : HEAD_WIDTH + 3]
+    region = replace(
+        region,
+        members=_one_row(MEMBERS, member_row),
+        leases=_one_row(LEASES, lease),
+        checkpoints=_one_row(CHECKPOINTS, cut),
+    )
     limit = bounds.limit(region)
-    running, claims, located = _work(session, parts[2], partitions, limit)
+    running, claims, located = _work(session, row[HEAD_WIDTH + 3 :], partitions, limit)
     region = replace(region, running=running, bound_offsets=located)
     return (region if region.rules.cut.records is not None else replace(region, claims=claims)), row[0]
 
@@ -140,17 +152,8 @@ def write(session: Session, before: Region, after: Region) -> None:
             raise RuntimeError(f"a permit begins or ends one batch, and nothing else: {other}")
 
 
-def _split(row: Found) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """Return the columns of member, lease and batch."""
-    second = HEAD_WIDTH + len(MEMBERS.columns)
-    third = second + len(LEASES.columns)
-    return tuple(row[HEAD_WIDTH:second]), tuple(row[second:third]), tuple(row[third:])
-
-
-def _cut(session: Session, region: Region) -> Mapping[Sequence, Checkpoint]:
-    if region.open_cut is None:
-        return {}
-    return dict(map(CHECKPOINTS.join, session.rows(_CUT, sequence=region.open_cut)))
+def _one_row(layout: JsonLayout[K, V], row: list[Any] | None) -> dict[K, V]:
+    return {} if row is None else dict([layout.join((row,))])
 
 
 Work: TypeAlias = tuple[dict[BatchId, Batch], dict[GroupPartition, Claim], dict[BoundKey, BoundOffset]]

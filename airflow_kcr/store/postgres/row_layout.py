@@ -1,16 +1,18 @@
 """How rows become columns and back: what a layout is, and the one that a row class has by its type hints.
 
-Values cross as plain Python values; what is a small document is JSON text on the way in.
+There are two kinds. Rows of one partition each are many and narrow: they are bound as one array for each column, and
+read column by column. The others are few and wide: they cross as JSON, all rows in one value, because what a statement
+costs the driver grows with its parameters and with the columns of its answer.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
-from enum import Enum
+from datetime import datetime
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, Generic, NewType, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -34,7 +36,10 @@ _FOR_PEOPLE: Final = frozenset({"label", "detail", "refusal", "abort_reason", "f
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[K, V]):
-    """How one mapping of the region is kept: its table, its columns in order, and both directions."""
+    """How one mapping of the region is kept: its table, its columns in order, and both directions.
+
+    Of this kind are tables with a row for each partition.
+    """
 
     table: Table
     key: tuple[str, ...]
@@ -45,7 +50,7 @@ class Layout(Generic[K, V]):
     """Return key and value as the columns' values."""
 
     join: Callable[[Row[Any]], tuple[K, V]]
-    """Return key and value from the columns' values."""
+    """Return key and value from what `selected` reads of a row."""
 
     key_values: Callable[[K], Values]
 
@@ -54,31 +59,137 @@ class Layout(Generic[K, V]):
         """Every column but the region's."""
         return self.key + self.values
 
+    @property
+    def width(self) -> int:
+        """How many expressions `selected`, or `gathered`, are."""
+        return len(self.columns)
 
-def array_type(table: Table, column: str) -> str:
-    """Return the type of an array of a column's values, as it is bound; documents are bound as text."""
+    def selected(self, alias: str) -> tuple[str, ...]:
+        """Return the expressions that read a row of the table under an alias."""
+        return tuple(f"{alias}.{column}" for column in self.columns)
+
+    def gathered(self, alias: str) -> tuple[str, ...]:
+        """Return the expressions that read all rows at once, as aggregates."""
+        return tuple(f"array_agg({one})" for one in self.selected(alias))
+
+    def scattered(self, gathered: Row[Any]) -> Iterable[Row[Any]]:
+        """Return the rows, for `join`, of what `gathered` has read."""
+        held = [column for column in gathered if column is not None]  # without rows, there are no arrays
+        return zip(*held, strict=True)
+
+    def given(self) -> str:
+        """Return the query of rows that are bound."""
+        return given_arrays(self.table, self.columns)
+
+    def bound(self, rows: Iterable[Values]) -> dict[str, object]:
+        """Return rows as the parameters of `given`."""
+        return arrays(self.table.name, zip(*rows, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLayout(Layout[K, V]):
+    """How a mapping is kept whose rows are few and wide: each crosses as one JSON array."""
+
+    @property
+    def width(self) -> int:
+        """See `Layout.width`."""
+        return 1
+
+    def selected(self, alias: str) -> tuple[str, ...]:
+        """See `Layout.selected`."""
+        read = ", ".join(_read_as_json(self.table, column, f"{alias}.{column}") for column in self.columns)
+        return (f"json_build_array({read})",)
+
+    def gathered(self, alias: str) -> tuple[str, ...]:
+        """See `Layout.gathered`."""
+        return tuple(f"json_agg({one})" for one in self.selected(alias))
+
+    def scattered(self, gathered: Row[Any]) -> Iterable[Row[Any]]:
+        """See `Layout.scattered`."""
+        (rows,) = gathered
+        return ((row,) for row in rows or ())
+
+    def given(self) -> str:
+        """See `Layout.given`."""
+        return given_json(self.table, self.columns)
+
+    def bound(self, rows: Iterable[Values]) -> dict[str, object]:
+        """See `Layout.bound`."""
+        return {self.table.name: as_json(self.columns, rows)}
+
+
+@cache
+def given_arrays(table: Table, columns: tuple[str, ...]) -> str:
+    """Return the query of rows of a table that are bound as one array for each column, named as in `arrays`."""
+    return f"SELECT :region, {', '.join(f'n.{c}' for c in columns)} FROM {unnested(table, columns, table.name)}"  # noqa: S608
+
+
+def unnested(table: Table, columns: tuple[str, ...], name: str) -> str:
+    """Return rows that are bound as arrays, as a table `n`."""
+    bound = ", ".join(f"CAST(:{name}_{n} AS {_type(table, c)}[])" for n, c in enumerate(columns))
+    return f"unnest({bound}) AS n ({', '.join(columns)})"
+
+
+def arrays(name: str, columns: Iterable[tuple[object, ...]]) -> dict[str, object]:
+    """Return columns of values as the parameters `name_0`, `name_1`, … of a statement."""
+    return {f"{name}_{n}": list(column) for n, column in enumerate(columns)}
+
+
+@cache
+def given_json(table: Table, columns: tuple[str, ...]) -> str:
+    """Return the query of rows of a table that are bound as one JSON value, named after the table."""
+    chosen = ", ".join(_written_from_json(table, c, f"n.{c}") for c in columns)
+    return f"SELECT :region, {chosen} FROM json_to_recordset(CAST(:{table.name} AS json)) AS {record(table, columns)}"  # noqa: S608
+
+
+def record(table: Table, columns: tuple[str, ...]) -> str:
+    """Return the alias `n` of rows that are read from JSON, with the types of their columns."""
+    types = ", ".join(f"{c} {_json_type(table, c)}" for c in columns)
+    return f"n ({types})"
+
+
+def as_json(columns: tuple[str, ...], rows: Iterable[Values]) -> str:
+    """Return rows as the JSON that `given_json` reads."""
+    return document([dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def _type(table: Table, column: str) -> str:
     kind = table.c[column].type
     match kind:
         case BigInteger():
-            return "bigint[]"
+            return "bigint"
         case Boolean():
-            return "boolean[]"
+            return "boolean"
         case DateTime():
-            return "timestamptz[]"
+            return "timestamptz"
         case Interval():
-            return "interval[]"
+            return "interval"
+        case JSONB():
+            return "jsonb"
         case _:
-            return "text[]"
+            return "text"
 
 
-def is_document(table: Table, column: str) -> bool:
-    """Whether a column holds JSON, which is bound as text and cast."""
-    return isinstance(table.c[column].type, JSONB)
+_SPAN: Final = "interval"
+"""Durations are whole microseconds in JSON, as everywhere in this project."""
+
+
+def _json_type(table: Table, column: str) -> str:
+    kind = _type(table, column)
+    return "bigint" if kind == _SPAN else kind
+
+
+def _written_from_json(table: Table, column: str, value: str) -> str:
+    return f"{value} * interval '1 microsecond'" if _type(table, column) == _SPAN else value
+
+
+def _read_as_json(table: Table, column: str, value: str) -> str:
+    return f"CAST(extract(epoch FROM {value}) * 1000000 AS bigint)" if _type(table, column) == _SPAN else value
 
 
 def document(value: object) -> str:
-    """Return JSON as the text that Postgres reads it from."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Return JSON, instants in it allowed, as the text that Postgres reads it from."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=datetime.isoformat)
 
 
 def partition_of(group: str, topic: str, partition: int) -> GroupPartition:
@@ -95,12 +206,10 @@ def member_of(group: str, index: int) -> MemberId:
 class _Field:
     name: str
     column: str
-    write: Callable[[Any], object]
-    read: Callable[[Any], object]
+    write: Callable[[Any], object] | None
+    """Makes JSON of a value; None where it is that already."""
 
-
-def _same(value: object) -> object:
-    return value
+    read: Callable[[Any], object] | None
 
 
 def _field(name: str, hint: object) -> _Field:
@@ -111,14 +220,11 @@ def _field(name: str, hint: object) -> _Field:
     if isinstance(plain, NewType):
         plain = plain.__supertype__
     if name in _FOR_PEOPLE and plain is str:
-        return _Field(name, column, storable, _same)
-    if plain in {str, int, bool, datetime, timedelta}:
-        return _Field(name, column, _same, _same)
-    if isinstance(plain, type) and issubclass(plain, Enum):
-        kind = plain
-        return _Field(name, column, _same, lambda value: None if value is None else kind(value))
+        return _Field(name, column, storable, None)
+    if plain in {str, int, bool}:
+        return _Field(name, column, None, None)
     codec = codec_of(hint)
-    return _Field(name, column, lambda value: document(codec.encode(value)), codec.decode)
+    return _Field(name, column, codec.encode, codec.decode)
 
 
 def of_dataclass(
@@ -129,7 +235,7 @@ def of_dataclass(
     key: tuple[str, ...],
     key_values: Callable[[K], Values],
     read_key: Callable[[Row[Any]], K],
-) -> Layout[K, V]:
+) -> JsonLayout[K, V]:
     """Return the layout of a row class by its type hints.
 
     Args:
@@ -142,16 +248,27 @@ def of_dataclass(
     """
     hints = get_type_hints(row)
     parts = [_field(f.name, hints[f.name]) for f in fields(row) if f.name != field]  # type: ignore[arg-type]
+    names = tuple(part.name for part in parts)
+    readers = [(part.name, part.read) for part in parts if part.read is not None]
     width = len(key)
 
     def split(key: K, value: V) -> Values:
-        return (*key_values(key), *(p.write(getattr(value, p.name)) for p in parts))
+        return (*key_values(key), *(_written(part, getattr(value, part.name)) for part in parts))
 
     def join(columns: Row[Any]) -> tuple[K, V]:
-        found = read_key(columns[:width])
-        values = {p.name: p.read(column) for p, column in zip(parts, columns[width:], strict=True)}
+        (whole,) = columns
+        found = read_key(whole[:width])
+        values = dict(zip(names, whole[width:], strict=True))
+        for name, read in readers:
+            held = values[name]
+            if held is not None:
+                values[name] = read(held)
         if field is not None:
             values[field] = found
         return found, row(**values)
 
-    return Layout(table, key, tuple(p.column for p in parts), split, join, key_values)
+    return JsonLayout(table, key, tuple(p.column for p in parts), split, join, key_values)
+
+
+def _written(part: _Field, value: object) -> object:
+    return value if value is None or part.write is None else part.write(value)

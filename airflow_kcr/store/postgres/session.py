@@ -63,6 +63,9 @@ class Session:
     """Opens a short transaction that reads."""
 
     read_rules: Callable[[str], RegionRules]
+    first: Sequence[Found]
+    """The rows of the statement that the transaction began with."""
+
     region_id: int = 0
 
     def rows(self, statement: TextClause | TextualSelect, **parameters: object) -> Sequence[Found]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Rows
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -35,11 +36,11 @@ from airflow_kcr.protocol.values import (
     Sequence,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import ledger, ledger_tail, permits, reading, writing
+from airflow_kcr.store.postgres import gathering, ledger, ledger_tail, permits, reading, writing
 from airflow_kcr.store.postgres.connections import Connections
 from airflow_kcr.store.postgres.engine import build_engine
 from airflow_kcr.store.postgres.listening import NOTIFY, Listeners, payload
-from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.session import Found, Session
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -160,10 +161,9 @@ class PostgresTransactions:
             with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
                 before, now = self._found(session, name)
                 after = rule(before, now)
-                stored = settled(writing.write(session, before, after))
-                if after.counter != before.counter:
-                    session.rows(NOTIFY, payload=payload(name, after.counter))
-                return stored
+                hint = writing.Write(NOTIFY, {"payload": payload(name, after.counter)})
+                told = () if after.counter == before.counter else (hint,)
+                return settled(writing.write(session, before, after, *told))
         except GroupInOtherRegion:
             raise self._group_taken(name, after) from None
 
@@ -212,16 +212,19 @@ class PostgresTransactions:
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions.read`; offsets and seek maps are read when they are asked for."""
-        with self._connections.snapshot() as session:
-            region, now = self._found(session, name)
+        with self._connections.snapshot(gathering.REGION, name=name) as session:
+            row = _one_of(session, name, session.first)
+            region = reading.region_of(session, name, row)
             reading.preload(region)
-            return region, now
+            return region, row[0]
 
     def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions.look`."""
-        with self._connections.snapshot() as session:
-            region, now = self._found(session, name)
-            return see(reading.for_member(session, region, member), now)
+        with self._connections.snapshot(
+            gathering.MEMBERS_REGION, name=name, group=member.group, index=member.index
+        ) as session:
+            row = _one_of(session, name, session.first)
+            return see(reading.region_of_member(session, name, member, row), row[0])
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""
@@ -285,18 +288,13 @@ class PostgresTransactions:
     @contextmanager
     def _about(self, name: RegionName) -> Iterator[Session]:
         """Lend a session that reads about a region."""
-        with self._connections.snapshot() as session:
-            found = session.rows(_FIND, name=name)
-            if not found:
-                raise _unknown_in(session.connection, name)
-            session.region_id = found[0][0]
+        with self._connections.snapshot(_FIND, name=name) as session:
+            session.region_id = _one_of(session, name, session.first)[0]
             yield session
 
     def _found(self, session: Session, name: RegionName) -> tuple[Region, datetime]:
-        row = reading.head(session, name)
-        if row is None:
-            raise _unknown_in(session.connection, name)
-        return reading.region_from(session, name, row), row[0]
+        row = _one_of(session, name, session.rows(gathering.REGION, name=name))
+        return reading.region_of(session, name, row), row[0]
 
     def _group_taken(self, name: RegionName, region: Region | None) -> KcrError:
         """Return the refusal that names the group and its region; the transaction that found out is over."""
@@ -314,6 +312,13 @@ def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ..
         Event(number=number, at=at, epoch=epoch, lineage=lineage, body=event_from_json(kind, body))
         for number, at, epoch, lineage, kind, body in rows
     )
+
+
+def _one_of(session: Session, name: RegionName, rows: Rows[Found]) -> Found:
+    """Return the one row that was found of a region."""
+    if not rows:
+        raise _unknown_in(session.connection, name)
+    return rows[0]
 
 
 def _unknown_in(connection: Connection | None, name: RegionName) -> UnknownRegion:

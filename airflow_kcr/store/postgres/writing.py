@@ -1,13 +1,13 @@
-"""Writing a decision: the difference between the region as it was and as it is, by arrays, one statement a table.
+"""Writing a decision: the difference between the region as it was and as it is, by arrays, all tables in one statement.
 
 Nothing that the rule left alone is written, or even read: a mapping that is the same object is unchanged (`lazy`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, TypeVar
 
 from sqlalchemy import Table, TextClause, text
@@ -21,6 +21,7 @@ from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
 from airflow_kcr.store.codec import to_json
 from airflow_kcr.store.postgres import ledger, tables
 from airflow_kcr.store.postgres.columns import PARTITION
+from airflow_kcr.store.postgres.gathering import HEAD_COLUMNS
 from airflow_kcr.store.postgres.layouts import (
     BOUND_OFFSETS,
     CHECKPOINTS,
@@ -42,9 +43,18 @@ from airflow_kcr.store.postgres.layouts import (
     MapLayout,
     Rows,
 )
-from airflow_kcr.store.postgres.lazy import Changes, changes
-from airflow_kcr.store.postgres.reading import HEAD_COLUMNS
-from airflow_kcr.store.postgres.row_layout import Layout, Values, array_type, document, is_document
+from airflow_kcr.store.postgres.lazy import Changes, Parts, changes
+from airflow_kcr.store.postgres.row_layout import (
+    Layout,
+    Values,
+    arrays,
+    as_json,
+    document,
+    given_arrays,
+    given_json,
+    record,
+    unnested,
+)
 from airflow_kcr.store.postgres.session import Session
 from airflow_kcr.store.postgres.tables import event, skip
 
@@ -58,25 +68,36 @@ class LeaseMovedError(Exception):
     """A lease was renewed between its reading and its writing; the decision was made on what is no longer so."""
 
 
-_HEAD_VALUES: Final = {c: f"CAST(:{c} AS jsonb)" if is_document(tables.region, c) else f":{c}" for c in HEAD_COLUMNS}
-_BOUND_HEAD: Final = ", ".join(f"{c} = {value}" for c, value in _HEAD_VALUES.items())
+_MOVING: Final = tuple(c for c in HEAD_COLUMNS if "spec" not in c)
+"""The columns of the region's own row without those of its spec, which is long and seldom changes."""
+
+
+def _given_head(columns: tuple[str, ...]) -> str:
+    return f"json_to_record(CAST(:head AS json)) AS {record(tables.region, columns)}"
+
+
+def _update_head(columns: tuple[str, ...]) -> str:
+    values = ", ".join(f"{c} = n.{c}" for c in columns)
+    return f"UPDATE kcr.region r SET {values} FROM {_given_head(columns)} WHERE r.id = :region"  # noqa: S608
+
 
 # name: update_head — the region's own row.
-_UPDATE_HEAD: Final = text(f"UPDATE kcr.region SET {_BOUND_HEAD} WHERE id = :region")  # noqa: S608
+_UPDATE_MOVING: Final = _update_head(_MOVING)
+_UPDATE_HEAD: Final = _update_head(HEAD_COLUMNS)
 
 # name: insert_head — a new region; its name is unique.
 _INSERT_HEAD: Final = text(
     f"INSERT INTO kcr.region (name, {', '.join(HEAD_COLUMNS)}) "  # noqa: S608
-    f"VALUES (:name, {', '.join(_HEAD_VALUES.values())}) RETURNING id"
+    f"SELECT :name, {', '.join(f'n.{c}' for c in HEAD_COLUMNS)} FROM {_given_head(HEAD_COLUMNS)} RETURNING id"
 )
 
 # name: take_groups — each group is in one region; in one order, so that two declarations can't deadlock.
-_TAKE_GROUPS: Final = text(
+_TAKE_GROUPS: Final = (
     "INSERT INTO kcr.consumer_group (region_id, group_id) "
     "SELECT :region, g FROM unnest(CAST(:groups AS text[])) AS g ORDER BY g"
 )
-_LEAVE_GROUPS: Final = text(
-    "DELETE FROM kcr.consumer_group WHERE region_id = :region AND group_id = ANY (CAST(:groups AS text[]))"
+_LEAVE_GROUPS: Final = (
+    "DELETE FROM kcr.consumer_group WHERE region_id = :region AND group_id = ANY (CAST(:groups_gone AS text[]))"
 )
 
 # name: move_leases — only those that are still what the decision was made on; a renewal needs no region lock.
@@ -90,144 +111,160 @@ _MOVE_LEASES: Final = text("""
 """)
 
 
-def write(session: Session, before: Region, after: Region) -> Region:
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One table's part of what is written."""
+
+    sql: str
+    """It writes; its parameters are named after the table, so that no two parts of one decision share one."""
+
+    values: Mapping[str, object]
+
+
+def write(session: Session, before: Region, after: Region, *then: Write) -> Region:
     """Write what a decision changed, its events and its ledger changes; return the region without what was forgotten.
+
+    Args:
+        session: the transaction.
+        before: the region as read.
+        after: the region as decided.
+        then: what else is told the server with the same statement; it may return rows, which nobody looks at.
 
     Raises:
         LeaseMovedError: a lease that the decision replaces was renewed meanwhile; roll back and decide again.
     """
-    # What a map was is asked before anything is written: the row of its number would make one that is new seem to be
-    # there, without entries.
-    maps = (
-        _changed_map(OFFSETS, before.offsets, after.offsets, _offset_rows),
-        _changed_map(FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ())),
-        _changed_map(ECHOES, before.echoes, after.echoes, _offset_rows),
-        _changed_map(SEEKS, before.seek_maps, after.seek_maps, _seek_rows),
-    )
-    old, new = head_values(before), head_values(after)
-    if old != new:
-        session.run(_UPDATE_HEAD, **new)
-    if before.rules is not after.rules:
-        _write_groups(session, before, after)
-    _write_leases(session, before.leases, after.leases)
-    write_table(session, MEMBERS, changes(before.members, after.members))
-    write_table(session, CLAIMS, changes(before.claims, after.claims))
-    write_table(session, INITIAL, changes(before.initial, after.initial))
-    write_table(session, BOUND_OFFSETS, changes(before.bound_offsets, after.bound_offsets))
-    write_table(session, REQUESTS, changes(before.requests, after.requests))
-    write_table(session, CHECKPOINTS, changes(before.checkpoints, after.checkpoints))
-    write_table(session, RESETS, changes(before.resets, after.resets))
-    write_table(session, PERSON_RESETS, changes(before.person_resets, after.person_resets))
-    _write_skips(session, changes(before.skips, after.skips))
-    for one in maps:
-        _write_map(session, one)
-    _write_contributions(session, changes(before.contributions, after.contributions))
-    _write_events(session, after)
+    _move_leases(session, before.leases, after.leases)
+    parts = [
+        *_head(before, after),
+        *_groups(before, after),
+        *_table(LEASES, _fresh(before.leases, after.leases)),
+        *_table(MEMBERS, changes(before.members, after.members)),
+        *_table(CLAIMS, changes(before.claims, after.claims)),
+        *_table(INITIAL, changes(before.initial, after.initial)),
+        *_table(BOUND_OFFSETS, changes(before.bound_offsets, after.bound_offsets)),
+        *_table(REQUESTS, changes(before.requests, after.requests)),
+        *_table(CHECKPOINTS, changes(before.checkpoints, after.checkpoints)),
+        *_table(RESETS, changes(before.resets, after.resets)),
+        *_table(PERSON_RESETS, changes(before.person_resets, after.person_resets)),
+        *_skips(changes(before.skips, after.skips)),
+        *_map(OFFSETS, before.offsets, after.offsets, _offset_rows),
+        *_map(FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ())),
+        *_map(ECHOES, before.echoes, after.echoes, _offset_rows),
+        *_map(SEEKS, before.seek_maps, after.seek_maps, _seek_rows),
+        *_contributions(changes(before.contributions, after.contributions)),
+        *_events(after),
+        *then,
+    ]
+    if parts:
+        values = {name: value for part in parts for name, value in part.values.items()}
+        session.run(_all_of(tuple(part.sql for part in parts)), **values)
     ledger.apply(session, after.ledger)
     return _forgotten(after)
 
 
+@lru_cache(maxsize=512)
+def _all_of(parts: tuple[str, ...]) -> TextClause:
+    """Return the one statement that does what all parts do; the rows of its last part are the statement's."""
+    *first, last = parts
+    named = ", ".join(f"w{number} AS ({part})" for number, part in enumerate(first))
+    return text(f"WITH {named} {last}" if named else last)
+
+
 def write_new(session: Session, region: Region) -> Region:
     """Write a new region, whatever it holds; the session is about it from now on."""
-    session.region_id = session.rows(_INSERT_HEAD, name=region.name, **head_values(region))[0][0]
-    session.run(_TAKE_GROUPS, groups=sorted(region.rules.groups))
+    session.region_id = session.rows(_INSERT_HEAD, name=region.name, head=document(head_values(region)))[0][0]
+    session.run(text(_TAKE_GROUPS), groups=sorted(region.rules.groups))
     # What has no rows yet; its own row and groups are there.
     bare = Region(name=region.name, spec=region.spec)
     empty = {f.name: getattr(bare, f.name) for f in fields(Region) if isinstance(getattr(bare, f.name), Mapping)}
     return write(session, replace(region, **empty), region)
 
 
+def _head(before: Region, after: Region) -> Iterator[Write]:
+    old, new = head_values(before), head_values(after)
+    if old == new:
+        return
+    is_spec_new = any(old[c] != new[c] for c in HEAD_COLUMNS if c not in _MOVING)
+    yield Write(_UPDATE_HEAD if is_spec_new else _UPDATE_MOVING, {"head": document(new)})
+
+
 def head_values(region: Region) -> dict[str, object]:
-    """Return the values of the region's own row, by column."""
-    held: dict[str, object] = {
-        c: getattr(region, c) for c in HEAD_COLUMNS if not c.startswith(("spec", "next_spec", "halt", "outsiders"))
-    }
+    """Return the values of the region's own row, by column, as they are written in JSON."""
     return {
-        **held,
+        **{c: getattr(region, c) for c in _MOVING if c not in {"halt", "outsiders"}},
         "spec": region.spec.text,
         "spec_revision": region.spec.revision,
         "next_spec": region.next_spec and region.next_spec.text,
         "next_spec_revision": region.next_spec and region.next_spec.revision,
-        "halt": None if region.halt is None else document(to_json(region.halt, Halt)),
-        "outsiders": document(to_json(region.outsiders, tuple[Outsider, ...])) if region.outsiders else None,
+        "halt": None if region.halt is None else to_json(region.halt, Halt),
+        "outsiders": to_json(region.outsiders, tuple[Outsider, ...]) if region.outsiders else None,
     }
 
 
-def write_table(session: Session, layout: Layout[K, V], changed: Changes[K, V]) -> None:
-    """Write the changed rows of one table."""
+def _table(layout: Layout[K, V], changed: Changes[K, V]) -> Iterator[Write]:
+    """Yield what writes the changed rows of one table."""
     if changed.written:
         rows = [layout.split(key, value) for key, value in changed.written.items()]
-        _upsert(session, layout.table, layout.key, layout.columns, rows)
+        yield Write(_upsert_sql(layout.table, layout.key, layout.columns, layout.given()), layout.bound(rows))
     if changed.gone:
-        columns = zip(*map(layout.key_values, changed.gone), strict=True)
-        session.run(_delete(layout.table, layout.key), **_arrays(columns))
+        yield _delete(layout.table, layout.key, zip(*map(layout.key_values, changed.gone), strict=True))
 
 
-def _upsert(
-    session: Session, table: Table, key: tuple[str, ...], columns: tuple[str, ...], rows: Iterable[Values]
-) -> None:
-    session.run(_upsert_statement(table, key, columns), **_arrays(zip(*rows, strict=True)))
+def _upsert(table: Table, key: tuple[str, ...], columns: tuple[str, ...], rows: Iterable[Values]) -> Write:
+    """Return what writes rows of one partition each."""
+    sql = _upsert_sql(table, key, columns, given_arrays(table, columns))
+    return Write(sql, arrays(table.name, zip(*rows, strict=True)))
 
 
-def _insert(session: Session, table: Table, columns: tuple[str, ...], rows: Iterable[Values]) -> None:
-    session.run(_insert_statement(table, columns), **_arrays(zip(*rows, strict=True)))
+def _delete(table: Table, key: tuple[str, ...], columns: Iterable[tuple[object, ...]]) -> Write:
+    return Write(_delete_sql(table, key), arrays(_gone(table), columns))
 
 
-def _arrays(columns: Iterable[tuple[object, ...]]) -> dict[str, object]:
-    """Return columns of values as the parameters `c0`, `c1`, … of a statement."""
-    return {f"c{n}": list(column) for n, column in enumerate(columns)}
-
-
-def _unnested(table: Table, columns: tuple[str, ...]) -> str:
-    arrays = ", ".join(f"CAST(:c{n} AS {array_type(table, c)})" for n, c in enumerate(columns))
-    return f"unnest({arrays}) AS n ({', '.join(columns)})"
-
-
-def _insertion(table: Table, columns: tuple[str, ...]) -> str:
-    chosen = ", ".join(f"CAST(n.{c} AS jsonb)" if is_document(table, c) else f"n.{c}" for c in columns)
-    return (
-        f"INSERT INTO kcr.{table.name} (region_id, {', '.join(columns)}) "  # noqa: S608 (names of our own tables)
-        f"SELECT :region, {chosen} FROM {_unnested(table, columns)}"
-    )
+def _gone(table: Table) -> str:
+    return f"{table.name}_gone"
 
 
 @cache
-def _insert_statement(table: Table, columns: tuple[str, ...]) -> TextClause:
-    """Return the statement that stores new rows, and fails where one is there already."""
-    return text(_insertion(table, columns))
+def _insert_sql(table: Table, columns: tuple[str, ...], given: str) -> str:
+    """Return what stores new rows, and fails where one is there already."""
+    return f"INSERT INTO kcr.{table.name} (region_id, {', '.join(columns)}) {given}"
 
 
 @cache
-def _upsert_statement(table: Table, key: tuple[str, ...], columns: tuple[str, ...]) -> TextClause:
-    """Return the statement that stores rows, each new or in the place of the one with its key."""
+def _upsert_sql(table: Table, key: tuple[str, ...], columns: tuple[str, ...], given: str) -> str:
+    """Return what stores rows, each new or in the place of the one with its key."""
     values = [c for c in columns if c not in key]
     replaced = f"DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in values)}" if values else "DO NOTHING"
-    return text(f"{_insertion(table, columns)} ON CONFLICT ON CONSTRAINT {table.name}_pkey {replaced}")
+    return f"{_insert_sql(table, columns, given)} ON CONFLICT ON CONSTRAINT {table.name}_pkey {replaced}"
 
 
 @cache
-def _delete(table: Table, key: tuple[str, ...]) -> TextClause:
-    """Return the statement that deletes rows by their keys."""
+def _delete_sql(table: Table, key: tuple[str, ...]) -> str:
+    """Return what deletes rows by their keys."""
     same = " AND ".join(f"t.{c} = n.{c}" for c in key)
-    return text(f"DELETE FROM kcr.{table.name} t USING {_unnested(table, key)} WHERE t.region_id = :region AND {same}")  # noqa: S608
+    gone = unnested(table, key, _gone(table))
+    return f"DELETE FROM kcr.{table.name} t USING {gone} WHERE t.region_id = :region AND {same}"  # noqa: S608
 
 
-def _write_groups(session: Session, before: Region, after: Region) -> None:
+def _groups(before: Region, after: Region) -> Iterator[Write]:
+    if before.rules is after.rules:
+        return
     gone = sorted(before.rules.groups.keys() - after.rules.groups.keys())
     fresh = sorted(after.rules.groups.keys() - before.rules.groups.keys())
     if gone:
-        session.run(_LEAVE_GROUPS, groups=gone)
+        yield Write(_LEAVE_GROUPS, {"groups_gone": gone})
     if fresh:
-        session.run(_TAKE_GROUPS, groups=fresh)
+        yield Write(_TAKE_GROUPS, {"groups": fresh})
 
 
-def _write_leases(session: Session, before: Mapping[MemberId, Lease], after: Mapping[MemberId, Lease]) -> None:
-    changed = changes(before, after)
-    if not changed.written:
-        return
-    fresh = {m: lease for m, lease in changed.written.items() if m not in before}
-    write_table(session, LEASES, Changes(written=fresh))
-    moved = {m: lease for m, lease in changed.written.items() if m in before}
+def _fresh(before: Mapping[MemberId, Lease], after: Mapping[MemberId, Lease]) -> Changes[MemberId, Lease]:
+    """Return the leases of members that had none; a lease never goes."""
+    written = changes(before, after).written
+    return Changes(written={m: lease for m, lease in written.items() if m not in before})
+
+
+def _move_leases(session: Session, before: Mapping[MemberId, Lease], after: Mapping[MemberId, Lease]) -> None:
+    moved = {m: lease for m, lease in changes(before, after).written.items() if m in before}
     if not moved:
         return
     touched = session.run(
@@ -242,43 +279,30 @@ def _write_leases(session: Session, before: Mapping[MemberId, Lease], after: Map
         raise LeaseMovedError
 
 
-def _write_skips(session: Session, changed: Changes[GroupPartition, tuple[Offset, ...]]) -> None:
+def _skips(changed: Changes[GroupPartition, tuple[Offset, ...]]) -> Iterator[Write]:
     rows = [(*p, offset) for p, offsets in changed.written.items() for offset in offsets]
     if rows:
         key = (*PARTITION, "skipped_offset")
-        _upsert(session, skip, key, key, rows)
+        yield _upsert(skip, key, key, rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ChangedMap:
-    """What a decision changed in the maps of one table: rows, by their columns, and the numbers of maps that went."""
-
-    layout: MapLayout
-    rows: list[Values]
-    gone: tuple[int, ...]
-
-
-def _changed_map(
+def _map(
     layout: MapLayout, before: Mapping[N, M], after: Mapping[N, M], rows_of: Callable[[M | None, M], Rows]
-) -> _ChangedMap:
-    """Return the changed entries of the changed maps."""
+) -> Iterator[Write]:
+    """Yield what writes the changed entries of the changed maps; a map that is gone takes its rows with it.
+
+    A map that the rule has not looked at is written whole: to ask what is there already would be one more question.
+    """
     changed = changes(before, after)
     rows: list[Values] = []
     for number, held in changed.written.items():
-        # Asked for by its key first: to look for the rows of a map that is new would be one more question.
-        known = before[number] if number in before else None  # noqa: SIM401
+        known = before.known(number) if isinstance(before, Parts) else None
         rows += [(number, *p, *values) for p, values in rows_of(known, held).items()]
-    return _ChangedMap(layout=layout, rows=rows, gone=tuple(changed.gone))
-
-
-def _write_map(session: Session, changed: _ChangedMap) -> None:
-    """Write changed entries; a map that is gone takes its rows with it."""
-    layout = changed.layout
-    key = (layout.number, *PARTITION)
-    if changed.rows:
-        _upsert(session, layout.table, key, (*key, *layout.values), changed.rows)
+    if rows:
+        key = (layout.number, *PARTITION)
+        yield _upsert(layout.table, key, (*key, *layout.values), rows)
     if changed.gone:
-        session.run(_delete(layout.table, (layout.number,)), **_arrays([changed.gone]))
+        yield _delete(layout.table, (layout.number,), [tuple(changed.gone)])
 
 
 def _offset_rows(before: OffsetMap | None, after: OffsetMap) -> Rows:
@@ -295,14 +319,14 @@ def _seek_rows(before: SeekMap | None, after: SeekMap) -> Rows:
     }
 
 
-def _write_contributions(session: Session, changed: Changes[ContributionKey, Contribution]) -> None:
-    """Write contributions. Bounds and committed offsets are kept for the partitions that were contributed."""
+def _contributions(changed: Changes[ContributionKey, Contribution]) -> Iterator[Write]:
+    """Yield what writes contributions, with the bounds and committed offsets of the partitions that they are for."""
     if not changed.written:
         return
     by = {
         k: Contributor(incarnation=c.incarnation, contributed_at=c.contributed_at) for k, c in changed.written.items()
     }
-    write_table(session, CONTRIBUTORS, Changes(written=by))
+    yield from _table(CONTRIBUTORS, Changes(written=by))
     rows: list[Values] = []
     for (sequence, member), part in changed.written.items():
         for p, offset in part.offsets.items():
@@ -310,17 +334,20 @@ def _write_contributions(session: Session, changed: Changes[ContributionKey, Con
             seen = (None,) * 4 if log is None else (log.start, log.end, log.topic_id, log.leader_epoch)
             rows.append((sequence, *p, member.index, offset, part.committed.get(p), *seen))
     if rows:
-        _insert(session, CONTRIBUTED.table, (CONTRIBUTED.number, *PARTITION, *CONTRIBUTED.values), rows)
+        table, columns = CONTRIBUTED.table, (CONTRIBUTED.number, *PARTITION, *CONTRIBUTED.values)
+        yield Write(
+            _insert_sql(table, columns, given_arrays(table, columns)), arrays(table.name, zip(*rows, strict=True))
+        )
 
 
-def _write_events(session: Session, after: Region) -> None:
+def _events(after: Region) -> Iterator[Write]:
     if not after.events:
         return
     columns = ("number", "at", "epoch", "lineage", "kind", "body")
     rows: list[Values] = [
-        (e.number, e.at, e.epoch, e.lineage, e.kind, document(to_json(e.body, type(e.body)))) for e in after.events
+        (e.number, e.at, e.epoch, e.lineage, e.kind, to_json(e.body, type(e.body))) for e in after.events
     ]
-    _insert(session, event, columns, rows)
+    yield Write(_insert_sql(event, columns, given_json(event, columns)), {event.name: as_json(columns, rows)})
 
 
 def _forgotten(region: Region) -> Region:

@@ -11,7 +11,7 @@ from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import layouts, tables
-from airflow_kcr.store.postgres.reading import HEAD_COLUMNS
+from airflow_kcr.store.postgres.gathering import HEAD_COLUMNS
 from airflow_kcr.store.postgres.row_layout import Layout
 from airflow_kcr.store.postgres.session import array
 from airflow_kcr.store.postgres.writing import head_values
