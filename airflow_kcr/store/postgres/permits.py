@@ -8,24 +8,24 @@ its COMMIT is still on its way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import text
 
 from airflow_kcr.protocol.region import bounds
-from airflow_kcr.protocol.region.rows import Batch, BoundOffset, Claim
+from airflow_kcr.protocol.region.rows import BoundOffset, Claim
 from airflow_kcr.protocol.region.state import BatchBegun, BatchClosed, BoundKey, Region
 from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName
 from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.gathering import HEAD, HEAD_WIDTH
-from airflow_kcr.store.postgres.layouts import CHECKPOINTS, CLAIMS, LEASES, MEMBERS
+from airflow_kcr.store.postgres.layouts import BOUND_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
 from airflow_kcr.store.postgres.reading import region_from
 from airflow_kcr.store.postgres.row_layout import JsonLayout
-from airflow_kcr.store.postgres.session import Found, Session, positional
+from airflow_kcr.store.postgres.session import Session, positional
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -40,55 +40,60 @@ def _row_or_none(layout: JsonLayout[Any, Any], alias: str) -> str:
     return f"CASE WHEN {alias}.region_id IS NOT NULL THEN {row} END"
 
 
-# name: permit_head — the region's head, the member, its lease, the open cut, and the running batch of this id.
-_HEAD: Final = positional(
-    text(f"""
+# name: permit — the region's head, the member, its lease, the open cut, the running batch of this id, and claims.
+_PERMIT: Final = f"""
     SELECT {HEAD}, {_row_or_none(MEMBERS, "m")}, {_row_or_none(LEASES, "l")}, {_row_or_none(CHECKPOINTS, "k")},
-           {_columns("b", ledger.BATCH_COLUMNS)}
+           {_columns("b", ledger.BATCH_COLUMNS)}, c.*
     FROM kcr.region r
     LEFT JOIN kcr.member m ON m.region_id = r.id AND m.group_id = :group AND m.member_index = :index
     LEFT JOIN kcr.lease l ON l.region_id = r.id AND l.group_id = :group AND l.member_index = :index
     LEFT JOIN kcr.checkpoint k ON k.region_id = r.id AND k.sequence = r.open_cut
     LEFT JOIN kcr.batch b ON b.region_id = r.id AND b.batch_id = :batch AND b.outcome IS NULL
+    CROSS JOIN LATERAL ({{}}) c
     WHERE r.name = :name
-"""),  # noqa: S608 (constants of this package)
-    HEAD_WIDTH + 3 + len(ledger.BATCH_COLUMNS),
-)
+"""  # noqa: S608 (constants of this package)
 
-_BOUND: Final = ("next_offset", "inexact", "leader_epoch")
+_BATCH: Final = HEAD_WIDTH + 3
+_GATHERED: Final = _BATCH + len(ledger.BATCH_COLUMNS)
 
 # Whatever takes arrays joins them with the claims as a whole, region included, behind a fence (OFFSET 0): on a table
 # without statistics the planner would see the region's claims as few, and walk through the arrays once for each.
 
-# name: permit_claims — the claims of some partitions, each with where the bound falls in it, as far as that is known.
-CLAIMS_OF: Final = text(f"""
-    SELECT {_columns("c", CLAIMS.columns)}, {_columns("b", _BOUND)}
-    FROM (SELECT CAST(:region AS bigint) AS region_id, u.*
-          FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]))
-              AS u (group_id, topic, partition) OFFSET 0) p
-    JOIN kcr.claim c USING (region_id, group_id, topic, partition)
-    LEFT JOIN kcr.bound_offset b ON b.region_id = c.region_id AND b.bound = CAST(:bound AS timestamptz)
-                                AND b.group_id = c.group_id AND b.topic = c.topic AND b.partition = c.partition
-                                AND b.topic_id = c.topic_id
-""")  # noqa: S608 (constants of this package)
-
-_CLAIMS_OF: Final = positional(CLAIMS_OF, len(CLAIMS.columns) + len(_BOUND))
-
-# name: claims_under — the ranges of a running batch, each with the claim under it and where the bound falls in that.
-_CLAIMS_UNDER: Final = positional(
-    text(f"""
-    SELECT {_columns("r", ledger.RANGE_COLUMNS)}, {_columns("c", CLAIMS.columns)}, {_columns("b", _BOUND)}
-    FROM kcr.batch_range r
-    LEFT JOIN kcr.claim c ON c.region_id = r.region_id AND c.group_id = r.group_id AND c.topic = r.topic
-                         AND c.partition = r.partition
-    LEFT JOIN kcr.bound_offset b ON b.region_id = c.region_id AND b.bound = CAST(:bound AS timestamptz)
-                                AND b.group_id = c.group_id AND b.topic = c.topic AND b.partition = c.partition
-                                AND b.topic_id = c.topic_id
-    WHERE r.batch_number = :number
-    ORDER BY r.group_id, r.topic, r.partition
-"""),  # noqa: S608 (constants of this package)
-    len(ledger.RANGE_COLUMNS) + len(CLAIMS.columns) + len(_BOUND),
+# name: permit_begin — with the claims of some partitions.
+BEGIN: Final = text(
+    _PERMIT.format(f"""
+        SELECT {", ".join(CLAIMS.gathered("c"))}
+        FROM (SELECT r.id AS region_id, u.*
+              FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]))
+                  AS u (group_id, topic, partition) OFFSET 0) p
+        JOIN kcr.claim c USING (region_id, group_id, topic, partition)
+    """)  # noqa: S608 (constants of this package)
 )
+_BEGIN: Final = positional(BEGIN, _GATHERED + CLAIMS.width)
+
+# name: permit_end — with the ranges of the running batch, each with the claim under it.
+_END: Final = positional(
+    text(
+        _PERMIT.format(f"""
+        SELECT {", ".join(f"array_agg(g.{name})" for name in ledger.RANGE_COLUMNS)}, {", ".join(CLAIMS.gathered("c"))}
+        FROM kcr.batch_range g
+        LEFT JOIN kcr.claim c ON c.region_id = g.region_id AND c.group_id = g.group_id AND c.topic = g.topic
+                             AND c.partition = g.partition
+        WHERE g.batch_number = b.number
+    """)  # noqa: S608 (constants of this package)
+    ),
+    _GATHERED + len(ledger.RANGE_COLUMNS) + CLAIMS.width,
+)
+
+# name: bounds_in — where a bound falls in some partitions, of the topics that their claims know.
+_BOUNDS_IN: Final = text(f"""
+    SELECT {", ".join(BOUND_OFFSETS.selected("b"))}
+    FROM (SELECT CAST(:region AS bigint) AS region_id, CAST(:bound AS timestamptz) AS bound, u.*
+          FROM unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
+                      CAST(:topic_ids AS text[]))
+              AS u (group_id, topic, partition, topic_id) OFFSET 0) p
+    JOIN kcr.bound_offset b USING (region_id, group_id, topic, partition, topic_id, bound)
+""")  # noqa: S608 (constants of this package)
 
 # What a begin or an end does to a claim, and nothing else of it; part of their statements.
 MOVE: Final = """
@@ -117,22 +122,44 @@ def load(
     """Return the region as a begin or an end needs it, and the store's clock; None where there is no such region.
 
     What it leaves out is read after all where a rule asks for it; a region that cuts by count asks for all claims.
+
+    Args:
+        session: the transaction.
+        name: the region's.
+        member: whose batch it is.
+        batch: its id.
+        partitions: what it is to begin on; None: it ends.
     """
-    found = session.rows(_HEAD, name=name, group=member.group, index=member.index, batch=batch)
-    if not found:
+    who = {"name": name, "group": member.group, "index": member.index, "batch": batch}
+    if partitions is None:
+        rows = session.rows(_END, **who)
+    else:
+        rows = session.rows(_BEGIN, **who, **ledger.partition_columns(partitions))
+    if not rows:
         return None
-    row = found[0]
-    region = region_from(session, name, row)
-    member_row, lease, cut = row[HEAD_WIDTH : HEAD_WIDTH + 3]
+    row = rows[0]
+    member_row, lease, cut = row[HEAD_WIDTH:_BATCH]
     region = replace(
-        region,
+        region_from(session, name, row),
         members=_one_row(MEMBERS, member_row),
         leases=_one_row(LEASES, lease),
         checkpoints=_one_row(CHECKPOINTS, cut),
     )
-    limit = bounds.limit(region)
-    running, claims, located = _work(session, row[HEAD_WIDTH + 3 :], partitions, limit)
-    region = replace(region, running=running, bound_offsets=located)
+    number, gathered = row[_BATCH], row[_GATHERED:]
+    ranges: Rows[Rows[Any]] = []
+    if partitions is None:
+        width = len(ledger.RANGE_COLUMNS)
+        ranges, gathered = _ranges(gathered[:width]), gathered[width:]
+    elif number is not None:  # it has begun already
+        ranges = ledger.ranges_of(session, [number])
+    running = [] if number is None else [ledger.batch_from(row[_BATCH:_GATHERED], ranges)]
+    # A range whose partition has no claim any more has none of its columns.
+    claims = dict(CLAIMS.join(columns) for columns in CLAIMS.scattered(gathered) if columns[0] is not None)
+    region = replace(
+        region,
+        running={one.batch: one for one in running},
+        bound_offsets=_bounds_in(session, claims, bounds.limit(region)),
+    )
     return (region if region.rules.cut.records is not None else replace(region, claims=claims)), row[0]
 
 
@@ -156,49 +183,20 @@ def _one_row(layout: JsonLayout[K, V], row: list[Any] | None) -> dict[K, V]:
     return {} if row is None else dict([layout.join((row,))])
 
 
-Work: TypeAlias = tuple[dict[BatchId, Batch], dict[GroupPartition, Claim], dict[BoundKey, BoundOffset]]
-"""The running batch, the claims that are asked for, and where the bound falls in them."""
+def _ranges(gathered: Rows[Any]) -> Rows[Rows[Any]]:
+    """Return the rows of a batch's ranges, in the order of their partitions."""
+    return [] if gathered[0] is None else sorted(zip(*gathered, strict=True))
 
 
-def _work(
-    session: Session, batch: tuple[Any, ...], partitions: frozenset[GroupPartition] | None, limit: datetime | None
-) -> Work:
-    """Return what a begin or an end decides on, of a batch's columns and partitions; None: those of the batch."""
-    number = batch[0]
-    ranges: Rows[Rows[Any]]
-    if partitions is None:
-        rows = [] if number is None else session.rows(_CLAIMS_UNDER, number=number, bound=limit)
-        width = len(ledger.RANGE_COLUMNS)
-        ranges = [row[:width] for row in rows]
-        claims, located = _claims([row[width:] for row in rows], limit)
-    else:
-        ranges = [] if number is None else ledger.ranges_of(session, [number])
-        claims, located = _claims(_claims_of(session, partitions, limit), limit)
-    running = [] if number is None else [ledger.batch_from(batch, ranges)]
-    return {one.batch: one for one in running}, claims, located
-
-
-def _claims_of(session: Session, partitions: frozenset[GroupPartition], limit: datetime | None) -> Rows[Found]:
-    return session.rows(_CLAIMS_OF, bound=limit, **ledger.partition_columns(partitions))
-
-
-def _claims(
-    rows: Iterable[Rows[Any]], limit: datetime | None
-) -> tuple[dict[GroupPartition, Claim], dict[BoundKey, BoundOffset]]:
-    """Return claims, and where the bound falls in them, from rows that have the columns of both."""
-    width = len(CLAIMS.columns)
-    claims: dict[GroupPartition, Claim] = {}
-    located: dict[BoundKey, BoundOffset] = {}
-    for row in rows:
-        if row[0] is None:  # a range whose partition has no claim any more
-            continue
-        partition, claim = CLAIMS.join(row[:width])
-        claims[partition] = claim
-        offset, inexact, leader_epoch = row[width:]
-        if limit is not None and offset is not None:
-            key = (partition, claim.topic_id, limit)
-            located[key] = BoundOffset(offset=offset, inexact=inexact, leader_epoch=leader_epoch)
-    return claims, located
+def _bounds_in(
+    session: Session, claims: Mapping[GroupPartition, Claim], limit: datetime | None
+) -> dict[BoundKey, BoundOffset]:
+    """Return where the bound that no batch may cross falls in claimed partitions, as far as that is known."""
+    if limit is None:
+        return {}
+    topic_ids = [claim.topic_id for claim in claims.values()]
+    rows = session.rows(_BOUNDS_IN, bound=limit, topic_ids=topic_ids, **ledger.partition_columns(claims))
+    return dict(map(BOUND_OFFSETS.join, rows))
 
 
 def _moved(
