@@ -82,8 +82,7 @@ def _update_head(columns: tuple[str, ...]) -> str:
 
 
 # name: update_head — the region's own row.
-_UPDATE_MOVING: Final = _update_head(_MOVING)
-_UPDATE_HEAD: Final = _update_head(HEAD_COLUMNS)
+_UPDATE_HEAD: Final = {columns: _update_head(columns) for columns in (_MOVING, HEAD_COLUMNS)}
 
 # name: insert_head — a new region; its name is unique.
 _INSERT_HEAD: Final = text(
@@ -164,7 +163,11 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
 
 @lru_cache(maxsize=512)
 def _all_of(parts: tuple[str, ...]) -> TextClause:
-    """Return the one statement that does what all parts do; the rows of its last part are the statement's."""
+    """Return the one statement that does what all parts do; the rows of its last part are the statement's.
+
+    Every part sees the tables as they were before it, which is why none may need what another writes; foreign keys are
+    checked when all are done.
+    """
     *first, last = parts
     named = ", ".join(f"w{number} AS ({part})" for number, part in enumerate(first))
     return text(f"WITH {named} {last}" if named else last)
@@ -185,7 +188,8 @@ def _head(before: Region, after: Region) -> Iterator[Write]:
     if old == new:
         return
     is_spec_new = any(old[c] != new[c] for c in HEAD_COLUMNS if c not in _MOVING)
-    yield Write(_UPDATE_HEAD if is_spec_new else _UPDATE_MOVING, {"head": document(new)})
+    columns = HEAD_COLUMNS if is_spec_new else _MOVING
+    yield Write(_UPDATE_HEAD[columns], {"head": document({c: new[c] for c in columns})})
 
 
 def head_values(region: Region) -> dict[str, object]:
