@@ -44,6 +44,9 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 CUTS = 3
 """Cuts of one round; with five rounds, fifteen."""
 
+TURNS = 3
+"""Readings of a backlog for each round: two that differ by a few percent are told apart by fifteen, not by five."""
+
 PAUSE = 0.3
 """Seconds between two measurements, in which whoever was told of the last one is done with it."""
 
@@ -223,7 +226,7 @@ def test_a_backlog_with_a_cut_each_second(lab: Lab, scale: Scale, report: Callab
             Contender(name=with_cuts, read=lambda: _read_and_cut(lab, topic, batch, cuts)),
         )
     )
-    race.run(scale.rounds)
+    race.run(TURNS * scale.rounds)
     found.table(
         f"{topic.records:,} records of 100 B in batches of {batch:,}: records per second",
         ("", "cuts a round", "median", "smallest to largest"),
