@@ -226,9 +226,10 @@ def test_a_backlog_with_a_cut_each_second(lab: Lab, scale: Scale, report: Callab
             Contender(name=with_cuts, read=lambda: _read_and_cut(lab, topic, batch, cuts)),
         )
     )
-    race.run(TURNS * scale.rounds)
+    readings = TURNS * scale.rounds
+    race.run(readings)
     found.table(
-        f"{topic.records:,} records of 100 B in batches of {batch:,}: records per second",
+        f"{topic.records:,} records of 100 B in batches of {batch:,}, {readings} readings: records per second",
         ("", "cuts a round", "median", "smallest to largest"),
         [
             (name, median(cuts) if name == with_cuts else 0, median(race.rates(name)), spread(race.rates(name)))
