@@ -99,6 +99,23 @@ def after_reset(region: Region, now: datetime, checkpoint: Sequence | None) -> R
     return with_next_bound(region, now, next_bound_after(region, start), why)
 
 
+def past_answered(region: Region, now: datetime) -> Region:
+    """Return the running region with its next bound beyond those that a cut on the path has answered already.
+
+    Checkpoints with equal offsets stay on the path together. A reset to one of them sets the bound after its own, and
+    that one's cut may have stayed as well: it answers every request for that bound, so none would open ever again,
+    and nobody could cross. Which cuts stay is known when the reset is done, hence not before the region runs.
+    """
+    bound = region.next_bound
+    if bound is None or bound > now or region.state is not RegionState.RUNNING:
+        return region
+    newest = path.newest_bounded(region)
+    if newest is None or newest.bound is None or newest.bound < bound:
+        return region
+    why = f"checkpoint {newest.sequence} answers it, which is of {newest.bound.isoformat()}"
+    return with_next_bound(region, now, next_bound_after(region, newest.bound), why)
+
+
 def is_automatic(region: Region) -> bool:
     """Whether the region cuts itself at its bounds."""
     cut = region.rules.cut

@@ -39,6 +39,7 @@ _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     cuts.overdue,
     completion.overdue,
     resets.progress,
+    bounds.past_answered,
     bounds.held,
     lifecycle.finish_stop,
     lifecycle.ask_stop_cut,

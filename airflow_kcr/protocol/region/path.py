@@ -33,8 +33,16 @@ def unpublished(region: Region) -> tuple[Checkpoint, ...]:
 
 def newest_bound(region: Region, up_to: Sequence | None = None) -> datetime | None:
     """Return the newest bound that a cut on the path, at or before `up_to`, was aligned to."""
-    bounds = [c.bound for c in on_path(region) if c.bound is not None and (up_to is None or c.sequence <= up_to)]
-    return max(bounds, default=None)
+    newest = newest_bounded(region, up_to)
+    return None if newest is None else newest.bound
+
+
+def newest_bounded(region: Region, up_to: Sequence | None = None) -> Checkpoint | None:
+    """Return the cut on the path, at or before `up_to`, that was aligned to the newest bound."""
+    bounded = [
+        (c.bound, c.sequence) for c in on_path(region) if c.bound is not None and (up_to is None or c.sequence <= up_to)
+    ]
+    return region.checkpoints[max(bounded)[1]] if bounded else None
 
 
 def undone_by(region: Region, opening: OffsetMap) -> tuple[Sequence, ...]:

@@ -16,6 +16,7 @@ from typing import Final
 
 from airflow_kcr.errors import (
     ConfigurationError,
+    CutRefused,
     RefusedError,
     RegionInState,
     ResetInProgress,
@@ -71,6 +72,7 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
     turn comes.
 
     Raises:
+        CutRefused: the nonce is that of a request for a cut.
         StalePlan: the plan was made under another epoch; what has changed since has to be looked at again.
         RegionInState: the region can't drain in this state; `forced` would not need it to.
         ResetInProgress: the region is stopped and another request of a person is not finished.
@@ -80,6 +82,8 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
     reset = request.reset
     if reset.nonce in region.person_resets:
         return region
+    if reset.nonce in region.requests:
+        raise CutRefused(f"nonce {reset.nonce} names a request for a cut; plan the reset under another")
     if request.epoch != region.epoch:
         raise StalePlan(
             f"the plan was made in epoch {request.epoch}, region {region.name} is in epoch {region.epoch}; plan again"
@@ -150,6 +154,10 @@ def serve_next(region: Region, now: datetime) -> Region:
     for reset in waiting(region):
         if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
             break
+        if reset.nonce in region.requests:
+            # Accepted by a version that did not look. Asked for, it would be refused in every decision from now on.
+            region = _failed(region, now, reset, f"its nonce {reset.nonce} names a request for a cut")
+            continue
         region = _with(region, replace(reset, state=PersonResetState.DRAINING))
         return requests.ask(region, now, nonce=reset.nonce, purpose=CutPurpose.RESET, requester=reset.requester)
     return region
@@ -249,7 +257,7 @@ def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Regi
     row = replace(reset, state=PersonResetState.FAILED, failure=why, ended_at=now)
     region = record(_with(region, row), now, events.PersonResetFailed(nonce=reset.nonce, why=why))
     request = region.requests.get(reset.nonce)
-    if request is None:
+    if request is None or request.purpose is not CutPurpose.RESET:
         return region
     return requests.cancel_one(region, now, request, why)
 

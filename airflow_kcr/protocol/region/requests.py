@@ -29,6 +29,13 @@ BY_PERSON: Final = frozenset({CutPurpose.DRAIN, CutPurpose.STOP, CutPurpose.RESE
 """Purposes that don't wait for a bound: they abort a cut that is still approaching one (scenario C54)."""
 
 
+OWN: Final = frozenset({CutPurpose.SCHEDULE, CutPurpose.STOP})
+"""Purposes of which the region asks by itself. A refusal would reach nobody, and end every later decision as well."""
+
+OWN_NONCES: Final = ("bound:", "records:", "stop:")
+"""How the nonces begin under which it does; nobody else's may."""
+
+
 def valid_answer(region: Region, request: CutRequest) -> Sequence | None:
     """Return the cut that answers a request, if one on the current path does."""
     if request.state is not RequestState.ANSWERED or request.sequence is None:
@@ -57,14 +64,14 @@ def ask(
 
     Raises:
         RegionInState: the region is halted or stopped; nothing can be cut.
-        CutRefused: the nonce was used for another purpose or bound, or a person drains a region without a live member.
+        CutRefused: the nonce is another request's, a reset's or of the region's own kind, or a person drains a region
+            without a live member.
     """
     known = region.requests.get(nonce)
-    if known is not None:
-        if (known.purpose, known.bound) != (purpose, bound):
-            raise CutRefused(f"nonce {nonce} names a request for another cut ({known.purpose}, bound {known.bound})")
-        if known.state in {RequestState.QUEUED, RequestState.OPEN} or valid_answer(region, known) is not None:
-            return region
+    if purpose not in OWN:
+        _require_free(region, nonce, purpose, bound)
+    if known is not None and _is_served(region, known):
+        return region
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         reason = f": {region.halt.text}" if region.halt else ""
         raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a cut")
@@ -86,6 +93,23 @@ def ask(
     asked = with_request(asked, request)
     covering = None if bound is None else covering_cut(asked, bound)
     return asked if covering is None else answered(asked, now, request, covering.sequence)
+
+
+def _is_served(region: Region, request: CutRequest) -> bool:
+    waiting = {RequestState.QUEUED, RequestState.OPEN}
+    return request.state in waiting or valid_answer(region, request) is not None
+
+
+def _require_free(region: Region, nonce: Nonce, purpose: CutPurpose, bound: datetime | None) -> None:
+    if nonce.startswith(OWN_NONCES):
+        raise CutRefused(
+            f"nonce {nonce}: those that begin with {', '.join(OWN_NONCES)} are the region's own; take another"
+        )
+    if purpose is not CutPurpose.RESET and nonce in region.person_resets:
+        raise CutRefused(f"nonce {nonce} names a reset; take another for the cut")
+    known = region.requests.get(nonce)
+    if known is not None and (known.purpose, known.bound) != (purpose, bound):
+        raise CutRefused(f"nonce {nonce} names a request for another cut ({known.purpose}, bound {known.bound})")
 
 
 def answered(region: Region, now: datetime, request: CutRequest, sequence: Sequence) -> Region:

@@ -12,13 +12,15 @@ from airflow_kcr.protocol.region.rows import (
     CutPhase,
     CutPurpose,
     CutRequest,
+    PersonResetState,
     Requester,
     RequestState,
     ResetCause,
     Wanted,
 )
 from airflow_kcr.protocol.region.state import Region, with_checkpoint, with_request
-from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.rules import CutMode
+from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import Nonce, Sequence
 from tests.support.driver import Driver
 from tests.support.judging import happened, judge, open_cut
@@ -88,6 +90,54 @@ def test_a_nonce_names_one_request_and_no_other() -> None:
         driver.request_cut("n", bound=bound(2))
     with pytest.raises(CutRefused, match="nonce n names"):
         driver.request_cut("n", bound=bound(1), purpose=CutPurpose.DRAIN)
+
+
+@pytest.mark.parametrize("nonce", [f"bound:{bound(1).isoformat()}", "records:1.2", "stop:1:2"])
+def test_nobody_else_may_ask_under_a_nonce_of_the_regions_own(nonce: str) -> None:
+    driver = hourly(mode=CutMode.AUTO)
+    with pytest.raises(CutRefused, match="are the region's own; take another"):
+        driver.request_cut(nonce, bound=bound(1))
+    driver.wait(3_600)
+    assert open_cut(driver) is not None
+
+
+@pytest.mark.parametrize("purpose", [CutPurpose.REQUEST, CutPurpose.DRAIN])
+def test_a_store_in_which_somebody_did_goes_on(purpose: CutPurpose) -> None:
+    driver = hourly(mode=CutMode.AUTO)
+    nonce = f"bound:{bound(1).isoformat()}"
+    older = with_queue(driver, replace(queued(driver, nonce, purpose, at=bound(1)), state=RequestState.ABORTED))
+    driver.store._transactions.decide(driver.name, lambda *_: older)
+    driver.wait(3_600)
+    assert open_cut(driver) is not None
+    assert driver.region.requests[Nonce(nonce)].purpose is CutPurpose.SCHEDULE
+
+
+def test_a_cut_and_a_reset_never_share_a_nonce() -> None:
+    driver = running()
+    driver.cut("taken")
+    with pytest.raises(CutRefused, match="nonce taken names a request for a cut; plan the reset under another"):
+        driver.reset(ToCurrent(), nonce="taken")
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.reset(ToCurrent(), nonce="waits")
+    with pytest.raises(CutRefused, match="nonce waits names a reset; take another for the cut"):
+        driver.request_cut("waits")
+    driver.settle_reset()
+    driver.complete()
+    driver.settle_reset()
+    assert driver.region.person_resets[Nonce("waits")].state is PersonResetState.DONE
+    judge(driver)
+
+
+def test_a_store_in_which_they_do_fails_the_reset_and_goes_on() -> None:
+    driver = running()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.reset(ToCurrent(), nonce="shared")
+    older = with_queue(driver, queued(driver, "shared"))
+    driver.store._transactions.decide(driver.name, lambda *_: older)
+    driver.settle_reset()
+    row = driver.region.person_resets[Nonce("shared")]
+    assert (row.state, row.failure) == (PersonResetState.FAILED, "its nonce shared names a request for a cut")
+    assert open_cut(driver) is not None, "the request for the cut is served"
 
 
 def test_after_an_abort_the_next_ask_opens_a_new_cut() -> None:
