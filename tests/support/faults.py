@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Checkpoint, RegionState, ResetCause
-from airflow_kcr.protocol.values import EventNumber
+from airflow_kcr.protocol.values import AssignmentId, EventNumber, Incarnation, MemberId
 from tests.support.kafka import QUIET, WITHIN, Kafka
 from tests.support.member_accounts import Account, Place
 from tests.support.members import Live, Process
@@ -81,6 +81,39 @@ def told(live: Live, kind: type[B]) -> list[B]:
 def resets(live: Live) -> list[events.ResetBegun]:
     """Return the resets of a region but its start, further attempts included."""
     return [body for body in told(live, events.ResetBegun) if body.cause is not ResetCause.START]
+
+
+def needless(live: Live, before: int) -> list[events.ResetBegun]:
+    """Return the resets that an outage did not need: more than one for the fault, or more than one for an assignment.
+
+    How often Kafka assigns partitions depends on how close together the members come back, hence on the machine. What
+    the region promises does not: an assignment costs one reset at most.
+
+    Args:
+        live: the region.
+        before: how many resets it had before the fault.
+    """
+    found: list[events.ResetBegun] = []
+    paid: set[tuple[MemberId, Incarnation, AssignmentId]] = set()
+    claimed: events.Claimed | None = None
+    by_fault, seen = 0, 0
+    for event in live.events():
+        if isinstance(event.body, events.Claimed):
+            claimed = event.body
+        if not isinstance(event.body, events.ResetBegun) or event.body.cause is ResetCause.START:
+            continue
+        seen += 1
+        if seen <= before:
+            continue
+        if event.body.cause is ResetCause.CLAIM and claimed is not None:
+            assignment = (claimed.member, claimed.incarnation, claimed.assignment)
+            is_needless = assignment in paid
+            paid.add(assignment)
+        else:
+            is_needless = by_fault > 0
+            by_fault += 1
+        found += [event.body] if is_needless else []
+    return found
 
 
 def cuts(live: Live) -> list[Checkpoint]:

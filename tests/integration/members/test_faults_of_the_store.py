@@ -14,9 +14,10 @@ import pytest
 
 from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.cutting_proxy import Cut, cutting_proxy
-from tests.support.faults import Note, finished, group_size, judged, owners, resets, runs, said
+from tests.support.faults import Note, finished, group_size, judged, needless, owners, resets, runs, said
 from tests.support.kafka import Kafka
 from tests.support.members import Live, Process, live
 from tests.support.wire import wire_to
@@ -57,6 +58,11 @@ class Busy:
         """The resets since."""
         return resets(self.region)[self.before :]
 
+    @property
+    def needless(self) -> list[events.ResetBegun]:
+        """Those of them that the fault and the assignments since do not explain."""
+        return needless(self.region, self.before)
+
 
 def busy(region: Live, *stores: str) -> Busy:
     """Start the members, let them share the partitions, and give them work that they are in the middle of.
@@ -96,7 +102,7 @@ def test_members_go_on_after_the_store_was_restarted(
     server.start()
     eventually_finished(region)
     assert all(member.running for member in now.members)
-    assert len(now.resets) <= 1, now.resets
+    assert now.needless == []
     judged(region, record_property)
 
 
@@ -110,8 +116,7 @@ def test_all_members_come_back_by_themselves_when_the_store_was_away_for_longer_
     server.start()
     eventually_finished(region)
     assert all(member.running for member in now.members)
-    # One, and one more where a member joins its group again when the other has begun already.
-    assert len(now.resets) <= len(now.members), now.resets
+    assert now.needless == []
     judged(region, record_property)
 
 
@@ -124,7 +129,7 @@ def test_members_leave_their_group_while_the_store_is_away_and_come_back_with_it
     server.start()
     eventually_finished(region)
     assert all(member.running for member in now.members)
-    assert len(now.resets) <= 1, now.resets
+    assert now.needless == []
     judged(region, record_property)
 
 
@@ -138,8 +143,31 @@ def test_all_members_come_back_when_the_store_hung_for_longer_than_a_lease(
     server.resume()
     eventually_finished(region)
     assert all(member.running for member in now.members)
-    assert len(now.resets) <= 1, now.resets
+    assert now.needless == []
     judged(region, record_property)
+
+
+@pytest.mark.long
+def test_members_that_come_back_one_by_one_cost_one_reset_each_and_no_more(
+    region: Live, server: Postgres, record_property: Note
+) -> None:
+    with wire_to(server.port) as first, wire_to(server.port) as second, wire_to(server.port) as third:
+        wires = (first, second, third)
+        now = busy(region, *(region.url.replace(f":{server.port}/", f":{wire.port}/") for wire in wires))
+        for wire in wires:
+            wire.cut()
+        region.until(lambda: group_size(region.kafka, region.group) == 0, "all out of the group", 40)
+        for index, wire in enumerate(wires):
+            wire.mend()
+            region.until(lambda least=index + 1: len(owners(region)) >= least, f"{index + 1} of them back")  # type: ignore[misc]
+            region.fill(100)
+            region.until(region.consumed, "everything consumed, so that each has begun something")
+        finished(region)
+        assert all(member.running for member in now.members)
+        assert now.needless == []
+        assert [body.cause for body in now.resets] == [ResetCause.CLAIM] * len(now.members)
+        assert region.region().failures == 0
+        judged(region, record_property)
 
 
 @pytest.mark.long
@@ -163,7 +191,7 @@ def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on
         region.fill(100)
         finished(region)
         assert all(member.running for member in now.members)
-        assert len(now.resets) <= 2, now.resets  # when it leaves, and when it comes back
+        assert now.needless == []
         judged(region, record_property)
 
 

@@ -263,6 +263,24 @@ def test_c17_after_a_store_that_was_away_for_longer_than_a_lease_everybody_is_ba
     judge(driver)
 
 
+def test_c17_members_that_come_back_one_by_one_cost_a_reset_each_and_none_counts_as_a_failure() -> None:
+    driver = running(members=3, partitions=6)
+    driver.process()
+    for member in driver.all_members():
+        driver.crash(member)
+    driver.wait(60)
+    for member in driver.all_members():
+        driver.join(member)
+        driver.spread()
+        driver.settle_reset()
+        assert state(driver) is RegionState.RUNNING
+        driver.spread()
+        driver.process()
+    assert causes(driver)[1:] == [ResetCause.CLAIM] * 3
+    assert driver.region.failures == 0
+    judge(driver)
+
+
 def test_c17_without_anything_begun_there_is_not_even_a_reset() -> None:
     driver = running()
     driver.process()
