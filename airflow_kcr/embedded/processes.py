@@ -10,13 +10,14 @@ service goes on until somebody stops it by what was recorded of it.
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Protocol
 
 import psutil
 
@@ -25,6 +26,9 @@ from airflow_kcr.errors import ServiceFailed
 
 STOP_WITHIN: Final = 10.0
 KILL_WITHIN: Final = 10.0
+SHELL_WITHIN: Final = 10.0
+"""Seconds that the small shell around a service has for what it does itself."""
+
 READY_WITHIN: Final = 60.0
 # A process is recognised by its pid and its start; the latter is computed from the machine's boot time, which moves a
 # little when the clock is set.
@@ -168,7 +172,7 @@ class Child:
         if self.guard is not None:
             # The end of its input tells the guard to kill what is left of the group, and itself.
             left = _members(self.recorded.group)
-            self.guard.communicate()
+            _ended(self.guard, self.name)
             self.guard = None
             happened(lambda: not any(_runs(one) for one in left), within=KILL_WITHIN)
 
@@ -197,7 +201,7 @@ def start_detached(
 ) -> Child:
     """Start a service that goes on after this process, until it is stopped by its `recorded`."""
     launcher, child = _start(_DETACHED, subprocess.DEVNULL, command, name=name, log=log, env=env, user=user)
-    launcher.communicate()
+    _ended(launcher, name)
     return child
 
 
@@ -226,8 +230,39 @@ def _start(
         )
     if shell.stdout is None:
         raise ServiceFailed(f"{name} could not be started")
-    pid = int(shell.stdout.readline())
+    pid = int(_first_line(shell.stdout, shell, name))
     return shell, Child(name, Recorded(pid, shell.pid, _created(pid)), log, begin)
+
+
+def _first_line(output: IO[str], shell: subprocess.Popen[str], name: str) -> str:
+    """Return what the shell says first; it is one short line, so all of it can be read as soon as some of it can."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        if selector.select(SHELL_WITHIN):
+            return output.readline()
+    _kill(shell, name)
+    raise ServiceFailed(f"{name} could not be started: its shell did not say anything within {SHELL_WITHIN:g} s")
+
+
+def _ended(shell: subprocess.Popen[str], name: str) -> None:
+    """Close the input of a service's shell and wait for its end; one that is stopped is killed, with its group.
+
+    Raises:
+        ServiceFailed: it can't be killed either.
+    """
+    try:
+        shell.communicate(timeout=SHELL_WITHIN)
+    except subprocess.TimeoutExpired:
+        _kill(shell, name)
+
+
+def _kill(shell: subprocess.Popen[str], name: str) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(shell.pid, signal.SIGKILL)
+    try:
+        shell.communicate(timeout=KILL_WITHIN)
+    except subprocess.TimeoutExpired as error:
+        raise ServiceFailed(f"the shell of {name} did not end, not even when it was killed") from error
 
 
 def _created(pid: int) -> float:

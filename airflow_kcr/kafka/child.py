@@ -1,4 +1,8 @@
-"""A long-lived child process that answers JSON lines: started when needed, again if it died, gone with its owner."""
+"""A long-lived child process that answers JSON lines: started when needed, again if it died, gone with its owner.
+
+No wait is without a deadline, whatever state the child is in: one that is stopped (SIGSTOP) reads nothing, so a request
+beyond the 64 KiB of a pipe would keep its writer for ever.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ START_WITHIN: Final = 20.0
 """Seconds until the child answers its first line: an interpreter and the client library on a busy machine."""
 
 END_WITHIN: Final = 2.0
+"""Seconds that the child has to end by itself; then it is killed, and has as many again."""
+
 _TAIL: Final = 300
+_PIECE: Final = 65_536
 
 
 class ChildDied(BrokerUnavailable):
@@ -45,7 +52,12 @@ class Child:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             # Ctrl-C at a terminal is for its owner, who then closes it.
             start_new_session=True,
+            # Unbuffered: what a buffer still holds would be written by `close`, without a deadline.
+            bufsize=0,
         )
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
         self._read = b""
         try:
             reply = self.ask(first, START_WITHIN)
@@ -68,58 +80,95 @@ class Child:
     def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send one line and return the answer to it.
 
+        Args:
+            message: the line, of any length.
+            seconds: for sending it and for the answer, together.
+
         Raises:
-            ChildDied: it ended, by itself or because it did not answer in time.
+            ChildDied: it ended, by itself or because it did not read or answer in time.
         """
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise ChildDied(f"{self._module} has no pipes")
+        until = time.monotonic() + seconds
         try:
-            stdin.write(json.dumps(message).encode() + b"\n")
-            stdin.flush()
-            line = self._line(stdout, time.monotonic() + seconds)
+            self._send(json.dumps(message).encode() + b"\n", until)
+            line = self._line(until)
+        except TimeoutError:
+            self._process.kill()
+            raise ChildDied(f"the process for group calls did not answer within {seconds:.1f} s") from None
         except (BrokenPipeError, ValueError):
             line = b""
         if not line:
-            raise ChildDied(self._last_words(seconds))
+            raise ChildDied(self._last_words())
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
-        """End it: first by the end of its input, then by force."""
+        """End it: first by the end of its input, then by force; one that does not go even then is left behind."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+                pipe.close()
         try:
             self._process.wait(END_WITHIN)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_WITHIN)
         self._errors.close()
 
-    def _line(self, stdout: IO[bytes], until: float) -> bytes:
-        """Return the next line; empty where the child ended, or the time for it is over, which ends the child."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            while b"\n" not in self._read:
-                if not selector.select(max(0.0, until - time.monotonic())):
-                    self._process.kill()
-                    return b""
-                more = os.read(stdout.fileno(), 65_536)
-                if not more:
-                    return b""
-                self._read += more
+    def _send(self, line: bytes, until: float) -> None:
+        """Write all of a line.
+
+        Raises:
+            TimeoutError: the child did not read it in time.
+            BrokenPipeError, ValueError: the child, or this end of the pipe, is closed.
+        """
+        pipe = _pipe(self._process.stdin)
+        left = memoryview(line)
+        while left:
+            _wait(pipe, selectors.EVENT_WRITE, until)
+            with suppress(BlockingIOError):
+                left = left[os.write(pipe.fileno(), left[:_PIECE]) :]
+
+    def _line(self, until: float) -> bytes:
+        """Return the next line; empty where the child ended.
+
+        Raises:
+            TimeoutError: there was none in time.
+        """
+        pipe = _pipe(self._process.stdout)
+        while b"\n" not in self._read:
+            _wait(pipe, selectors.EVENT_READ, until)
+            more = os.read(pipe.fileno(), _PIECE)
+            if not more:
+                return b""
+            self._read += more
         line, _, self._read = self._read.partition(b"\n")
         return line
 
-    def _last_words(self, seconds: float) -> str:
+    def _last_words(self) -> str:
         try:
             status = self._process.wait(END_WITHIN)
         except subprocess.TimeoutExpired:
-            return f"the process for group calls did not answer within {seconds:.1f} s"
+            return "the process for group calls has closed its pipes"
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - _TAIL))
         said = self._errors.read().decode(errors="replace").strip()
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return f"the process for group calls ended {how}" + (f": {said}" if said else "")
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise BrokenPipeError
+    return pipe
+
+
+def _wait(pipe: IO[bytes], event: int, until: float) -> None:
+    """Return when the pipe can be read or written.
+
+    Raises:
+        TimeoutError: it could not, until then.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, event)
+        if not selector.select(max(0.0, until - time.monotonic())):
+            raise TimeoutError

@@ -101,6 +101,28 @@ def test_a_process_that_hangs_is_ended_and_replaced(kafka: Kafka) -> None:
         assert groups.pid != first
 
 
+def test_a_process_that_hangs_does_not_keep_who_asks_it_more_than_a_pipe_holds(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic(1)
+    partitions = [log("g", topic, number) for number in range(5_000)]
+    with Groups(admin_settings(kafka.settings), timedelta(seconds=2)) as groups:
+        groups.describe(GroupId("g"))
+        first = groups.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        assert groups.committed(GroupId("g"), partitions) == {}
+        assert groups.pid != first
+        second = groups.pid
+        assert second is not None
+        # Between the look at the group and the offsets.
+        monkeypatch.setattr(groups, "require_empty", lambda group: os.kill(second, signal.SIGSTOP))
+        # What changes something is not asked again; whoever asks next has a new one, and no lock is held.
+        with pytest.raises(BrokerUnavailable, match=r"did not answer within 4\.0 s"):
+            groups.alter(GroupId("g"), at("g", topic, **{f"p{number}": 0 for number in range(5_000)}))
+        assert groups.describe(GroupId("g")).seen.state in {"dead", "empty"}
+
+
 def test_the_process_ends_with_its_owner(kafka: Kafka) -> None:
     groups = Groups(admin_settings(kafka.settings))
     groups.describe(GroupId("g"))

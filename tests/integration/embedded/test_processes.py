@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from airflow_kcr.embedded import processes
 from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_detached, start_tied
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import ServiceFailed
@@ -99,6 +100,31 @@ def test_a_suspended_service_can_be_stopped(launch: Launch, tmp_path: Path) -> N
     child.stop()
     assert not child.alive
     assert child.has_logged("asked")
+
+
+@pytest.mark.timeout(60)
+def test_a_service_whose_guard_is_suspended_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "SHELL_WITHIN", 0.3)
+    child = run(start_tied, tmp_path, FAMILY, "child")
+    assert child.guard is not None
+    guard, inner = child.guard.pid, child_of(child)
+    os.kill(guard, signal.SIGSTOP)
+    assert happened(lambda: psutil.Process(guard).status() == psutil.STATUS_STOPPED, within=10)
+    child.stop()
+    assert gone(guard)
+    assert gone(inner)
+
+
+@LAUNCHES
+@pytest.mark.timeout(60)
+def test_a_shell_that_says_nothing_is_not_waited_for_without_end(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "SHELL_WITHIN", 0.3)
+    for script in ("_TIED", "_DETACHED"):
+        monkeypatch.setattr(processes, script, "kill -STOP $$; " + getattr(processes, script))
+    with pytest.raises(ServiceFailed, match=r"its shell did not say anything within 0\.3 s"):
+        run(launch, tmp_path, READY)
 
 
 def test_a_service_that_ends_says_so_with_the_end_of_its_log(tmp_path: Path) -> None:

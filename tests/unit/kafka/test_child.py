@@ -1,0 +1,62 @@
+"""The child process for group calls, where it is stopped: nobody waits for it without a deadline."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.kafka import child as child_module
+from airflow_kcr.kafka.child import Child, ChildDied
+from airflow_kcr.kafka.groups import MODULE
+
+# Nobody is asked, so nobody need be there.
+FIRST = {"settings": {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}}
+BEYOND_A_PIPE = {"call": "committed", "group": "g" * 1_000_000, "rows": [], "timeout": 1.0}
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    found = Child(MODULE, FIRST)
+    yield found
+    found.close()
+
+
+def stop(child: Child) -> None:
+    os.kill(child.pid, signal.SIGSTOP)
+    assert happened(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED, within=10)
+
+
+def test_a_request_beyond_a_pipe_s_size_arrives_whole(child: Child) -> None:
+    told = child.ask({**BEYOND_A_PIPE, "call": "no such call"}, 20)
+    assert told == {"failure": "KcrError", "message": "a group call could not be made (KeyError)"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("message", [BEYOND_A_PIPE, {"call": "groups"}], ids=["beyond a pipe", "small"])
+def test_a_stopped_child_is_waited_for_no_longer_than_told(child: Child, message: dict[str, object]) -> None:
+    stop(child)
+    with pytest.raises(ChildDied, match=r"^the process for group calls did not answer within 0\.3 s$"):
+        child.ask(message, 0.3)
+    assert happened(lambda: not child.alive, within=10)
+
+
+@pytest.mark.timeout(60)
+def test_a_stopped_child_is_closed_with_a_request_half_sent(child: Child) -> None:
+    stop(child)
+    with pytest.raises(ChildDied):
+        child.ask(BEYOND_A_PIPE, 0.3)
+    child.close()
+    assert not Path(f"/proc/{child.pid}").exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_child_that_never_says_that_it_is_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "START_WITHIN", 0.5)
+    with pytest.raises(ChildDied, match=r"did not answer within 0\.5 s"):
+        Child("json.tool", FIRST)  # reads to the end, and says nothing before
