@@ -32,7 +32,7 @@ from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import Member, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.claims import Assigned
-from airflow_kcr.protocol.region.rows import CutPhase
+from airflow_kcr.protocol.region.rows import CutPhase, ResetCause
 from airflow_kcr.protocol.rules import CutRules
 from airflow_kcr.protocol.values import GroupPartition, Lineage, Sequence
 from airflow_kcr.runtime.asking import Asking
@@ -59,6 +59,9 @@ Assignments: TypeAlias = "Mapping[GroupPartition, Assigned]"
 Held: TypeAlias = "Mapping[GroupPartition, CommittedOffset]"
 
 _USUAL: Final = frozenset({None, Why.DRAINED, Why.BOUND})
+
+_TEACHES: Final = frozenset({ResetCause.BATCH_TIMEOUT, ResetCause.BATCH_FAILED})
+"""What says of a batch that it may have been too large."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -130,6 +133,7 @@ class MemberHost:
         self._timer_numbers = count()
         self._batch_numbers = count(1)
         self._size = BatchSize.first(limits)
+        self._run_since = 0.0
         self._metrics = Metrics()
         self._shown_at = 0.0
         self._failure: BaseException | None = None
@@ -352,6 +356,7 @@ class MemberHost:
             case effects.Claim():
                 self._claim(effect)
             case effects.Plan():
+                self._size = self._size.warned(effect.view.failures)
                 working.plan(effect, self.who.batch_id(next(self._batch_numbers)), self._size.records)
             case effects.StoreBounds():
                 asking.store_bounds(effect)
@@ -367,7 +372,9 @@ class MemberHost:
                 asking.end(effect)
             case effects.Discard():
                 asking.discard(effect)
-            case effects.RequestReset():
+            case effects.RequestReset(cause=cause):
+                if cause in _TEACHES:
+                    self._learn_from_failure()
                 asking.request_reset(effect)
             case effects.ResetSinks():
                 working.reset_sinks(effect)
@@ -431,7 +438,22 @@ class MemberHost:
             progress=effect.progress,
             bound=None if view is None else view.limit,
         )
+        self._run_since = self._clock()
         self._working.run(call, took)
+
+    def _learn_from_failure(self) -> None:
+        """Make the next batch smaller than the one that has just failed or run into its timeout."""
+        batch = self._machine.batch
+        if batch is None:
+            return
+        records = sum(r.width for r in batch.ranges.values())
+        self._size = self._size.after_failure(records, self._clock() - self._run_since)
+        _LOG.warning(
+            "%s: a batch of %s offset(s) did not do its work; the next one takes at most %s",
+            self.who.member,
+            records,
+            self._size.records,
+        )
 
     def _commit_seek(self, effect: effects.CommitSeek) -> None:
         view = self._machine.view

@@ -123,7 +123,7 @@ class Planner:
         if reach is None or reach.outside or _available(reach, positions) < size:
             seen = self._seen = self._look(positions, view)
             reach = self._reach(positions, view, seen)
-        if self._lingers(positions, view, reach):
+        if self._lingers(positions, view, reach, size):
             return Planned(batch=batch, ranges={}, bound=view.limit, outside=reach.outside)
         most = size if view.records_left is None else min(size, view.records_left)
         backlog = {p: to - positions[p] for p, to in reach.ranges.items()}
@@ -131,15 +131,15 @@ class Planner:
         ranges = {p: Range(positions[p], Offset(positions[p] + n)) for p, n in sorted(taken.items())}
         return Planned(batch=batch, ranges=ranges, bound=view.limit, bounds=reach.bounds, outside=reach.outside)
 
-    def _lingers(self, positions: OffsetMap, view: MemberView, reach: Reach) -> bool:
+    def _lingers(self, positions: OffsetMap, view: MemberView, reach: Reach, size: int) -> bool:
         """Whether there is so little to read that more is waited for.
 
         Never where somebody waits for it to be read: before a bound that has passed, in an open cut, or where a count
-        of records is to be reached.
+        of records is to be reached. Nor where the batch may take no more than there is.
         """
         linger, available = self.linger, _available(reach, positions)
         awaited = view.cut is not None or view.records_left is not None or view.bound_offsets or reach.bounds
-        if not 0 < available < linger.least or awaited:
+        if not 0 < available < min(linger.least, size) or awaited:
             self._few_since = None
             return False
         if self._few_since is None:

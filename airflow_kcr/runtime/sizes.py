@@ -7,6 +7,11 @@ Rules:
 - Where a batch by itself costs more than half of the target, small batches would do nothing else: it then takes so many
   records that they cost as much as the batch does.
 - A batch that took less than was allowed, because there was no more, says nothing about larger ones.
+- A batch that failed, or ran into its timeout, makes the next one smaller, and each further one in a row more so, below
+  the floor too: else the same batch would be planned again until the region halts. Its records in the time that it ran
+  are the most that the pipeline can be trusted with. No batch comes near its size again before many smaller ones have
+  done their work, and many more each time that it fails again: between two failures there has to be time for a cut. A
+  process that has run no batch yet goes by the failures that the region counts: whoever saw them may be gone.
 - Shares follow the backlog of each partition, so that all come to their ends together and a skewed one is not left
   behind. Whoever has any backlog gets at least one record, if there are enough.
 """
@@ -31,6 +36,12 @@ FULL: Final = 0.9
 
 REMEMBERED: Final = 8
 """How many batches the estimate is made from: some, so that one odd measurement does not throw it far off."""
+
+PATIENCE: Final = 32
+"""How many full batches stay below half of one that failed, before one as large is tried again."""
+
+IMPATIENCE: Final = 4
+"""How many times as many once that has failed again."""
 
 SPREAD: Final = 1.5
 """How much the largest of them must exceed the smallest before the two costs can be told apart."""
@@ -68,6 +79,21 @@ class BatchSize:
     tried: bool = False
     """Whether a larger batch was made only to tell the two costs apart."""
 
+    failures: int = 0
+    """Batches in a row that failed or ran into their timeout."""
+
+    lowered: int | None = None
+    """The floor after such a batch; None: that of the limits. It lasts until the pipeline is fast enough for that."""
+
+    failed: int | None = None
+    """Records of the smallest batch that failed; None: since then one as large has done its work."""
+
+    held: int = 0
+    """How many full batches have to stay below half of that yet."""
+
+    patience: int = PATIENCE
+    """What `held` becomes with the next failure."""
+
     @classmethod
     def first(cls, limits: Limits) -> BatchSize:
         """Return the size that a member begins with: the floor, as nothing is known of the pipeline."""
@@ -75,7 +101,8 @@ class BatchSize:
 
     def within(self, limits: Limits) -> BatchSize:
         """Return the size under other limits; what was measured stays."""
-        return replace(self, limits=limits, records=min(max(self.records, limits.least), limits.most))
+        within = replace(self, limits=limits)
+        return replace(within, records=within._allowed(max(self.records, within._floor())))  # noqa: SLF001 (its own)
 
     def after(self, records: int, seconds: float) -> BatchSize:
         """Return the size after a batch.
@@ -88,14 +115,73 @@ class BatchSize:
             return self
         measured = (*self.measured, (records, max(seconds, 1e-3)))[-REMEMBERED:]
         overhead = min(_overhead(measured, self.overhead), *(s for _, s in measured))
-        known = replace(self, measured=measured, overhead=overhead)
+        known = replace(self._trusting(records), measured=measured, overhead=overhead, failures=0)
         if known._is_in_the_dark():  # noqa: SLF001 (its own)
-            return replace(known, records=min(2 * self.records, self.limits.most), tried=True)
+            return replace(known, records=known._allowed(2 * self.records), tried=True)  # noqa: SLF001
         wanted = known._wanted()  # noqa: SLF001
+        if wanted >= self.limits.least:
+            known = replace(known, lowered=None)
         if wanted > self.records and records < self.records * FULL:
             return known
-        bounded = min(max(wanted, self.records * SHRINKAGE), self.records * GROWTH)
-        return replace(known, records=round(min(max(bounded, self.limits.least), self.limits.most)))
+        bounded = min(max(wanted, self.records * SHRINKAGE, known._floor()), self.records * GROWTH)  # noqa: SLF001
+        return replace(known, records=known._allowed(bounded))  # noqa: SLF001
+
+    def after_failure(self, records: int, seconds: float) -> BatchSize:
+        """Return the size after a batch that failed, or was cancelled because it ran into its timeout.
+
+        What was measured before is forgotten: the pipeline is another one now, or the records are.
+
+        Args:
+            records: how many offsets its ranges spanned.
+            seconds: how long it ran.
+        """
+        failures = self.failures + 1
+        share = SHRINKAGE**failures
+        fits = self.limits.target.total_seconds() / max(seconds, 1e-3)
+        lowered = max(min(self.lowered or self.limits.least, int(records * share)), 1)
+        again = self.failed is not None and self.failures == 0
+        patience = self.patience * IMPATIENCE if again else self.patience
+        known = BatchSize(
+            limits=self.limits,
+            records=records,
+            failures=failures,
+            lowered=lowered,
+            failed=records if self.failed is None else min(self.failed, records),
+            held=patience,
+            patience=patience,
+        )
+        return replace(known, records=known._allowed(max(records * min(share, fits), lowered)))
+
+    def warned(self, failures: int) -> BatchSize:
+        """Return the size of a member that has run no batch yet, in a region that counts failures.
+
+        Args:
+            failures: of the region, since progress was last accepted; they may be another process' batches.
+        """
+        if not failures or self.measured or self.failures:
+            return self
+        # As far down as `after_failure` would have come one by one.
+        failed = max(int(self.limits.least * SHRINKAGE ** (failures * (failures - 1) // 2)), 2)
+        size = max(int(failed * SHRINKAGE**failures), 1)
+        return replace(self, records=size, lowered=size, failures=failures, failed=failed, held=PATIENCE)
+
+    def _trusting(self, records: int) -> BatchSize:
+        """Return what is held against large batches after one of so many records has done its work."""
+        if self.failed is None or records < self.failed:
+            full = records >= self._ceiling() * FULL
+            return replace(self, held=max(self.held - 1, 0)) if full else self
+        return replace(self, failed=None, held=0, patience=PATIENCE)
+
+    def _ceiling(self) -> int:
+        if self.failed is None or not self.held:
+            return self.limits.most
+        return min(max(self.failed // 2, 1), self.limits.most)
+
+    def _floor(self) -> int:
+        return self.limits.least if self.lowered is None else min(self.lowered, self.limits.least)
+
+    def _allowed(self, records: float) -> int:
+        return max(round(min(records, self._ceiling())), 1)
 
     def _is_in_the_dark(self) -> bool:
         """Whether even the smallest batch takes too long: a larger one then tells whether it is the records' doing."""

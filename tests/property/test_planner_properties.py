@@ -30,6 +30,8 @@ from tests.support.simulation.broker import Log
 PARTITIONS = [p(n) for n in range(3)]
 GRACE = timedelta(seconds=2)
 LIMITS = Limits(target=timedelta(seconds=2), least=1_000, most=1_000_000)
+MAX_FAILURES = 5
+"""How many failures in a row a region answers with a reset, unless its spec says otherwise."""
 
 backlogs = st.dictionaries(st.builds(p, st.integers(0, 12)), st.integers(0, 10_000_000), max_size=12)
 sizes = st.one_of(st.integers(1, 20), st.integers(1, 10_000_000))
@@ -108,6 +110,36 @@ def test_the_size_stays_within_its_limits_and_grows_by_no_more_than_the_factor(
 def test_a_batch_that_was_not_full_never_grows_the_size(records: int, filled: float, seconds: float) -> None:
     size = BatchSize(limits=LIMITS, records=records)
     assert size.after(int(records * filled), seconds).records <= records
+
+
+@given(
+    learnt=st.integers(1, 2_000_000),
+    least=st.integers(1, 100_000),
+    timeout=st.floats(8, 600),
+    overhead=st.floats(0, 0.45),
+    one=st.floats(1e-6, 0.45),
+)
+def test_a_pipeline_that_can_do_one_record_in_time_comes_to_a_size_that_it_can_do_before_the_region_halts(
+    learnt: int, least: int, timeout: float, overhead: float, one: float
+) -> None:
+    limits = Limits(target=timedelta(seconds=2), least=least, most=2_000_000, longest=timedelta(seconds=timeout / 4))
+    # The batch by itself and each record, as shares of the timeout.
+    by_itself, each = overhead * timeout, one * timeout
+    size, failures = BatchSize(limits=limits, records=max(learnt, least)), 0
+    while (seconds := by_itself + each * size.records) > timeout:
+        size, failures = size.after_failure(size.records, timeout), failures + 1
+        assert failures <= MAX_FAILURES
+    for _ in range(30):
+        size = size.after(size.records, seconds)
+        seconds = by_itself + each * size.records
+        assert seconds <= timeout
+
+
+@given(least=st.integers(1, 100_000), one=st.floats(1e-6, 0.45))
+def test_members_that_start_anew_after_each_timeout_come_to_a_size_too(least: int, one: float) -> None:
+    limits = Limits(target=timedelta(seconds=2), least=least, most=2_000_000)
+    starts = (BatchSize.first(limits).warned(failures).records for failures in range(MAX_FAILURES + 1))
+    assert any(records * one <= 1 for records in starts)
 
 
 # -- bounds --------------------------------------------------------------------------------------------------------

@@ -463,7 +463,8 @@ MEANING: Mapping[str, str] = {
     "cut.catchup": "whether every bound missed during an outage gets its own cut",
     "batch.target": "how long a batch should take; its size adapts to it",
     "batch.linger": "how long fewer than `min_records` are waited with; what a bound or a cut wants is read at once",
-    "batch.min_records": "the smallest size of a batch; one with less to read is smaller, see `linger`",
+    "batch.min_records": "the smallest size of a batch; one with less to read is smaller, see `linger`, and so is one "
+    "after a failure",
     "batch.max_records": "the largest batch that is planned",
     "batch.timeout": "how long one batch may take before it counts as failed",
     "retention.keep": "how many complete checkpoints are kept",

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
-from airflow_kcr.ports import BatchCall
+from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.membership import Arrival
@@ -546,7 +546,74 @@ def test_a_batch_that_takes_longer_than_allowed_is_cancelled_and_its_records_com
     member.engine.gate.set()
     stage.caught_up()
     assert ResetCause.BATCH_TIMEOUT in stage.causes()
-    assert tiles(member.engine.done[-1:], p(0), 40)
+    assert tiles(member.engine.done, p(0), 40)
+
+
+class SlowEngine(FakeEngine):
+    """Can do no batch of more than so many records: such a one hangs until it is cancelled."""
+
+    most = 3
+
+    def run(self, call: BatchCall) -> BatchReport:
+        """See `ports.Engine`."""
+        if sum(r.width for r in call.ranges.values()) <= self.most:
+            self.gate.set()
+        else:
+            self.gate.clear()
+        return super().run(call)
+
+
+class OverloadedEngine(SlowEngine):
+    """Fails on its own where a batch is too large, as Spark does where memory runs out."""
+
+    def run(self, call: BatchCall) -> BatchReport:
+        """See `ports.Engine`."""
+        if sum(r.width for r in call.ranges.values()) > self.most:
+            self.failures.append(BatchFailed("java.lang.OutOfMemoryError: Java heap space"))
+        return FakeEngine.run(self, call)
+
+
+QUICK = replace(TIMES, batch=SECOND / 5, retry=SECOND / 50)
+
+
+@pytest.mark.parametrize("engine", [SlowEngine, OverloadedEngine])
+def test_a_region_whose_pipeline_can_only_do_small_batches_goes_on_by_itself(
+    stage: Stage, engine: type[SlowEngine]
+) -> None:
+    stage.declare(records(60), times=QUICK)
+    stage.member(engine=engine())
+    stage.caught_up()
+    assert stage.region.state is RegionState.RUNNING
+
+
+def test_a_pipeline_that_has_become_slow_is_given_smaller_batches(stage: Stage) -> None:
+    stage.declare(records(600), times=QUICK)
+    slow = SlowEngine()
+    slow.most = 1_000
+    member = stage.member(engine=slow)
+    stage.caught_up()
+    stage.cut("n1")
+    assert max(sum(r.width for r in call.ranges.values()) for call in member.engine.done) == LIMITS.most
+    slow.most = 3
+    stage.logs[p(0)].stamps.extend([NOON] * 300)
+    stage.caught_up()
+    assert stage.region.state is RegionState.RUNNING
+
+
+def test_members_whose_process_ends_with_each_batch_that_is_too_large_come_to_one_that_they_can_do(
+    stage: Stage,
+) -> None:
+    stage.declare(records(20), times=replace(QUICK, lease=SECOND, reset=6 * SECOND))
+    ended = 0
+    # A process that ends takes with it what it has learnt.
+    while stage.region.state is not RegionState.HALTED and not stage.everything_is_processed():
+        engine = SlowEngine()
+        engine.stubborn = True
+        member = stage.member(engine=engine, takeover=True)
+        eventually(lambda: stage.everything_is_processed() or bool(member.ends), "progress or an end")  # noqa: B023
+        ended += len(member.ends)
+    assert stage.region.state is RegionState.RUNNING
+    assert ended > 0
 
 
 def test_a_cancelled_batch_that_does_not_become_quiet_ends_the_process(stage: Stage) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.runtime.sizes import GROWTH, SHRINKAGE, BatchSize, Limits, shares
+from airflow_kcr.runtime.sizes import GROWTH, PATIENCE, SHRINKAGE, BatchSize, Limits, shares
 from tests.support.runtime_fakes import p
 
 LIMITS = Limits(target=timedelta(seconds=2), least=1_000, most=1_000_000)
@@ -97,3 +97,83 @@ def test_other_limits_count_from_the_next_batch_on_and_what_was_measured_stays()
     before = BatchSize.first(LIMITS).after(LIMITS.least, 0.01)
     after = before.within(replace(LIMITS, least=1, most=5))
     assert (after.records, after.measured) == (5, before.measured)
+
+
+# -- batches that did not do their work ----------------------------------------------------------------------------
+
+
+def test_a_batch_that_ran_into_its_timeout_shrinks_the_next_one_to_what_its_rate_allows_at_most() -> None:
+    assert size(600_000).after_failure(600_000, 120.0).records == 10_000
+
+
+def test_a_batch_that_failed_at_once_shrinks_the_next_one_to_a_quarter() -> None:
+    assert size(600_000).after_failure(400_000, 0.1).records == 100_000
+
+
+def test_the_floor_gives_way_to_a_batch_of_it_that_ran_into_its_timeout() -> None:
+    assert size(1_000).after_failure(1_000, 120.0).records < 1_000
+
+
+def test_each_further_failure_in_a_row_shrinks_the_size_more() -> None:
+    failing, sizes = size(1_000_000), [1_000_000]
+    while failing.records > 1:
+        failing = failing.after_failure(failing.records, 1.0)
+        sizes.append(failing.records)
+    assert sizes == [1_000_000, 250_000, 15_625, 244, 1]
+
+
+def test_what_was_measured_before_a_timeout_says_nothing_of_the_pipeline_that_it_is_now() -> None:
+    fast = size(100_000)
+    for _ in range(8):
+        fast = fast.after(fast.records, 1.0)
+    slow = fast.after_failure(fast.records, 120.0)
+    assert slow.after(slow.records, 2.0).records == slow.records
+
+
+def test_the_floor_is_back_as_soon_as_the_pipeline_is_fast_enough_for_it() -> None:
+    lowered = size(1_000).after_failure(1_000, 120.0)
+    slow = lowered.after(lowered.records, 2.0)
+    assert slow.lowered is not None
+    fast = lowered.after(lowered.records, 0.001)
+    assert fast.lowered is None
+
+
+def full(size: BatchSize, times: int) -> BatchSize:
+    for _ in range(times):
+        size = size.after(size.records, 0.001)
+    return size
+
+
+def test_batches_stay_below_half_of_one_that_failed_until_many_have_done_their_work() -> None:
+    failed = size(100_000).after_failure(80_000, 1.0)
+    assert full(failed, PATIENCE).records == 40_000
+    assert full(failed, PATIENCE + 1).records > 80_000
+
+
+def test_a_size_that_failed_again_is_left_alone_for_longer() -> None:
+    again = full(size(100_000).after_failure(80_000, 1.0), PATIENCE).after_failure(90_000, 1.0)
+    assert full(again, 4 * PATIENCE).records == 40_000
+    assert full(again, 4 * PATIENCE + 1).records > 40_000
+
+
+def test_a_batch_as_large_as_one_that_failed_shows_that_it_was_not_its_size() -> None:
+    one = size(1).after_failure(1, 1.0)
+    assert one.records == 1
+    assert one.after(1, 0.001).records == GROWTH
+
+
+def test_other_limits_do_not_bring_back_a_floor_that_ran_into_its_timeout() -> None:
+    lowered = size(1_000).after_failure(1_000, 120.0)
+    assert lowered.within(LIMITS).records == lowered.records
+
+
+@pytest.mark.parametrize(("failures", "records"), [(0, 1_000), (1, 250), (2, 15), (5, 1), (400, 1)])
+def test_a_member_that_has_run_nothing_yet_goes_by_the_failures_that_its_region_counts(
+    failures: int, records: int
+) -> None:
+    assert BatchSize.first(LIMITS).warned(failures).records == records
+
+
+def test_a_member_that_has_measured_its_pipeline_goes_by_that() -> None:
+    known = BatchSize.first(LIMITS).after(1_000, 1.0)
+    assert known.warned(3) == known
