@@ -10,15 +10,18 @@ deleted is refused by name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.targets import ToRun
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.documents import Manifest, Owner, Superseded
+from airflow_kcr.sinks.files.documents import Manifest, Owner
 from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.force import cuts_on, lineages_in, newest_first
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.spark.file_sinks import read_files
 from airflow_kcr.spark.hadoop import HadoopFolder
@@ -95,7 +98,7 @@ class Cuts:
         """Return the cuts of a folder.
 
         Raises:
-            ConfigurationError: it is no file sink's.
+            ConfigurationError: it is no file sink's, or of another layout.
             SinkError: it can't be read.
         """
         owner = Owner.of(folder.read(layout.OWNER))
@@ -106,9 +109,9 @@ class Cuts:
             )
         return cls(folder=folder, owner=owner)
 
-    def published(self) -> list[CutName]:
-        """Return the cuts that can be read, oldest first."""
-        return sorted(self._named(layout.MANIFESTS) - self._named(layout.SUPERSEDED) - self._named(layout.RETIRED))
+    def published(self) -> Iterator[CutName]:
+        """Yield the cuts that can be read, newest first, looking no further back than is asked for."""
+        return newest_first(self.folder, lineages_in(self.folder))
 
     def manifest(self, sequence: int | None = None) -> Manifest:
         """Return a cut's manifest; without a sequence, the newest one's.
@@ -120,14 +123,14 @@ class Cuts:
         """
         if sequence is None:
             # One that is being written is not whole yet; the one before it is the newest then.
-            for cut in reversed(self.published()):
+            for cut in self.published():
                 found = Manifest.of(self.folder.read(layout.manifest(cut)))
                 if found is not None:
                     return found
             raise UnknownCheckpoint(f"{self._where} has no published cut yet")
         self._require_in_force(sequence)
-        for cut in self._named(layout.MANIFESTS):
-            found = Manifest.of(self.folder.read(layout.manifest(cut))) if cut.sequence == sequence else None
+        for cut in self._named(layout.MANIFESTS, sequence):
+            found = Manifest.of(self.folder.read(layout.manifest(cut)))
             if found is not None:
                 return found
         raise UnknownCheckpoint(f"{self._where} has no cut {sequence}; {self._those()}")
@@ -152,32 +155,27 @@ class Cuts:
             return region.cut_of_run(target.dag_id, target.run_id)
 
     def _require_in_force(self, sequence: int) -> None:
-        for cut in self._named(layout.SUPERSEDED):
-            if cut.sequence != sequence:
-                continue
-            note = Superseded.of(self.folder.read(layout.superseded(cut)))
-            by = "a later lineage" if note is None else f"lineage {note.undone_by}"
+        by = lineages_in(self.folder).superseded_by(sequence)
+        if by is not None:
             raise CheckpointNotUsable(
-                f"cut {sequence} of {self._where} was superseded by {by}: a reset went back before it, and its records "
-                f"are processed again; {self._those()}"
+                f"cut {sequence} of {self._where} was superseded by lineage {by}: a reset went back before it, and its "
+                f"records are processed again; {self._those()}"
             )
-
-        if any(cut.sequence == sequence for cut in self._named(layout.RETIRED)):
+        if self._named(layout.RETIRED, sequence):
             raise CheckpointNotUsable(
                 f"cut {sequence} of {self._where} was retired, and its output deleted (`kcr checkpoint clean "
                 f"--retired`); {self._those()}"
             )
 
     def _those(self) -> str:
-        found = self.published()
+        found = [str(cut.sequence) for cut in islice(self.published(), SHOWN + 1)]
         if not found:
             return "none is published"
-        shown = ", ".join(str(cut.sequence) for cut in found[-SHOWN:])
-        return f"published are {'…, ' if len(found) > SHOWN else ''}{shown}"
+        return f"published are {'…, ' if len(found) > SHOWN else ''}{', '.join(reversed(found[:SHOWN]))}"
 
     @property
     def _where(self) -> str:
         return f"sink {self.owner.sink} of group {self.owner.group}, region {self.owner.region} ({self.folder.uri})"
 
-    def _named(self, folder: str) -> set[CutName]:
-        return {cut for name in self.folder.names(folder) if (cut := layout.cut_of(name)) is not None}
+    def _named(self, above: str, sequence: int) -> list[CutName]:
+        return [cut for cut in cuts_on(self.folder, above, layout.shelf(sequence)) if cut.sequence == sequence]

@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.sinks.files import FileTarget, layout
-from airflow_kcr.sinks.files.documents import Manifest
+from airflow_kcr.sinks.files.documents import Manifest, Undone
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.cuts import COORDINATES, rows_of
@@ -153,9 +153,9 @@ class DeltaTable:
         rows = self._tried("write", lambda: self._stamped(rows_of(self._spark, self._target.path, manifest), manifest))
         return self._committed(rows, seen, {"published": str(manifest.cut), **_named(manifest.cut)})
 
-    def hide(self, undone: Collection[CutName]) -> None:
+    def hide(self, undone: Collection[Undone]) -> None:
         """Delete the rows of cuts; a commit is made in any case."""
-        where, names = _condition(undone), [str(cut) for cut in sorted(undone)]
+        where, names = _undone(undone), [one._asdict() for one in undone]
         for _ in range(ATTEMPTS):
             seen = self.seen()
             if self._committed(self._nothing(), seen, {"superseded": names}, replaceWhere=where):
@@ -190,7 +190,7 @@ class DeltaTable:
         return self._unless_overtaken("take the rows' columns in", attempt)
 
     def _holds(self, cut: CutName, version: int) -> bool:
-        return not self._table(version).where(_condition([cut])).limit(1).isEmpty()
+        return not self._table(version).where(_condition(cut)).limit(1).isEmpty()
 
     def _table(self, version: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")
@@ -263,12 +263,16 @@ def _cut_columns(lineage: str, sequence: str) -> tuple[str, str]:
     return f"CAST({lineage} AS INT) AS {LINEAGE}", f"CAST({sequence} AS BIGINT) AS {SEQUENCE}"
 
 
-def _condition(cuts: Collection[CutName]) -> str:
-    """Return which rows are those of some cuts, by the table's partitions alone."""
-    found = []
-    for lineage, same in groupby(sorted(cuts), key=lambda cut: cut.lineage):
-        found.append(f"({LINEAGE} = {lineage} AND {SEQUENCE} IN ({', '.join(str(cut.sequence) for cut in same)}))")
-    return " OR ".join(found)
+def _condition(cut: CutName) -> str:
+    """Return which rows are those of a cut, by the table's partitions alone."""
+    return f"{LINEAGE} = {cut.lineage} AND {SEQUENCE} = {cut.sequence}"
+
+
+def _undone(undone: Collection[Undone]) -> str:
+    """Return which rows are those of undone cuts, by the table's partitions alone."""
+    return " OR ".join(
+        f"({LINEAGE} < {one.lineage} AND {SEQUENCE} >= {one.first} AND {SEQUENCE} <= {one.last})" for one in undone
+    )
 
 
 def _beginning(text: str) -> str:

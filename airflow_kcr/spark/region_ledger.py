@@ -11,6 +11,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, RegionName, Sequence
 from airflow_kcr.sinks.files import accepted
 from airflow_kcr.sinks.files.accepted import Contents
+from airflow_kcr.sinks.files.documents import Lineages
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.store.regions import RegionStore
 
@@ -43,6 +44,10 @@ class RegionLedger:
     def undone(self) -> Mapping[CutName, Lineage]:
         """Return the cuts that resets have undone, with the lineages that were opened by them."""
         return self._asked(lambda: accepted.undone(self._region()))
+
+    def lineages(self, since: Lineage) -> Lineages:
+        """Return what a lineage and the later ones have undone."""
+        return self._asked(lambda: accepted.lineages(self._region(), since))
 
     def cuts(self) -> Mapping[CutName, Checkpoint]:
         """Return every cut that the store remembers."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from airflow_kcr.sinks.files.documents import Manifest
+from airflow_kcr.sinks.files.documents import Manifest, Undone
 from airflow_kcr.sinks.files.layout import CutName
 from tests.support.sink_files import LocalFolder, Record, records_in
 
@@ -54,11 +54,12 @@ class RecordTable:
         self.kill("shown")
         return True
 
-    def hide(self, undone: Collection[CutName]) -> None:
+    def hide(self, undone: Collection[Undone]) -> None:
         """Take cuts out."""
         assert self._committed(f"hide {', '.join(map(str, undone))}", self.seen())
-        for cut in undone:
-            self.rows.cuts.pop(cut, None)
+        for cut in list(self.rows.cuts):
+            if any(cut.lineage < one.lineage and one.first <= cut.sequence <= one.last for one in undone):
+                del self.rows.cuts[cut]
         self.kill("hidden")
 
     def _committed(self, what: str, seen: int) -> bool:

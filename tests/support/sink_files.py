@@ -31,8 +31,9 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
-from airflow_kcr.sinks.files.documents import Manifest, Superseded
-from airflow_kcr.sinks.files.layout import TEMPORARY, CutName
+from airflow_kcr.sinks.files.documents import Lineages, Manifest
+from airflow_kcr.sinks.files.force import cuts_on, lineages_in, shelves
+from airflow_kcr.sinks.files.layout import TEMPORARY
 from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.spark.region_ledger import RegionLedger
 from tests.support.driver import GROUP, Driver
@@ -154,6 +155,17 @@ class RecordRewriter:
         return made
 
 
+def manifests_in(folder: LocalFolder) -> dict[Sequence, Manifest]:
+    """Return every whole manifest in a folder, by sequence."""
+    found: dict[Sequence, Manifest] = {}
+    for shelf in shelves(folder, layout.MANIFESTS):
+        for cut in sorted(cuts_on(folder, layout.MANIFESTS, shelf)):
+            manifest = Manifest.of(folder.read(layout.manifest(cut)))
+            if manifest is not None:
+                found[cut.sequence] = manifest
+    return found
+
+
 def records_in(folder: LocalFolder, path: str) -> list[Record]:
     """Return the records of a file."""
     text = folder.read(path)
@@ -247,27 +259,22 @@ class Files:
 
     def manifests(self) -> dict[Sequence, Manifest]:
         """The manifests that are in force, by sequence."""
-        found: dict[Sequence, Manifest] = {}
-        for name in self.folder.names(layout.MANIFESTS):
-            manifest = Manifest.of(self.folder.read(f"{layout.MANIFESTS}/{name}"))
-            # A process that died has left one under another name.
-            if manifest is not None and layout.cut_of(name) is not None:
-                found[Sequence(manifest.sequence)] = manifest
-        return found
+        noted = self.lineages()
+        return {s: m for s, m in manifests_in(self.folder).items() if noted.superseded_by(s) is None}
+
+    def undone(self) -> dict[Sequence, Manifest]:
+        """The manifests of cuts that resets have undone, by sequence."""
+        noted = self.lineages()
+        return {s: m for s, m in manifests_in(self.folder).items() if noted.superseded_by(s) is not None}
+
+    def lineages(self) -> Lineages:
+        """What is noted of cuts that resets have undone."""
+        return lineages_in(self.folder)
 
     def data_files(self) -> set[str]:
         """Every file with records that there is."""
         found = [*self.folder.walk(layout.DATA), *self.folder.walk(layout.COMPACTED)]
         return {path for path in found if not path.endswith(layout.LIST)}
-
-    def superseded(self) -> dict[CutName, Superseded]:
-        """What is noted of cuts that resets have undone."""
-        found: dict[CutName, Superseded] = {}
-        for name in self.folder.names(layout.SUPERSEDED):
-            cut, note = layout.cut_of(name), Superseded.of(self.folder.read(f"{layout.SUPERSEDED}/{name}"))
-            if cut is not None and note is not None:
-                found[cut] = note
-        return found
 
     def records(self, *sequences: Sequence) -> Counter[Record]:
         """The records of some cuts, by default of all that are in force, and how often each is there."""

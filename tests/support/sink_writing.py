@@ -12,14 +12,14 @@ from psycopg import sql
 from airflow_kcr.errors import BatchFailed, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.sinks.files import FileSink, FileTarget, layout
-from airflow_kcr.sinks.files.documents import Manifest
+from airflow_kcr.sinks.files import FileSink, FileTarget
+from airflow_kcr.sinks.files.force import lineages_in
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Staging
 from airflow_kcr.spark.region_ledger import RegionLedger
 from airflow_kcr.store.regions import RegionStore
 from tests.support.member_accounts import Place
 from tests.support.plain_engine import Written
-from tests.support.sink_files import SCHEMA, LocalFolder, RecordRewriter, records_in
+from tests.support.sink_files import SCHEMA, LocalFolder, RecordRewriter, manifests_in, records_in
 
 COLUMNS = (Column(name="value", type="text"),)
 
@@ -79,11 +79,11 @@ def write_files(sinks: Iterable[FileSink], call: BatchCall, rows: Sequence[Writt
 def records_of(path: Path) -> list[Place]:
     """Return the records of every file that a manifest in force names, one entry for each time that it is there."""
     folder = LocalFolder(path)
-    manifests = [Manifest.of(folder.read(f"{layout.MANIFESTS}/{name}")) for name in folder.names(layout.MANIFESTS)]
+    noted = lineages_in(folder)
     return [
         record
-        for manifest in manifests
-        if manifest is not None
+        for sequence, manifest in manifests_in(folder).items()
+        if noted.superseded_by(sequence) is None
         for file in manifest.files
         for record in records_in(folder, file.path)
     ]

@@ -19,6 +19,7 @@ from airflow_kcr.protocol.region.path import on_path
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, Range, Sequence
+from airflow_kcr.sinks.files.documents import Lineages, Undone
 from airflow_kcr.sinks.files.layout import CutName
 
 
@@ -54,6 +55,9 @@ class Contents:
     pieces: tuple[Piece, ...]
     """In the order in which the batches began."""
 
+    undone: tuple[CutName, ...] = ()
+    """Cuts before it that a reset has undone and that may have had the output of one of its batches, oldest first."""
+
 
 class Ledger(Protocol):
     """The region and its ledger, as a file sink asks them. Every call may raise SinkError: the store is away."""
@@ -64,6 +68,14 @@ class Ledger(Protocol):
 
     def undone(self) -> Mapping[CutName, Lineage]:
         """Return the cuts that resets have undone, with the lineages that were opened by them."""
+        ...
+
+    def lineages(self, since: Lineage) -> Lineages:
+        """Return what a lineage and the later ones have undone.
+
+        Args:
+            since: the first of them; one that the region has not reached: there is nothing to tell.
+        """
         ...
 
     def cuts(self) -> Mapping[CutName, Checkpoint]:
@@ -107,6 +119,7 @@ def contents(region: Region, batches: Iterable[Batch], sequence: Sequence, group
         for b in batches
         if b.member.group == group and first < b.sequence <= sequence and (kept := accepted(b))
     )
+    oldest = min((p.batch.sequence for p in pieces), default=sequence)
     return Contents(
         cut=CutName(cut.lineage, cut.sequence),
         digest=cut.digest,
@@ -114,6 +127,11 @@ def contents(region: Region, batches: Iterable[Batch], sequence: Sequence, group
         previous=before,
         undone_by=cut.undone_by,
         pieces=pieces,
+        undone=tuple(
+            CutName(row.lineage, row.sequence)
+            for number, row in sorted(region.checkpoints.items())
+            if oldest <= number < sequence and row.undone_by is not None
+        ),
     )
 
 
@@ -128,6 +146,33 @@ def accepted(batch: Batch) -> dict[GroupPartition, Range]:
 def undone(region: Region) -> dict[CutName, Lineage]:
     """Return the cuts that resets have undone, with the lineages that were opened by them."""
     return {CutName(c.lineage, c.sequence): c.undone_by for c in region.checkpoints.values() if c.undone_by is not None}
+
+
+def lineages(region: Region, since: Lineage) -> Lineages:
+    """Return what a lineage and the later ones have undone; cuts that follow each other are told as one stretch.
+
+    Numbers that were burnt by a reset or an aborted cut don't end a stretch: nothing of theirs is in any sink.
+    """
+    if since > region.lineage:
+        return Lineages()
+    found: list[Undone] = []
+    for number in range(max(since, 1), region.lineage + 1):
+        stretch: list[int] = []
+        for row in _in_turn(region):
+            if row.undone_by == number:
+                stretch.append(row.sequence)
+            elif stretch:
+                found.append(Undone(number, stretch[0], stretch[-1]))
+                stretch = []
+        if stretch:
+            found.append(Undone(number, stretch[0], stretch[-1]))
+    return Lineages(lineage=region.lineage, undone=tuple(found))
+
+
+def _in_turn(region: Region) -> tuple[Checkpoint, ...]:
+    """Return the cuts that are or were on the path, oldest first."""
+    rows = (row for _, row in sorted(region.checkpoints.items()))
+    return tuple(row for row in rows if row.is_on_path or row.undone_by is not None)
 
 
 def cuts(region: Region) -> dict[CutName, Checkpoint]:

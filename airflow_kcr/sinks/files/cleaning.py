@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -21,12 +21,12 @@ from typing import Final
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.values import Sequence
-from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files import force, layout
 from airflow_kcr.sinks.files.accepted import Ledger
-from airflow_kcr.sinks.files.documents import Manifest, Owner, Retired, Superseded
+from airflow_kcr.sinks.files.documents import Manifest, Owner, Retired
 from airflow_kcr.sinks.files.folder import Folder
+from airflow_kcr.sinks.files.force import brought_up_to_date
 from airflow_kcr.sinks.files.layout import CutName
-from airflow_kcr.sinks.files.superseding import cuts_in, set_aside
 from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.sinks.files.target import FileTarget
 
@@ -60,30 +60,6 @@ class Cleaned:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What the folder and the store say of a sink's cuts."""
-
-    manifests: Mapping[CutName, Manifest]
-    """In force, and whole."""
-
-    path: tuple[Sequence, ...]
-    """The published cuts on the path, in order; the output up to each is settled by it."""
-
-    settled: frozenset[Sequence]
-    """Those of them whose output is known here: it is in a manifest, or was given up."""
-
-    def is_settled(self, stamp: Sequence) -> bool:
-        """Whether what was written under a stamp is in a manifest that is known, or counts no more."""
-        place = bisect_left(self.path, stamp)
-        return place < len(self.path) and self.path[place] in self.settled
-
-    @property
-    def newest(self) -> Sequence:
-        """The newest cut that is settled; 0: none is."""
-        return max(self.settled, default=Sequence(0))
-
-
 class Cleaner:
     """Deletes what nobody can read any more from one sink's folder.
 
@@ -100,32 +76,33 @@ class Cleaner:
     def clean(self, what: GivenUp) -> Cleaned:
         """Delete files, and return what is gone; asked again, it finds nothing.
 
+        It goes through the folder shelf by shelf, oldest first, and remembers no more than one at a time.
+
         Raises:
-            ConfigurationError: the folder is another sink's.
+            ConfigurationError: the folder is another sink's, or of another layout.
             SinkError: the folder or the store is away, or somebody writes the same notes; then again.
         """
         if not self._is_ours():
             return Cleaned(sink=str(self._target))
-        set_aside(self._target, self._folder, self._ledger, self._table)
+        brought_up_to_date(self._target, self._folder, self._ledger, self._table)
         cuts = self._ledger.cuts()
+        shelves = force.shelves(self._folder, layout.MANIFESTS)
         if what is GivenUp.RETIRED:
-            self._give_up(cuts)
-        retired = self._withdraw()
-        known = self._known(cuts)
-        notes = self._notes()
-        undone = {cut: note for cut, note in notes.items() if cut.sequence < known.newest and _is_void(cuts.get(cut))}
-        needed = [*known.manifests.values(), *(n.manifest for c, n in notes.items() if c not in undone and n.manifest)]
-        files = dict(self._deleted({file.path for manifest in needed for file in manifest.files}, known))
-        emptied = [cut for cut, note in undone.items() if note.manifest is not None]
-        for cut in emptied:
-            self._forget_files(cut, undone[cut])
-        _LOG.info("%s: %d files of %d bytes are deleted", self._target, len(files), sum(files.values()))
+            for shelf in shelves:
+                self._give_up(shelf, cuts)
+        retired = [cut for shelf in shelves for cut in self._withdraw(shelf)]
+        settled = _Settled(self._folder, cuts)
+        files = size = 0
+        for deleted in self._deleted(settled):
+            files, size = files + 1, size + deleted
+        undone = [cut for shelf in shelves for cut in self._forget(shelf, settled)]
+        _LOG.info("%s: %d files of %d bytes are deleted", self._target, files, size)
         return Cleaned(
             sink=str(self._target),
-            undone=tuple(cut.sequence for cut in emptied),
+            undone=tuple(cut.sequence for cut in undone),
             retired=tuple(cut.sequence for cut in retired),
-            files=len(files),
-            bytes=sum(files.values()),
+            files=files,
+            bytes=size,
         )
 
     def _is_ours(self) -> bool:
@@ -138,12 +115,13 @@ class Cleaner:
             )
         return owner is not None
 
-    def _give_up(self, cuts: Mapping[CutName, Checkpoint]) -> None:
-        """Note of every retired cut that its output is given up; from here on nobody reads it."""
-        for cut in sorted(cuts_in(self._folder, layout.MANIFESTS)):
-            row, manifest = cuts.get(cut), Manifest.of(self._folder.read(layout.manifest(cut)))
+    def _give_up(self, shelf: str, cuts: Mapping[CutName, Checkpoint]) -> None:
+        """Note of every retired cut on a shelf that its output is given up; from here on nobody reads it."""
+        for cut in sorted(force.cuts_on(self._folder, layout.MANIFESTS, shelf)):
+            row = cuts.get(cut)
             if row is None or row.state is not CheckpointState.RETIRED or not row.is_on_path:
                 continue
+            manifest = Manifest.of(self._folder.read(layout.manifest(cut)))
             if manifest is None or manifest.digest != row.digest:
                 continue
             note = Retired(digest=row.digest, batches=manifest.batches, schemas=manifest.schemas)
@@ -153,76 +131,114 @@ class Cleaner:
             if self._retired(cut) != note:
                 raise SinkError(f"{self._target}: the note that cut {cut} is retired is not what was written")
 
-    def _withdraw(self) -> list[CutName]:
+    def _withdraw(self, shelf: str) -> list[CutName]:
         """Take the manifests of retired cuts away, also those that a late publisher has brought back."""
-        both = cuts_in(self._folder, layout.MANIFESTS) & cuts_in(self._folder, layout.RETIRED)
-        found = [cut for cut in sorted(both) if self._retired(cut) is not None]
+        there, noted = (force.cuts_on(self._folder, above, shelf) for above in (layout.MANIFESTS, layout.RETIRED))
+        found = [cut for cut in sorted(there & noted) if self._retired(cut) is not None]
         self._folder.delete(layout.manifest(cut) for cut in found)
         return found
 
-    def _known(self, cuts: Mapping[CutName, Checkpoint]) -> _Known:
-        published = sorted(cuts_in(self._folder, layout.MANIFESTS))
-        texts = self._folder.read_all([layout.manifest(cut) for cut in published])
-        manifests = {c: m for c, text in zip(published, texts, strict=True) if (m := Manifest.of(text)) is not None}
-        given_up = {c: n for c in cuts_in(self._folder, layout.RETIRED) if (n := self._retired(c)) is not None}
-        path = {c: row for c, row in cuts.items() if row.is_on_path and row.published_at is not None}
-        digests = {c: m.digest for c, m in manifests.items()} | {c: n.digest for c, n in given_up.items()}
-        return _Known(
-            manifests=manifests,
-            path=tuple(sorted(c.sequence for c in path)),
-            settled=frozenset(c.sequence for c, row in path.items() if digests.get(c) == row.digest),
-        )
+    def _deleted(self, settled: _Settled) -> Iterator[int]:
+        """Delete what nobody needs, and yield the bytes of each file."""
+        for above, last in ((layout.DATA, settled.newest), (layout.COMPACTED, settled.newest - 1)):
+            for shelf in force.shelves(self._folder, above):
+                for name in self._folder.names(f"{above}/{shelf}"):
+                    cut = layout.named(name)
+                    if cut is None or cut.sequence > last:
+                        continue
+                    needed = settled.files_for(cut.sequence)
+                    if needed is not None:
+                        yield from self._cleared(f"{above}/{shelf}/{name}", needed)
 
-    def _notes(self) -> dict[CutName, Superseded]:
-        noted = sorted(cuts_in(self._folder, layout.SUPERSEDED))
-        texts = self._folder.read_all([layout.superseded(cut) for cut in noted])
-        return {c: n for c, text in zip(noted, texts, strict=True) if (n := Superseded.of(text)) is not None}
+    def _forget(self, shelf: str, settled: _Settled) -> list[CutName]:
+        """Take the manifests of undone cuts away whose files are gone."""
+        found = [cut for cut in sorted(force.cuts_on(self._folder, layout.MANIFESTS, shelf)) if settled.is_void(cut)]
+        self._folder.delete(layout.manifest(cut) for cut in found)
+        return found
 
-    def _deleted(self, needed: set[str], known: _Known) -> Iterator[tuple[str, int]]:
-        """Delete what nobody needs, and yield it: files with their bytes."""
-        for above, last in ((layout.DATA, known.newest), (layout.COMPACTED, known.newest - 1)):
-            for name in self._folder.names(above):
-                cut = layout.named(name)
-                if cut is not None and cut.sequence <= last and known.is_settled(cut.sequence):
-                    yield from self._cleared(f"{above}/{name}", needed)
-
-    def _cleared(self, path: str, needed: set[str]) -> Iterator[tuple[str, int]]:
+    def _cleared(self, path: str, needed: Set[str]) -> Iterator[int]:
         files = self._folder.walk(path)
         if needed.isdisjoint(files):
             self._folder.delete([path])
-            yield from _data(files.items())
+            yield from _sizes(files.items())
             return
         for folder, found in groupby(files.items(), key=lambda item: item[0].rpartition("/")[0]):
             here = dict(found)
             if needed.isdisjoint(here) and folder != path:
                 self._folder.delete([folder])
-                yield from _data(here.items())
+                yield from _sizes(here.items())
                 continue
-            superfluous = [(file, size) for file, size in _data(here.items()) if file not in needed]
-            self._folder.delete(file for file, _ in superfluous)
-            yield from superfluous
-
-    def _forget_files(self, cut: CutName, note: Superseded) -> None:
-        """Have a note say no more which files an undone cut had."""
-        less = Superseded(undone_by=note.undone_by, manifest=None)
-        try:
-            self._folder.replace(layout.superseded(cut), less.text())
-        except SinkError:
-            if Superseded.of(self._folder.read(layout.superseded(cut))) != less:
-                raise
+            superfluous = {file: size for file, size in here.items() if file not in needed and not _is_list(file)}
+            self._folder.delete(superfluous)
+            yield from superfluous.values()
 
     def _retired(self, cut: CutName) -> Retired | None:
         return Retired.of(self._folder.read(layout.retired(cut)))
 
 
-def _is_void(row: Checkpoint | None) -> bool:
-    """Whether a cut with a note was undone when the store was asked, and nobody keeps it.
+class _Settled:
+    """What the published cuts on the path have settled: the output up to each is in its manifest, or was given up.
 
-    One that a reset undoes meanwhile may have a part that stands, which no newer manifest has yet.
+    Args:
+        folder: the sink's.
+        cuts: as the store had them at one moment. A cut that a reset undoes since may have a part that stands, which no
+            newer manifest has yet; so it is taken as it was then.
     """
-    return row is None or (row.undone_by is not None and not row.pinned_as)
+
+    def __init__(self, folder: Folder, cuts: Mapping[CutName, Checkpoint]) -> None:
+        self._folder, self._cuts = folder, cuts
+        rows = sorted(c for c, row in cuts.items() if row.is_on_path and row.published_at is not None)
+        self._path = sorted(rows, key=lambda cut: cut.sequence)
+        self._numbers = [cut.sequence for cut in self._path]
+        self._last: tuple[CutName, frozenset[str] | None] | None = None
+        self._kept = frozenset(self._pinned())
+        self.newest = next((c.sequence for c in self._newest_first() if self._files_of(c) is not None), Sequence(0))
+        """The newest cut that is settled; 0: none is."""
+
+    def files_for(self, stamp: Sequence) -> frozenset[str] | None:
+        """Return which files are needed of what was written under a stamp; None: that can't be told yet."""
+        place = bisect_left(self._numbers, stamp)
+        if place == len(self._path):
+            return None
+        cut = self._path[place]
+        if self._last is None or self._last[0] != cut:
+            self._last = (cut, self._files_of(cut))
+        found = self._last[1]
+        return None if found is None else found | self._kept
+
+    def is_void(self, cut: CutName) -> bool:
+        """Whether a reset had undone a cut, nobody keeps it, and what is left of it is in a newer one."""
+        row = self._cuts.get(cut)
+        return row is not None and row.undone_by is not None and not row.pinned_as and cut.sequence < self.newest
+
+    def _newest_first(self) -> Iterator[CutName]:
+        """Yield the cuts on the path of which the folder says something."""
+        path, kinds = frozenset(self._path), (layout.MANIFESTS, layout.RETIRED)
+        there = {shelf for above in kinds for shelf in force.shelves(self._folder, above)}
+        for shelf in sorted(there, key=int, reverse=True):
+            named = {cut for above in kinds for cut in force.cuts_on(self._folder, above, shelf)}
+            yield from sorted(named & path, key=lambda cut: cut.sequence, reverse=True)
+
+    def _files_of(self, cut: CutName) -> frozenset[str] | None:
+        """Return the files of a cut's manifest, none where its output was given up; None: neither is known here."""
+        digest = self._cuts[cut].digest
+        manifest = Manifest.of(self._folder.read(layout.manifest(cut)))
+        if manifest is not None and manifest.digest == digest:
+            return frozenset(file.path for file in manifest.files)
+        note = Retired.of(self._folder.read(layout.retired(cut)))
+        return frozenset() if note is not None and note.digest == digest else None
+
+    def _pinned(self) -> Iterator[str]:
+        """Yield the files of undone cuts that are pinned."""
+        for cut in sorted(c for c, row in self._cuts.items() if row.undone_by is not None and row.pinned_as):
+            manifest = Manifest.of(self._folder.read(layout.manifest(cut)))
+            yield from (file.path for file in (() if manifest is None else manifest.files))
 
 
-def _data(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Yield those files that aren't lists."""
-    return ((path, size) for path, size in files if path.rpartition("/")[2] != layout.LIST)
+def _sizes(files: Iterable[tuple[str, int]]) -> Iterator[int]:
+    """Yield the bytes of those files that aren't lists."""
+    return (size for path, size in files if not _is_list(path))
+
+
+def _is_list(path: str) -> bool:
+    return path.rpartition("/")[2] == layout.LIST

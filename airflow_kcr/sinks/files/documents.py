@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
+from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import BatchId, Lineage, Sequence
 from airflow_kcr.sinks.files.layout import CutName
 
 PARQUET: Final = "parquet"
+LAYOUT: Final = 2
+"""Of a folder's names; 1 had all cuts of a kind in one folder."""
 
 
 def sealed(content: Mapping[str, object]) -> str:
@@ -45,15 +48,31 @@ class Owner:
     format: str = PARQUET
     """Of the sink."""
 
+    layout: int = LAYOUT
+    """Which names its files have."""
+
     def text(self) -> str:
         """Return it as it is stored."""
         return sealed(asdict(self))
 
     @classmethod
     def of(cls, text: str | None) -> Self | None:
-        """Return what a text says; None: it isn't whole."""
+        """Return what a text says; None: it isn't whole.
+
+        Raises:
+            ConfigurationError: the folder was begun with names that are not those of `layout`.
+        """
         content = unsealed(text)
-        return None if content is None else cls(**content)
+        if content is None:
+            return None
+        owner = cls(**{"layout": 1, **content})
+        if owner.layout != LAYOUT:
+            raise ConfigurationError(
+                f"the folder of sink {owner.sink} of group {owner.group}, region {owner.region}, has layout "
+                f"{owner.layout}, and this version of airflow-kcr reads and writes layout {LAYOUT}; name another "
+                "folder in the spec, and read this one with the version that wrote it"
+            )
+        return owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,20 +168,50 @@ class Manifest:
         return None if content is None else cls.from_content(content)
 
 
+class Undone(NamedTuple):
+    """Cuts that followed each other, and that one lineage has undone."""
+
+    lineage: int
+    """The lineage; the cuts are of earlier ones."""
+
+    first: int
+    """The first cut's sequence."""
+
+    last: int
+    """The last cut's sequence."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Superseded:
-    """That a reset has undone a cut."""
+class Lineages:
+    """What the lineages up to one have undone: by it alone a reader knows which cuts are in force."""
 
-    undone_by: int
-    """The lineage that it opened."""
+    lineage: int = 0
+    """The newest lineage; 0: none was noted yet."""
 
-    manifest: Manifest | None
-    """What the cut had; None: it was not published, or not here."""
+    undone: tuple[Undone, ...] = ()
+    """In the order of lineages, then of cuts."""
+
+    def superseded_by(self, sequence: int) -> int | None:
+        """Return the lineage that has undone a cut; None: the cut is in force, if there is one."""
+        return next((one.lineage for one in self.undone if one.first <= sequence <= one.last), None)
+
+    def of_newest(self) -> tuple[Undone, ...]:
+        """Return what the newest lineage has undone."""
+        return tuple(one for one in self.undone if one.lineage == self.lineage)
+
+    def followed_by(self, lineage: int, undone: Iterable[Undone]) -> Self:
+        """Return what is known once more is.
+
+        Args:
+            lineage: the newest one now; the same one where it has undone more.
+            undone: all that this and the lineages between have undone.
+        """
+        earlier = (one for one in self.undone if one.lineage < self.lineage)
+        return type(self)(lineage=lineage, undone=(*earlier, *undone))
 
     def text(self) -> str:
         """Return it as it is stored."""
-        manifest = None if self.manifest is None else self.manifest.content()
-        return sealed({"undone_by": self.undone_by, "manifest": manifest})
+        return sealed(asdict(self))
 
     @classmethod
     def of(cls, text: str | None) -> Self | None:
@@ -170,10 +219,7 @@ class Superseded:
         content = unsealed(text)
         if content is None:
             return None
-        manifest = content["manifest"]
-        return cls(
-            undone_by=content["undone_by"], manifest=None if manifest is None else Manifest.from_content(manifest)
-        )
+        return cls(lineage=content["lineage"], undone=tuple(Undone(*one) for one in content["undone"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,14 @@ from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Sequence
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, Offset, Sequence
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.accepted import Contents, Ledger
 from airflow_kcr.sinks.files.arranging import Arrangement, Arranger
-from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Retired, Superseded
+from airflow_kcr.sinks.files.documents import BatchList, DataFile, Lineages, Manifest, Owner, Retired
 from airflow_kcr.sinks.files.folder import Folder, FolderRefused, Rewriter
+from airflow_kcr.sinks.files.force import brought_up_to_date, lineages_in
 from airflow_kcr.sinks.files.layout import CutName
-from airflow_kcr.sinks.files.superseding import cuts_in, set_aside
 from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.sinks.files.target import FileTarget
 
@@ -45,6 +45,7 @@ class FileSink:
         self.target, self.folder = target, folder
         self._ledger, self._rewriter, self._table = ledger, rewriter, table
         self._looked_in: Epoch | None = None
+        self._known: Lineages | None = None
 
     def check(self) -> None:
         """Look whether the folder can be written to and is nobody else's, and take it; may be repeated.
@@ -124,7 +125,7 @@ class FileSink:
         if self._looked_in != call.epoch:
             # What a reset undoes may have become known only after this sink was told of it: where its target was
             # looked up in the logs. Now it is over.
-            set_aside(self.target, self.folder, self._ledger, self._table)
+            self._note_undone()
             self._looked_in = call.epoch
         where = self.attempt(call)
         files = tuple(DataFile(path=f"{where}/{n}", bytes=size) for n, size in self.folder.sizes(where).items())
@@ -148,12 +149,12 @@ class FileSink:
         for _ in range(ATTEMPTS):
             # Before the ledger is asked: once it says that a cut is undone, the table is written to.
             seen = self._table.seen()
-            set_aside(self.target, self.folder, self._ledger, self._table)
+            self._note_undone()
             contents = self._ledger.contents(sequence, self.target.group)
             if contents.undone_by is not None:
                 return
             if self._publish(contents, seen):
-                set_aside(self.target, self.folder, self._ledger, self._table)
+                self._note_undone()
                 return
         raise SinkError(f"{self.target}: cut {sequence} is not in the table yet, others write to it all the time")
 
@@ -202,7 +203,7 @@ class FileSink:
             rewriter=self._rewriter,
             since=0 if owner is None else owner.since,
         )
-        return arranger.arranged(contents, self._undone_since(contents), self._retired_since(contents))
+        return arranger.arranged(contents, self._undone_before(contents), self._given_up_before(contents))
 
     def _manifest(self, contents: Contents, found: Arrangement) -> Manifest:
         return Manifest(
@@ -235,19 +236,19 @@ class FileSink:
         found = manifest or Retired.of(self.folder.read(layout.retired(cut)))
         return () if found is None else found.schemas
 
-    def _undone_since(self, contents: Contents) -> list[Manifest]:
-        """Return the manifests after the cut before that resets have undone, oldest first; empty ones left out."""
-        since = Sequence(0) if contents.previous is None else contents.previous.sequence
-        named = [cut for cut in cuts_in(self.folder, layout.SUPERSEDED) if since < cut.sequence < contents.cut.sequence]
-        noted = [Superseded.of(text) for text in self.folder.read_all([layout.superseded(cut) for cut in named])]
-        return [note.manifest for note in noted if note is not None and note.manifest is not None]
+    def _undone_before(self, contents: Contents) -> list[Manifest]:
+        """Return the manifests of cuts before it that resets have undone, oldest first; not every one has any."""
+        texts = self.folder.read_all([layout.manifest(cut) for cut in contents.undone])
+        return [manifest for manifest in map(Manifest.of, texts) if manifest is not None]
 
-    def _retired_since(self, contents: Contents) -> dict[CutName, Retired]:
-        """Return the cuts after the cut before whose output was given up; a reset has undone them since."""
-        since = Sequence(0) if contents.previous is None else contents.previous.sequence
-        named = [c for c in cuts_in(self.folder, layout.RETIRED) if since < c.sequence < contents.cut.sequence]
-        noted = {cut: Retired.of(self.folder.read(layout.retired(cut))) for cut in sorted(named)}
-        return {cut: note for cut, note in noted.items() if note is not None}
+    def _given_up_before(self, contents: Contents) -> dict[CutName, Retired]:
+        """Return the cuts before it whose output was given up, and that a reset has undone since."""
+        texts = self.folder.read_all([layout.retired(cut) for cut in contents.undone])
+        noted = zip(contents.undone, map(Retired.of, texts), strict=True)
+        return {cut: note for cut, note in noted if note is not None}
+
+    def _note_undone(self) -> None:
+        self._known = brought_up_to_date(self.target, self.folder, self._ledger, self._table, self._known)
 
     # -- resets --------------------------------------------------------------------------------------------------
 
@@ -258,17 +259,18 @@ class FileSink:
 
         Raises:
             SinkError: the folder or the store is away.
-            SinkAhead: the folder has a cut of a later lineage.
+            SinkAhead: the folder knows of a later lineage.
         """
-        newest = max(cuts_in(self.folder, layout.MANIFESTS), default=None)
-        if newest is not None and newest.lineage > order.lineage:
+        newest = lineages_in(self.folder).lineage
+        if newest > order.lineage:
             raise SinkAhead(
-                f"{self.target}: {self.folder.uri} has cut {newest}, and the region is in lineage {order.lineage}: the "
-                "store was restored, or another region of this name was here before; then name another folder",
+                f"{self.target}: {self.folder.uri} knows of lineage {newest}, and the region is in lineage "
+                f"{order.lineage}: the store was restored, or another region of this name was here before; then name "
+                "another folder",
                 fence=order.epoch,
-                lineage=newest.lineage,
+                lineage=Lineage(newest),
             )
-        set_aside(self.target, self.folder, self._ledger, self._table)
+        self._note_undone()
         asked = [p for p, target in order.open.items() if target.source is SeekSource.SINK_PROGRESS]
         if not asked:
             return {}

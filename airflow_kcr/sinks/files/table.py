@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from airflow_kcr.sinks.files.documents import Manifest
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.documents import Manifest, Undone
 
 
 class Table(Protocol):
@@ -52,7 +51,7 @@ class Table(Protocol):
         """
         ...
 
-    def hide(self, undone: Collection[CutName]) -> None:
+    def hide(self, undone: Collection[Undone]) -> None:
         """Take the rows of cuts out of the table, at once, and let nobody show them who has asked the ledger before.
 
         Args:
@@ -78,8 +77,8 @@ class NoTable:
         """The manifest shows it."""
         return True
 
-    def hide(self, undone: Collection[CutName]) -> None:
-        """The manifest's absence hides it."""
+    def hide(self, undone: Collection[Undone]) -> None:
+        """Readers of manifests know what is undone."""
 
 
 NO_TABLE: Final = NoTable()

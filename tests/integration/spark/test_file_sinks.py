@@ -135,7 +135,7 @@ def test_a_zombie_s_files_are_in_no_cut(lake: Lake) -> None:
 def test_a_half_written_manifest_is_not_read_and_is_mended(lake: Lake, size: int) -> None:
     lake.batch(0)
     sequence = lake.cut("n1")
-    (where,) = (lake.root / layout.MANIFESTS).glob("*.json")
+    (where,) = (lake.root / layout.MANIFESTS).rglob("*.json")
     whole = where.read_text()
     where.write_text(whole[:size])
     with pytest.raises(UnknownCheckpoint):

@@ -65,7 +65,7 @@ def test_a_superseded_cut_is_told_with_the_lineage_that_replaced_it(files: Files
     with pytest.raises(UnknownCheckpoint, match="has no published cut yet"):
         Cuts.of(files.folder).manifest()
     again = cut(files, "n2")
-    assert Cuts.of(files.folder).published() == [CutName(Lineage(2), again)]
+    assert list(Cuts.of(files.folder).published()) == [CutName(Lineage(2), again)]
 
 
 def test_a_superseded_cut_is_so_even_where_its_manifest_came_back(files: Files) -> None:

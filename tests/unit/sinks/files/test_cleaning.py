@@ -13,6 +13,7 @@ from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import Lineage, RegionName, Sequence
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleaning import Cleaner, GivenUp
+from airflow_kcr.sinks.files.documents import Lineages
 from airflow_kcr.sinks.files.layout import CutName
 from airflow_kcr.spark.cuts import Cuts
 from airflow_kcr.spark.region_ledger import RegionLedger
@@ -70,7 +71,7 @@ class TestUndone:
         reset_done(files)
         before = files.data_files()
         assert files.clean().undone == ()
-        assert {f.path for note in files.superseded().values() if note.manifest for f in note.manifest.files} <= before
+        assert {f.path for manifest in files.undone().values() for f in manifest.files} <= before
         third = cut(files, "n3")
         assert expected(files)
         cleaned = files.clean()
@@ -122,7 +123,7 @@ class TestUndone:
         running = files.driver.begin(driver.member(0))
         files.write(running)
         files.clean()
-        kept = {path.split("/")[2].rpartition("-")[0] for path in files.data_files() - needed(files)}
+        kept = {path.split("/")[3].rpartition("-")[0] for path in files.data_files() - needed(files)}
         assert not kept & {lost, other}
         assert running in kept
         driver.end(running)
@@ -338,23 +339,17 @@ class Stale(RegionLedger):
     def cuts(self) -> Mapping[CutName, Checkpoint]:
         return self._known
 
-    def undone(self) -> Mapping[CutName, Lineage]:
-        return {}
+    def lineages(self, since: Lineage) -> Lineages:
+        return Lineages()
 
 
 def test_what_a_reset_undoes_while_the_cleaner_looks_keeps_its_files(files: Files) -> None:
     _, second = cut(files, "n1"), cut(files, "n2")
     third = cut(files, "n3")
     stale, folder = Stale(files), LocalFolder(files.root)
-    newest = layout.manifest(CutName(lineage=Lineage(1), sequence=third))
-    text = folder.read(newest)
-    assert text is not None
     files.driver.reset(ShiftBy(by=-100), scope=parse_scope(topics=["t:0"]))
     reset_done(files)
-    assert {second, third} <= {name.sequence for name in files.superseded()}
-    # Only the older one was noted so far.
-    folder.put(newest, text)
-    folder.delete([layout.superseded(CutName(lineage=Lineage(1), sequence=third))])
+    assert {second, third} <= set(files.undone())
     Cleaner(files.sink.target, folder, stale).clean(GivenUp.UNDONE)
     cut(files, "n4")
     assert expected(files)

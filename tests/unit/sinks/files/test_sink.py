@@ -11,8 +11,7 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import RegionName, Sequence
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.sinks.files.documents import Owner
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.documents import Owner, Undone
 from tests.support.driver import Driver
 from tests.support.sink_files import SCHEMA, Files, Killed, LocalFolder
 
@@ -102,7 +101,7 @@ class TestPublication:
         files.driver.request_cut("n1")
         sequence = files.driver.complete()
         files.sink.publish(sequence)
-        (where,) = (tmp_path / "out" / layout.MANIFESTS).iterdir()
+        (where,) = (tmp_path / "out" / layout.MANIFESTS).rglob("*.json")
         first = where.read_bytes()
         where.unlink()
         files.process(LocalFolder(tmp_path / "out")).publish(sequence)
@@ -219,9 +218,9 @@ class TestSmallFiles:
         sequence = files.cut("n1")
         manifest = files.manifests()[sequence]
         (file,) = manifest.files
-        assert file.path.startswith(f"compacted/{manifest.cut}/small-0-")
+        assert file.path.startswith(f"{layout.compacted(manifest.cut)}/small-0-")
         assert len(manifest.batches) == 20
-        assert files.folder.names(f"data/{manifest.cut}") == ()
+        assert files.folder.walk("data") == {}
         deleted = [at for at, step in enumerate(files.folder.steps) if step.startswith("delete data/")]
         assert files.folder.steps.index(f"rename {layout.manifest(manifest.cut)}") < min(deleted)
         assert everything(files)
@@ -265,10 +264,8 @@ class TestResets:
         files.sink.publish(drained)
         reset_done(files)
         assert set(files.manifests()) == {first}
-        notes = files.superseded()
-        assert notes[undone.cut].undone_by == files.driver.region.lineage
-        assert notes[undone.cut].manifest == undone
-        assert notes[CutName(undone.cut.lineage, drained)].manifest is None
+        assert files.undone() == {second: undone}
+        assert files.lineages().undone == (Undone(files.driver.region.lineage, second, drained),)
         both(files)
         third = files.cut("n3")
         assert files.manifests()[third].previous == str(files.manifests()[first].cut)
@@ -309,7 +306,7 @@ class TestResets:
 
         files.process(LocalFolder(tmp_path / "out", overtaken)).publish(sequence)
         assert files.manifests() == {}
-        assert [note.manifest.sequence for note in files.superseded().values() if note.manifest] == [sequence]
+        assert list(files.undone()) == [sequence]
 
     def test_a_publisher_that_wakes_up_later_brings_no_superseded_cut_back(self, files: Files) -> None:
         both(files)
@@ -356,7 +353,7 @@ class TestResets:
         anew = Driver()
         anew.up()
         restored = Files(anew, tmp_path / "out")
-        with pytest.raises(SinkAhead, match="has cut 000002") as raised:
+        with pytest.raises(SinkAhead, match="knows of lineage 2, and the region is in lineage 1") as raised:
             restored.sink.reset(restored.reset_order())
         assert raised.value.lineage == 2
 
