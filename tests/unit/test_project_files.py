@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[2]
-ALLOWED_AT_THE_TOP = {"README.md", "airflow_kcr", "dags_example", "docs", "pyproject.toml", "tests"}
+ALLOWED_AT_THE_TOP = {"LICENSE", "README.md", "airflow_kcr", "dags_example", "docs", "pyproject.toml", "tests"}
 
 
 def readme_test_command() -> str:
