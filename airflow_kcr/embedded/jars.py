@@ -8,7 +8,6 @@ network. The local Maven repository is neither read nor written: it may hold hal
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -16,9 +15,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +25,7 @@ from xml.sax.saxutils import quoteattr
 
 from airflow_kcr.embedded.java import java
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+from airflow_kcr.file_locks import locked
 from airflow_kcr.spark import session
 
 HOME_VARIABLE: Final = "KCR_HOME"
@@ -145,7 +144,10 @@ def resolve(jars: JarSet) -> tuple[Path, ...]:
     found = _cached(folder)
     if found is not None:
         return found
-    with _locked(_ivy_home(jars) / "lock"):
+    late = ServiceFailed(
+        f"another process has been fetching {jars.name} into {folder.parent} for {2 * DOWNLOAD_WITHIN:g} s; end it"
+    )
+    with locked(_ivy_home(jars) / "lock", within=2 * DOWNLOAD_WITHIN, late=lambda: late):
         found = _cached(folder)
         return found if found is not None else _download(jars, folder)
 
@@ -279,11 +281,3 @@ def _module(jars: JarSet) -> str:
   <dependencies>{dependencies}{excludes}</dependencies>
 </ivy-module>
 """
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -6,7 +6,6 @@ process is ended only if its pid and its start are those that were written down.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -29,12 +28,16 @@ from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_detached
 from airflow_kcr.embedded.spark import spark_home, start_standalone
 from airflow_kcr.errors import ServiceFailed
+from airflow_kcr.file_locks import locked
 from airflow_kcr.store.schema_upgrade import upgrade
 
 FOLDER_VARIABLE: Final = "KCR_DEV_FOLDER"
 DATABASE: Final = "kcr"
 AIRFLOW_DATABASE: Final = "airflow"
 # Postgres takes SIGTERM for a request to wait until its last client has gone.
+BUSY: Final = 900.0
+"""Seconds for which another process may be starting or stopping the same services."""
+
 STOP_SIGNALS: Final[Mapping[str, signal.Signals]] = {"postgres": signal.SIGINT}
 
 Report = Callable[[str], None]
@@ -292,7 +295,6 @@ def _write(folder: Path, services: Mapping[str, Service]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    late = ServiceFailed(f"another process has been starting or stopping the services in {folder} for {BUSY:g} s")
+    with locked(folder / "lock", within=BUSY, late=lambda: late):
         yield

@@ -13,12 +13,14 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
+from airflow_kcr.spark.fetching import PACKAGES, fetched_alone
 from airflow_kcr.spark.installation import submit_environment
 from airflow_kcr.spark.lines import Application, Sieve
 from airflow_kcr.spark.task import look
@@ -40,6 +42,9 @@ _MISCONFIGURED: Final = re.compile(
     r"|(?<=SparkException: ).* must be .*"
 )
 """What no further try will change."""
+
+_FETCHED: Final = re.compile(r"\d+ artifacts copied, \d+ already retrieved")
+"""What Spark says when the jars are there that it has fetched."""
 
 _SPARK_LOG: Final = "Spark: %s"
 _KILLED: Final[Mapping[int, str]] = {
@@ -66,6 +71,9 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             ) from error
         self._environment, self._heard = dict(environment), heard
         self._sieve = Sieve()
+        self._fetching = ExitStack()
+        """Held while Spark fetches jars."""
+
         self.application: Application | None = None
         """What the driver has said of itself; where it runs in a cluster, what the cluster's client has."""
 
@@ -125,13 +133,16 @@ class KcrSparkSubmitHook(SparkSubmitHook):
             ToolMissing, ConfigurationError: Spark or Java is not where it is looked for, or what the application was
                 told can't work.
             RefusedError: the region does not let its members be.
-            ServiceFailed, BatchError: it ended otherwise than by itself.
+            ServiceFailed, BatchError: it ended otherwise than by itself; or another process fetches jars for too long.
         """
         program = str(self._connection["spark_binary"])
         given = {name: str(value) for name, value in (self._env_vars or {}).items()}
         self._environment = {**submit_environment({**os.environ, **given}, program), **self._environment}
         try:
-            self.submit(application, start_new_session=True)
+            with ExitStack() as fetching:
+                self._fetching = fetching
+                fetching.enter_context(fetched_alone({**self._conf, PACKAGES: self._packages or ""}))
+                self.submit(application, start_new_session=True)
         except OSError as error:
             raise ToolMissing(f"{program} could not be started: {error.strerror}") from error
         except AirflowException as error:
@@ -175,6 +186,8 @@ class KcrSparkSubmitHook(SparkSubmitHook):
         # What the provider's does with the output of a client on Kubernetes, whose status is that of the process.
         self._spark_exit_code = 0
         for line in itr:
+            if _FETCHED.search(line):
+                self._fetching.close()
             application = Application.read(line)
             if application is not None:
                 self.application = application

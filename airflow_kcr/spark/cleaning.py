@@ -20,10 +20,10 @@ from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.protocol.values import region_name
 from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
-from airflow_kcr.spark import jvm
 from airflow_kcr.spark.file_formats import table_of, with_formats
 from airflow_kcr.spark.group_sinks import file_targets
 from airflow_kcr.spark.hadoop import HadoopFolder
+from airflow_kcr.spark.launch import launch
 from airflow_kcr.spark.region_ledger import RegionLedger
 from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
 from airflow_kcr.spec import RegionSpec
@@ -107,21 +107,18 @@ def file_session(conf: Mapping[str, str], sinks: Iterable[FileTarget] = ()) -> I
 
     Raises:
         ToolMissing: there is no PySpark or no Java.
+        ServiceFailed: Spark's JVM did not start; the message has its own words.
     """
     try:
         from pyspark import SparkConf
-        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ToolMissing("PySpark is not installed; install airflow-kcr[spark]") from error
     wanted = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[1]", **conf}
     wanted |= _of_formats(wanted, sinks)
     settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
-    try:
-        jvm.launch(settings)
-        spark = SparkSession.builder.config(conf=settings).appName("kcr checkpoint clean").getOrCreate()
-    except (PySparkRuntimeError, OSError) as error:
-        raise ToolMissing(f"Spark's JVM did not start ({error}); install Java 17 or newer, or set JAVA_HOME") from error
+    launch(settings)
+    spark = SparkSession.builder.config(conf=settings).appName("kcr checkpoint clean").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark

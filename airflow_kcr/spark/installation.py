@@ -13,7 +13,7 @@ from typing import Final
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 
 _INSTALL: Final = "install airflow-kcr[spark] where the tasks run, or set SPARK_HOME to a Spark of version 4"
-_JAVA: Final = "install a Java runtime, version 17 or newer, where the tasks run"
+_JAVA: Final = "install a Java runtime, version 17 or newer, where Spark is started"
 
 
 def submit_environment(environ: Mapping[str, str], program: str = "spark-submit") -> dict[str, str]:
@@ -42,7 +42,7 @@ def submit_environment(environ: Mapping[str, str], program: str = "spark-submit"
     elif shutil.which(program, path=path) is None:
         home = str(_pyspark(program))
         found |= {"SPARK_HOME": home, "PATH": _first(Path(home) / "bin", path)}
-    _require_java(environ, path)
+    require_java(environ)
     if not environ.get("PYSPARK_DRIVER_PYTHON"):
         # The driver is this package's program, so it runs where this package is; executors are the user's choice.
         found["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -65,9 +65,18 @@ def _pyspark(program: str) -> Path:
     return folder
 
 
-def _require_java(environ: Mapping[str, str], path: str) -> None:
+def require_java(environ: Mapping[str, str]) -> None:
+    """Refuse to start Spark where there is no Java.
+
+    Args:
+        environ: of the process that starts it.
+
+    Raises:
+        ToolMissing: there is none.
+        ConfigurationError: JAVA_HOME leads nowhere.
+    """
     home = environ.get("JAVA_HOME", "")
     if home and not (Path(home) / "bin" / "java").is_file():
         raise ConfigurationError(f"JAVA_HOME is {home}, but there is no bin/java in it; correct it, or {_JAVA}")
-    if not home and shutil.which("java", path=path) is None:
+    if not home and shutil.which("java", path=environ.get("PATH", os.defpath)) is None:
         raise ToolMissing(f"Spark needs Java, and there is none by JAVA_HOME nor on the path; {_JAVA}")

@@ -17,15 +17,19 @@ JavaObject: TypeAlias = Any
 """An object in the JVM, of which py4j knows no type; never leaves this package's modules that talk to the JVM."""
 
 
-def launch(conf: SparkConf) -> None:
+def launch(conf: SparkConf, errors: int) -> None:
     """Start the JVM of this process, or use the one that `spark-submit` has started.
 
     Args:
         conf: what the JVM must know as it starts; ignored where it runs already.
+        errors: descriptor of what becomes its standard error.
     """
     from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
 
-    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 (SparkContext would do it with all settings at once)
+    # SparkContext would do it with all settings at once, and give it the standard error of this process.
+    gateway = None if launched() else launch_gateway(conf, {"stderr": errors})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
 
 
 def launched() -> bool:

@@ -11,13 +11,16 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.spark import jvm
+from airflow_kcr.spark.launch import launch
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -122,21 +125,20 @@ def open_session(settings: SparkSettings) -> SparkSession:
     """Return the session of this process, started with what is missing in its settings.
 
     Raises:
-        ConfigurationError: a setting would break exactness, or the connector is not on the class path.
+        ConfigurationError: a setting would break exactness, a jar is not there, or the connector is not on the class
+            path.
         ToolMissing: there is no PySpark or no Java.
+        ServiceFailed: Spark's JVM did not start; the message has its own words.
     """
     try:
         from pyspark import SparkConf
-        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ToolMissing("PySpark is not installed; install airflow-kcr[spark]") from error
     _refuse_environment(os.environ)
     refuse_settings(dict(settings.conf))
-    try:
-        jvm.launch(_at_launch(settings))
-    except (PySparkRuntimeError, OSError) as error:
-        raise ToolMissing(f"Spark's JVM did not start ({error}); install Java 17 or newer, or set JAVA_HOME") from error
+    require_jars(settings.jars)
+    launch(_at_launch(settings))
     conf = SparkConf()
     for name, value in settings.conf.items():
         conf.set(name, value)
@@ -153,6 +155,30 @@ def open_session(settings: SparkSettings) -> SparkSession:
         spark.sparkContext.addPyFile(str(_DAEMON_FILE))
     check_connector(spark, settings)
     return spark
+
+
+def require_jars(jars: Iterable[str]) -> None:
+    """Refuse jars that are named and not there, as far as this machine can tell: Spark goes on without them.
+
+    Args:
+        jars: their paths or addresses, as Spark takes them, patterns among them.
+
+    Raises:
+        ConfigurationError: with each that is missing.
+    """
+    missing = [jar for jar in jars if not _is_there(jar)]
+    if missing:
+        raise ConfigurationError(
+            "there is no jar at\n" + "".join(f"  {jar}\n" for jar in missing) + "correct the path, or leave it out: "
+            "without jars the connector is fetched by its coordinate"
+        )
+
+
+def _is_there(jar: str) -> bool:
+    address = urlsplit(jar.strip())
+    if address.scheme not in {"", "file"}:
+        return True  # another machine's, or an executor's
+    return bool(glob(address.path)) or Path(address.path).is_file()
 
 
 def member_session(spark: SparkSession) -> SparkSession:
@@ -189,9 +215,10 @@ def check_connector(spark: SparkSession, settings: SparkSettings) -> None:
     """Refuse a session that can't read Kafka.
 
     Raises:
-        ConfigurationError: Spark's Kafka connector is not on the class path.
+        ConfigurationError: Spark's Kafka connector is not on the class path, or a jar that may have it is not there.
     """
     if not jvm.has_class(spark.sparkContext, _CONNECTOR_CLASS):
+        require_jars(_listed(spark.sparkContext.getConf().get("spark.jars")))
         raise ConfigurationError(
             f"Spark's Kafka connector is not on the class path of {spark.sparkContext.appName!r}; add\n"
             f"  --packages {settings.connector}\n"

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("SUBMITTED", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))  # Spark's cache of jars is there
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
 
@@ -75,6 +77,33 @@ def consume(task: FakeTask = TASK, **options: Any) -> KcrConsumeOperator:  # noq
     )
     operator.execute.__wrapped__(operator, task_context(task))  # type: ignore[attr-defined]
     return operator
+
+
+LOCK_IS_FREE = (
+    f'{sys.executable} -c "import fcntl, pathlib; '
+    "fcntl.flock(open(pathlib.Path.home() / '.ivy2.5.2/.kcr-lock', 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)\" 2>/dev/null"
+)
+
+
+def test_spark_fetches_jars_while_no_other_task_does_and_only_until_they_are_there(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path
+) -> None:
+    submits(
+        f"{LOCK_IS_FREE} && exit 7\n"
+        "echo ' 12 artifacts copied, 0 already retrieved (60 kB/9 ms)'\n"
+        f"tries=0; until {LOCK_IS_FREE}; do tries=$((tries + 1)); [ $tries -lt 100 ] || exit 8; done"
+    )
+    consume()
+    assert list((tmp_path / ".ivy2.5.2").glob(".kcr-?*"))
+
+
+def test_jars_that_were_not_fetched_are_fetched_alone_again(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path
+) -> None:
+    submits("exit 1")
+    with pytest.raises(AirflowException):
+        consume()
+    assert [path.name for path in (tmp_path / ".ivy2.5.2").iterdir()] == [".kcr-lock"]
 
 
 # -- what is started ---------------------------------------------------------------------------------------------------
