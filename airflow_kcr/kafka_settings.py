@@ -15,10 +15,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from airflow_kcr.confidential import REFERENCE
 from airflow_kcr.errors import ConfigurationError
 
-_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET: Final = re.compile(r"password|passphrase|secret|key\.pem|oauthbearer\.config|sasl\.jaas")
 _SHOWN: Final = frozenset({"bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id"})
 """Settings that can't hold a secret and help a reader; all others are shown by name only."""
 
@@ -85,7 +84,7 @@ class KafkaSettings(Mapping[str, str]):
 
 def is_shown(name: str, value: str) -> bool:
     """Whether a setting may be shown with its value: a reference, or one of the few that can't hold a secret."""
-    return name in _SHOWN or _REFERENCE.fullmatch(value) is not None
+    return name in _SHOWN or REFERENCE.fullmatch(value) is not None
 
 
 def refusals(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -126,16 +125,9 @@ def connection_settings(values: Mapping[str, object], where: str) -> dict[str, s
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
-def open_secrets(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of settings whose secret is written out where a reference belongs."""
-    return tuple(
-        name for name, value in settings.items() if _SECRET.search(name) and value and not _REFERENCE.search(value)
-    )
-
-
 def broken_references(settings: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of settings with a `${` that begins no reference."""
-    return tuple(name for name, value in settings.items() if "${" in _REFERENCE.sub("", value))
+    return tuple(name for name, value in settings.items() if "${" in REFERENCE.sub("", value))
 
 
 def resolve_environment(settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -153,7 +145,7 @@ def resolve_environment(settings: Mapping[str, str], environ: Mapping[str, str])
     missing = [
         f"{name} needs {variable}"
         for name, value in settings.items()
-        for variable in _REFERENCE.findall(value)
+        for variable in REFERENCE.findall(value)
         if variable not in environ
     ]
     if missing:
@@ -161,4 +153,4 @@ def resolve_environment(settings: Mapping[str, str], environ: Mapping[str, str])
             f"environment variables that the spec refers to are not set: {'; '.join(missing)}; "
             "set them where the process runs"
         )
-    return {name: _REFERENCE.sub(lambda match: environ[match[1]], value) for name, value in settings.items()}
+    return {name: REFERENCE.sub(lambda match: environ[match[1]], value) for name, value in settings.items()}

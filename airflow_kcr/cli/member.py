@@ -23,12 +23,38 @@ def _indexes(text: str) -> str:
 def _setting(text: str) -> str:
     name, equals, _ = text.partition("=")
     if not equals or not name.strip():
-        raise typer.BadParameter(f"{name!r} has no value; write NAME=VALUE")
+        # Never as it stands: it may be a value whose name was forgotten.
+        raise typer.BadParameter("a setting has no name, or no value; write NAME=VALUE")
     return text
 
 
 def _settings_given(texts: list[str] | None) -> list[str] | None:
     return texts and [_setting(text) for text in texts]
+
+
+def _conf_given(texts: list[str] | None) -> list[str] | None:
+    return _without_secrets(
+        texts, "write it into spark-defaults.conf (SPARK_CONF_DIR), or hand it over in the environment"
+    )
+
+
+def _reading_given(texts: list[str] | None) -> list[str] | None:
+    return _without_secrets(
+        texts,
+        "write it into the kafka settings of the spec as ${NAME}, or into the connection that kafka_conn_id names",
+    )
+
+
+def _without_secrets(texts: list[str] | None, instead: str) -> list[str] | None:
+    """Refuse settings that hold a secret, by their names."""
+    from airflow_kcr.confidential import secrets_in
+
+    given = _settings_given(texts)
+    if seen := secrets_in(settings_of(given)):
+        raise typer.BadParameter(
+            f"{', '.join(seen)}: others on this machine can read a secret in the command line; {instead}"
+        )
+    return given
 
 
 def settings_of(texts: list[str] | None) -> dict[str, str]:
@@ -59,8 +85,8 @@ Conf = Annotated[
     typer.Option(
         "--conf",
         metavar="NAME=VALUE",
-        help="A setting of Spark; may be repeated.",
-        callback=_settings_given,
+        help="A setting of Spark; may be repeated. One that holds a secret is refused.",
+        callback=_conf_given,
     ),
 ]
 Reading = Annotated[
@@ -68,8 +94,9 @@ Reading = Annotated[
     typer.Option(
         "--read-option",
         metavar="NAME=VALUE",
-        help="An option of Spark's Kafka connector, as kafka.max.poll.records=2000; may be repeated.",
-        callback=_settings_given,
+        help="An option of Spark's Kafka connector, as kafka.max.poll.records=2000; may be repeated. One that holds a "
+        "secret is refused.",
+        callback=_reading_given,
     ),
 ]
 Jars = Annotated[

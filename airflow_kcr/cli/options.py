@@ -51,10 +51,13 @@ def _warned_of_password(context: typer.Context, value: str) -> str:
 
 
 def _has_password(url: str) -> bool:
-    from urllib.parse import urlsplit
+    from urllib.parse import parse_qsl, urlsplit
+
+    from airflow_kcr.confidential import names_secret
 
     try:
-        return urlsplit(url).password is not None
+        parts = urlsplit(url)
+        return parts.password is not None or any(names_secret(name) for name, _ in parse_qsl(parts.query))
     except ValueError:
         return False  # whoever opens the store says what is wrong with it
 

@@ -11,6 +11,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_kcr.confidential import is_secret, names_secret
 from airflow_kcr.errors import ConfigurationError, KcrError
 from airflow_kcr.hooks import connections
 
@@ -166,11 +167,10 @@ class KcrHook(BaseHook):
         Raises:
             ConfigurationError: there is no such connection, or one of its settings is refused.
         """
-        from airflow_kcr.kafka_settings import open_secrets
-
         settings = connections.kafka_settings(_connection(kafka_conn_id))
-        for name in open_secrets(dict.fromkeys(settings, "-")):
-            mask_secret(settings[name])
+        for name, value in settings.items():
+            if names_secret(name) or is_secret(value):
+                mask_secret(value)
         return settings
 
     def environment(self, spec: RegionSpec) -> dict[str, str]:

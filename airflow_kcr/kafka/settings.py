@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
+from airflow_kcr.confidential import is_secret, names_secret
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka_settings import KafkaSettings, open_secrets, refusals
+from airflow_kcr.kafka_settings import KafkaSettings, refusals
 from airflow_kcr.protocol.rules import Assignor, GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import MemberId, RegionName
@@ -156,8 +157,7 @@ def bootstrap_servers(settings: Mapping[str, str]) -> str:
 def without_secrets(text: str, settings: Mapping[str, str]) -> str:
     """Return `text` with every secret of `settings` blotted out; the client never shows one that we know of."""
     for name, value in settings.items():
-        # Whether a name is that of a secret, whatever its value looks like.
-        if value and open_secrets({name: "-"}):
+        if value and (names_secret(name) or is_secret(value)):
             text = text.replace(value, "…")
     return text
 

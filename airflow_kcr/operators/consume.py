@@ -14,6 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import conf
 
 import airflow_kcr
+from airflow_kcr.confidential import is_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.failing import translated
@@ -22,8 +23,9 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
 from airflow_kcr.spark.lines import Application
+from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
-from airflow_kcr.spark.submit import Submission, is_secret, names_secret
+from airflow_kcr.spark.submit import Submission
 from airflow_kcr.spark.task import DRAIN_WITHIN, Task
 from airflow_kcr.triggers.payloads import Answer, MembersEnded
 from airflow_kcr.triggers.region import RegionTrigger
@@ -60,6 +62,15 @@ _OPTIONS: Final[Mapping[str, str]] = {
 }
 """The options of the provider's hook, with the attributes in which its operator keeps them."""
 
+_INSTEAD: Final[Mapping[str, str]] = {
+    "conf": "everybody could see it in the command line of spark-submit: write it into Spark's own files "
+    "(spark-defaults.conf), or hand it over in the worker's environment",
+    "env_vars": "YARN and Kubernetes would show it in the command line: keep it in the worker's own environment, or in "
+    "the cluster's secrets",
+    "read_options": REFUSED_BY_NAME,
+}
+"""Where a secret belongs that stands in one of these arguments."""
+
 _OWN_VARIABLES: Final = re.compile(r"KCR_STORE_URL|KCR_KAFKA_|KCR_POSTGRES_")
 _FOR_EVER: Final = timedelta(days=3650)
 
@@ -91,7 +102,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         connector: Maven coordinate of Spark's Kafka connector, used where `jars` is empty.
         jars: the connector's jar and those that it needs, by commas, instead of the coordinate.
         packages: further Maven coordinates, by commas.
-        read_options: options of Spark's Kafka connector, as `kafka.max.poll.records`.
+        read_options: options of Spark's Kafka connector, as `kafka.max.poll.records`. A secret in them is refused.
         kwargs: as for `SparkSubmitOperator`, but for what this operator says itself.
     """
 
@@ -131,6 +142,8 @@ class KcrConsumeOperator(SparkSubmitOperator):
         self.kcr_conn_id = kcr_conn_id
         self.connector = connector
         self.read_options = read_options
+        # Already where the DAG is read: a stored DAG and a task's rendered fields show them.
+        self._refuse_secrets()
         self._intent: Intent | None = None
 
     @cached_property
@@ -209,6 +222,24 @@ class KcrConsumeOperator(SparkSubmitOperator):
         """Return the name of this try's last cut; another try that is killed needs another cut."""
         return f"{contexts.nonce(context)}/try {context['ti'].try_number}"
 
+    def _refuse_secrets(self) -> None:
+        """Refuse secrets in what gets into the command line, and onto Airflow's page.
+
+        Raises:
+            ConfigurationError: with the names of all of them.
+        """
+        places = {"conf": self.conf, "env_vars": self.env_vars, "read_options": self.read_options}
+        for place, given in places.items():
+            # What is a template still, or comes from another task, is looked at when it is rendered.
+            seen = secrets_in({str(k): str(v) for k, v in given.items()}) if isinstance(given, Mapping) else ()
+            if seen:
+                raise ConfigurationError(
+                    f"{place} holds what looks like a secret: {', '.join(seen)}; {_INSTEAD[place]}"
+                )
+        texts = {name: getattr(self, attribute) for name, attribute in _OPTIONS.items() if name not in places}
+        if seen := tuple(name for name, value in texts.items() if isinstance(value, str) and is_secret(value)):
+            raise ConfigurationError(f"{', '.join(seen)} hold what looks like a secret; {_INSTEAD['conf']}")
+
     # -- before ---------------------------------------------------------------------------------------------------
 
     def _require_indexes(self, spec: RegionSpec) -> tuple[int, ...]:
@@ -232,7 +263,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
             arguments.append("--takeover")
         for name, value in sorted((self.read_options or {}).items()):
             arguments += ["--read-option", f"{name}={value}"]
-        _refuse_secrets_of_environment(self.env_vars or {})
+        self._refuse_secrets()  # again, now that templates are rendered
         _refuse_addresses(self.conf or {})
         return Submission(
             application=str(Path(airflow_kcr.__file__).with_name("__main__.py")),
@@ -326,14 +357,4 @@ def _refuse_addresses(given: Mapping[str, object]) -> None:
         raise ConfigurationError(
             f"conf holds {', '.join(seen)}: whoever sees Spark's page or the command line would see it too; give it to "
             "the driver by the cluster's own secrets"
-        )
-
-
-def _refuse_secrets_of_environment(given: Mapping[str, object]) -> None:
-    """Refuse secrets among `env_vars`: for YARN and Kubernetes, the provider writes them into the command line."""
-    seen = sorted(name for name, value in given.items() if names_secret(str(name)) or is_secret(str(value)))
-    if seen:
-        raise ConfigurationError(
-            f"env_vars holds what looks like a secret: {', '.join(seen)}; YARN and Kubernetes would show it in the "
-            "command line: keep it in the worker's own environment, or in the cluster's secrets"
         )

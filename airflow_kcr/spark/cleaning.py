@@ -108,6 +108,7 @@ def file_session(conf: Mapping[str, str], sinks: Iterable[FileTarget] = ()) -> I
     Raises:
         ToolMissing: there is no PySpark or no Java.
         ServiceFailed: Spark's JVM did not start; the message has its own words.
+        ConfigurationError: a setting holds a secret, which would stand in the command line of Spark's JVM.
     """
     try:
         from pyspark import SparkConf
@@ -128,7 +129,7 @@ def file_session(conf: Mapping[str, str], sinks: Iterable[FileTarget] = ()) -> I
 
 def _of_formats(conf: Mapping[str, str], sinks: Iterable[FileTarget]) -> dict[str, str]:
     """Return what the formats of sinks need that is not in the settings."""
-    needs = with_formats(SparkSettings(app_name="kcr checkpoint clean"), sinks)
+    needs = with_formats(SparkSettings(app_name="kcr checkpoint clean", conf=conf), sinks)
     found = missing_extensions(conf, needs)
     packages = [one for one in needs.packages if not names_library(conf, one.split(":")[1])]
     if packages:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupPartition, Lineage, MemberId, Range, RegionName, checked_range
 
@@ -70,6 +71,12 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kafka.interceptor.classes": "an interceptor could drop or change records; do that in the pipeline",
 }
 
+REFUSED_BY_NAME: Final = (
+    "it holds a secret, which whoever sees the command line would see; write it into the kafka settings of the spec as "
+    "${NAME}, or into the connection that kafka_conn_id names"
+)
+"""Why an option of the connector is refused, and what to write instead."""
+
 _RECORDS_PER_TASK: Final = 20_000
 """Below this, a task costs more than it works."""
 
@@ -92,7 +99,8 @@ class Source:
         options: options of the connector, over `DEFAULTS`; those of the client have the prefix `kafka.`.
 
     Raises:
-        ConfigurationError: options or client settings that would make reads inexact, all of them by name; no server.
+        ConfigurationError: options or client settings that would make reads inexact, all of them by name; no server;
+            options that hold a secret.
     """
 
     region: RegionName
@@ -102,6 +110,7 @@ class Source:
 
     def __post_init__(self) -> None:
         refused = refusals(self._given())
+        refused += tuple((name, f"is refused: {REFUSED_BY_NAME}") for name in secrets_in(self.options))
         if refused:
             lines = "\n".join(f"  {name}: {why}" for name, why in refused)
             raise ConfigurationError(f"{self.member} can't read Kafka with these settings:\n{lines}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from airflow_kcr.confidential import NAMES, is_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.launch import launch
@@ -50,7 +51,7 @@ _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 _V1_DEFAULT: Final = "avro,csv,json,kafka,orc,parquet,text"
 _REDACTION: Final = "spark.redaction.regex"
 _REDACTION_DEFAULT: Final = "(?i)secret|password|token|access[.]?key"
-_OWN_REDACTION: Final = r"sasl\.jaas\.config|ssl\.(keystore|truststore)\.|ssl\.key|oauthbearer"
+_OWN_REDACTION: Final = rf"(?i:{NAMES}|ssl\.(keystore|truststore)\.|ssl\.key|oauthbearer)"
 
 _DAEMON_MODULE: Final = "spark.python.daemon.module"
 _DAEMON: Final = "airflow_kcr.spark.kcr_python_daemon"
@@ -107,6 +108,9 @@ class SparkSettings:
         jars: paths of jars instead, which hold the connector and what it needs.
         consumers: how many partitions all members hosted here may read; executors keep that many Kafka consumers.
         log_level: of the JVM. At WARN, a cancelled batch fills the screen.
+
+    Raises:
+        ConfigurationError: with the names of what holds a secret: it would stand in the command line of Spark's JVM.
     """
 
     app_name: str
@@ -119,6 +123,15 @@ class SparkSettings:
     jars: tuple[str, ...] = ()
     consumers: int = 0
     log_level: str = "ERROR"
+
+    def __post_init__(self) -> None:
+        texts = {"jars": self.jars, "connector": (self.connector,), "packages": self.packages}
+        seen = [*secrets_in(self.conf), *(name for name, values in texts.items() if any(map(is_secret, values)))]
+        if seen:
+            raise ConfigurationError(
+                f"a secret would stand in the command line of Spark's JVM: {', '.join(seen)}; write it into "
+                "spark-defaults.conf (SPARK_CONF_DIR), or hand it over in the environment"
+            )
 
 
 def open_session(settings: SparkSettings) -> SparkSession:

@@ -7,18 +7,12 @@ The settings that members need are not among the arguments: the application sets
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
+from airflow_kcr.confidential import is_secret, names_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.spark.session import CONNECTOR, refuse_settings
-
-_SECRET_NAME: Final = re.compile(
-    r"(?i)secret|password|passwd|token|credential|sasl\.jaas|access[._]?key|private[._]?key"
-)
-_SECRET_VALUE: Final = re.compile(r"(?i)://[^/\s:@]+:[^/\s@]+@|password\s*=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +46,11 @@ class Submission:
 
     def __post_init__(self) -> None:
         refuse_settings(self.conf)
-        seen = sorted(name for name, value in self.conf.items() if names_secret(name) or is_secret(value))
-        seen += [f"argument {place + 1}" for place, value in enumerate(self.arguments) if is_secret(value)]
+        seen = sorted(secrets_in(self.conf))
+        seen += [_argument(place, value) for place, value in enumerate(self.arguments) if _shows(value)]
+        texts = {"master": (self.master or "",), "jars": self.jars, "connector": (self.connector,)}
+        texts |= {"packages": self.packages, "py_files": self.py_files}
+        seen += [name for name, values in texts.items() if any(map(is_secret, values))]
         if seen:
             raise ConfigurationError(
                 f"a secret would stand in the command line of spark-submit: {', '.join(seen)}; hand the store's "
@@ -82,11 +79,13 @@ class Submission:
         return (*options, self.application, *self.arguments)
 
 
-def names_secret(name: str) -> bool:
-    """Whether the name of a setting or of a variable says that its value is a secret."""
-    return _SECRET_NAME.search(name) is not None
+def _shows(argument: str) -> bool:
+    """Whether an argument, or one of the form NAME=VALUE, holds a secret."""
+    name, _, value = argument.partition("=")
+    return is_secret(argument) or bool(secrets_in({name: value}))
 
 
-def is_secret(text: str) -> bool:
-    """Whether a text looks as if it held a secret: an address with a password, or `password=`."""
-    return _SECRET_VALUE.search(text) is not None
+def _argument(place: int, text: str) -> str:
+    """Name an argument; with what stands before its `=`, where that is a name and no secret itself."""
+    name, equals, _ = text.partition("=")
+    return f"argument {place + 1}" + (f" ({name})" if equals and names_secret(name) and not is_secret(name) else "")

@@ -10,8 +10,9 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka_settings import broken_references, open_secrets, refusals
+from airflow_kcr.kafka_settings import broken_references, refusals
 from airflow_kcr.protocol.rules import Assignor, CutMode
 from airflow_kcr.protocol.timeout_checks import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
@@ -129,7 +130,7 @@ def _cluster(kafka: Mapping[str, str] | None, conn_id: str | None, path: Path) -
         yield Finding((*here, "bootstrap.servers"), "is missing; write host:port, several with commas")
     for name, why in refusals(kafka):
         yield Finding((*here, name), why)
-    for name in open_secrets(kafka):
+    for name in secrets_in(kafka):
         yield Finding(
             (*here, name),
             "is a secret, and specs are stored and shown: write ${NAME} and set NAME in the environment, or use "

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from airflow_kcr.kafka_settings import broken_references, open_secrets
+from airflow_kcr.confidential import secrets_in
+from airflow_kcr.kafka_settings import broken_references
 from airflow_kcr.spec.findings import Finding, Path
 
 _FACTORY: Final = re.compile(r"\S.*:[A-Za-z_][A-Za-z0-9_.]*")
@@ -24,7 +25,7 @@ def options_findings(options: Mapping[str, str], path: Path) -> Iterator[Finding
     """Yield what is wrong with what a sink is told; no value is quoted, it may be a secret."""
     for name in broken_references(options):
         yield Finding((*path, name), "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
-    for name in open_secrets(options):
+    for name in secrets_in(options):
         yield Finding(
             (*path, name),
             "is a secret, and specs are stored and shown: write ${NAME} and set NAME in the environment",

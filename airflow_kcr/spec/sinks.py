@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
+from airflow_kcr.confidential import names_secret
 from airflow_kcr.kafka_settings import broken_references
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import FileFormat, SinkMode
@@ -26,7 +27,6 @@ LONGEST_NAME: Final = 63
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 _SCHEMES: Final = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
-_SECRET_PARAMETERS: Final = frozenset({"password", "sslpassword"})
 _OURS: Final = "kcr_"
 _OF_POSTGRES: Final = ("table", "url", "conn_id")
 _OF_FILES: Final = ("path", "format", "file_size_mib")
@@ -191,7 +191,7 @@ def _url(url: str, path: Path) -> Iterator[Finding]:
         yield Finding(path, "is no URL of Postgres: write postgresql://USER:${PASSWORD}@HOST/DATABASE, or ${NAME}")
         return
     query = parse_qsl(_REFERENCE.sub("", urlsplit(url).query))
-    secrets += [value for name, value in query if name in _SECRET_PARAMETERS]
+    secrets += [value for name, value in query if names_secret(name)]
     if any(secrets):
         yield Finding(
             path,

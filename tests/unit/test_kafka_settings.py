@@ -8,7 +8,6 @@ from airflow_kcr.kafka_settings import (
     KafkaSettings,
     broken_references,
     connection_settings,
-    open_secrets,
     refusals,
     resolve_environment,
 )
@@ -52,17 +51,6 @@ class TestRefusals:
 
 
 class TestSecrets:
-    @pytest.mark.parametrize(
-        "name",
-        ["sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"],
-    )
-    def test_are_found_where_they_are_written_out(self, name: str) -> None:
-        assert open_secrets({name: "hunter2", "bootstrap.servers": "x"}) == (name,)
-        assert open_secrets({name: "${PASSWORD}"}) == ()
-
-    def test_are_not_seen_in_what_only_leads_to_them(self) -> None:
-        assert open_secrets({"ssl.key.location": "/keys/k.pem", "sasl.username": "u"}) == ()
-
     def test_are_not_in_the_representation(self) -> None:
         settings = KafkaSettings({"bootstrap.servers": "b:9092", "sasl.password": "hunter2", "x.y": "hunter2"})
         assert repr(settings) == "KafkaSettings({'bootstrap.servers': 'b:9092', 'sasl.password': …, 'x.y': …})"

@@ -207,8 +207,40 @@ def test_on_yarn_nothing_of_it_gets_into_the_command_line(
     assert "spark.yarn.appMasterEnv.COLOUR=red" in arguments(tmp_path)
     assert not any("postgresql" in argument or "KCR_" in argument for argument in arguments(tmp_path))
     assert environment(tmp_path)["KCR_STORE_URL"]
-    with pytest.raises(AirflowFailException, match="env_vars holds what looks like a secret: KCR_STORE_URL"):
-        consume(env_vars={"KCR_STORE_URL": "postgresql://me:pw@store/kcr"})
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"env_vars": {"KCR_STORE_URL": "postgresql://me:pw@store/kcr"}}, "env_vars .*: KCR_STORE_URL"),
+        ({"conf": {"spark.hadoop.fs.s3a.secret.key": "pw"}}, r"conf .*: spark\.hadoop\.fs\.s3a\.secret\.key"),
+        (
+            {"conf": {"spark.driver.extraJavaOptions": "-Dx.keyPassword=pw"}},
+            r"conf .*: spark\.driver\.extraJavaOptions",
+        ),
+        ({"read_options": {"kafka.sasl.jaas.config": "pw"}}, r"read_options .*: kafka\.sasl\.jaas\.config"),
+        ({"read_options": {"kafka.ssl.keystore.key": "pw"}}, r"read_options .*: kafka\.ssl\.keystore\.key"),
+        ({"read_options": {"kafka.x": "https://me:pw@h"}}, r"read_options .*: kafka\.x"),
+        ({"repositories": "https://me:pw@maven.example"}, "repositories hold"),
+    ],
+)
+def test_a_secret_is_refused_where_the_dag_is_read_before_it_is_stored(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name) as raised:
+        KcrConsumeOperator(task_id="consume", region="r", group_id="g", indexes=0, **options)
+    assert "pw" not in raised.value.message
+
+
+@pytest.mark.parametrize("place", ["conf", "env_vars", "read_options"])
+def test_a_secret_that_a_template_brings_is_refused_before_anything_starts(
+    driver: Driver, submits: Callable[[str], None], tmp_path: Path, place: str
+) -> None:
+    options = {"region": "flights", "group_id": "g", "indexes": 0, place: {"kafka.x": "{{ var.value.x }}"}}
+    operator = KcrConsumeOperator(task_id="consume", **options)
+    setattr(operator, place, {"kafka.x": "https://me:pw@h"})  # rendered
+    with pytest.raises(AirflowFailException, match=rf"{place} holds what looks like a secret: kafka\.x") as raised:
+        operator.execute.__wrapped__(operator, task_context(TASK))  # type: ignore[attr-defined]
+    assert "pw" not in str(raised.value)
+    assert not (tmp_path / "arguments").exists()
 
 
 def test_it_can_be_mapped_over_its_indexes_and_a_dag_of_it_is_stored_without_a_secret() -> None:
@@ -299,7 +331,6 @@ def test_the_application_is_told_by_xcom_as_soon_as_it_tells_of_itself(
         ({"group_id": "other"}, "has no group 'other'; it has: g"),
         ({"indexes": [0, 2]}, "has 2 member"),
         ({"indexes": "x"}, "names no members"),
-        ({"conf": {"spark.hadoop.fs.s3a.secret.key": "s"}}, "a secret would stand in the command line"),
         ({"conf": {"spark.speculation": "true"}}, "spark.speculation"),
         ({"kcr_conn_id": "nobody"}, "there is no Airflow connection 'nobody'"),
         ({"conn_id": "nobody"}, "there is no Airflow connection 'nobody'"),

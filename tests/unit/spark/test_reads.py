@@ -91,7 +91,14 @@ def test_a_source_without_servers_is_refused() -> None:
 
 
 def test_a_source_shows_none_of_its_settings() -> None:
-    assert "hidden" not in repr(source({**KAFKA, "ssl.key.password": "hidden"}, {"kafka.ssl.key.password": "hidden"}))
+    assert "hidden" not in repr(source({**KAFKA, "ssl.key.password": "hidden"}, {"kafka.client.rack": "hidden"}))
+
+
+@pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.key", "kafka.x"])
+def test_an_option_that_holds_a_secret_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{name}: is refused: it holds a secret.*\$\{{NAME\}}") as caught:
+        source(options={name: "https://me:hidden@host"})
+    assert "hidden" not in caught.value.message
 
 
 def test_the_group_of_the_executors_is_stable_and_changes_with_member_settings_and_lineage() -> None:

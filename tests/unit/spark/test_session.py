@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,11 @@ from airflow_kcr.spark.session import (
 )
 
 SETTINGS = SparkSettings(app_name="kcr flights")
+KAFKA_SECRETS = (
+    *("sasl.jaas.config", "ssl.key.password", "ssl.keystore.password", "ssl.keystore.key"),
+    *("ssl.keystore.certificate.chain", "ssl.truststore.password", "ssl.truststore.certificates"),
+    *("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.assertion.private.key.passphrase"),
+)
 
 
 def test_what_is_given_stays_and_what_is_missing_is_set() -> None:
@@ -78,10 +84,24 @@ def test_what_a_format_needs_is_added_beside_what_is_given() -> None:
 @pytest.mark.parametrize("given", [{}, {"spark.redaction.regex": "(?i)mine"}])
 def test_spark_hides_kafka_s_secrets_beside_what_it_hides_already(given: dict[str, str]) -> None:
     pattern = re.compile(missing_settings(given, SETTINGS)["spark.redaction.regex"])
-    for name in ("kafka.sasl.jaas.config", "kafka.ssl.keystore.password", "kafka.ssl.keystore.key"):
+    for name in (f"kafka.{name}" for name in KAFKA_SECRETS):
         assert pattern.search(name), name
     assert pattern.search("spark.mine" if given else "spark.my.password")
     assert not pattern.search("spark.app.name")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"conf": {"spark.hadoop.fs.s3a.secret.key": "hidden"}}, r"spark\.hadoop\.fs\.s3a\.secret\.key"),
+        ({"conf": {"spark.driver.extraJavaOptions": "-Dx.keyPassword=hidden"}}, r"spark\.driver\.extraJavaOptions"),
+        ({"jars": ("https://me:hidden@host/x.jar",)}, "jars"),
+    ],
+)
+def test_a_secret_never_gets_into_the_command_of_the_jvm(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}; write it into spark-defaults.conf") as caught:
+        SparkSettings(app_name="a", **options)
+    assert "hidden" not in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,10 @@ def test_jars_stand_in_for_the_connector_s_coordinate() -> None:
         ({"spark.kcr.store": "postgresql://me:hidden@host/db"}, ()),
         ({}, ("--store", "postgresql://me:hidden@host/db")),
         ({}, ("--option", "host=h password=hidden")),
+        ({}, ("--read-option", "kafka.sasl.jaas.config=hidden")),
+        ({}, ("--read-option", "kafka.sasl.oauthbearer.client.secret=hidden")),
+        ({}, ("--read-option", "kafka.ssl.keystore.key=hidden")),
+        ({"spark.executor.extraJavaOptions": "-Djavax.net.ssl.keyStorePassword=hidden"}, ()),
     ],
 )
 def test_a_secret_never_gets_into_the_command(conf: Mapping[str, str], arguments: tuple[str, ...]) -> None:
