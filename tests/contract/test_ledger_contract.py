@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.state import (
     Region,
 )
 from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Lineage, Offset, Range, Sequence
-from airflow_kcr.store.postgres import ledger_tail
+from airflow_kcr.store.postgres import ledger_tail, undoing
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
@@ -65,8 +65,11 @@ def batches(chance: Random, driver: Driver, turn: int, now: datetime) -> list[Le
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_ledger_is_undone_and_proven_as_memory_says(drive_twins: Drive, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "piece"), [*((seed, undoing.PIECE) for seed in range(4)), (4, 1), (5, 3)])
+def test_a_ledger_is_undone_and_proven_as_memory_says(
+    drive_twins: Drive, monkeypatch: pytest.MonkeyPatch, seed: int, piece: int
+) -> None:
+    monkeypatch.setattr(undoing, "PIECE", piece)
     chance, driver = Random(seed), drive_twins(partitions=4)
     partitions = sorted(driver.logs)
     for turn in range(25):

@@ -1,19 +1,17 @@
-"""The ledger: batches with their ranges, what became of them, and what a reset makes of them.
+"""The ledger: batches with their ranges, and what became of them.
 
-Set-based: a reset that undoes a day of batches is two statements. What each does is what `store.memory` says in Python;
-the contract suite holds the two together.
+What a reset makes of it is in `undoing`. What each statement does is what `store.memory` says in Python; the contract
+suite holds the two together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Sequence as Rows
 from itertools import groupby
 from typing import Any, Final, assert_never
 
 from sqlalchemy import text
 
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
@@ -25,7 +23,8 @@ from airflow_kcr.protocol.region.state import (
     RangesUndone,
 )
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
-from airflow_kcr.store.postgres.row_layout import member_of, partition_of
+from airflow_kcr.store.postgres import undoing
+from airflow_kcr.store.postgres.row_layout import member_of, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Found, Session
 
 PAGE: Final = 500
@@ -59,15 +58,6 @@ RANGE_COLUMNS: Final = (
 )
 
 _BATCH: Final = ", ".join(BATCH_COLUMNS)
-_PLACES: Final = (
-    "unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]), "
-    "CAST(:offsets AS bigint[])) AS place (group_id, topic, partition, place)"
-)
-
-# Arrays joined with a table as a whole, region included, behind a fence (OFFSET 0): on a table without statistics the
-# planner would see the region's rows as few, and walk through the arrays once for each of them.
-_FENCED_PLACES: Final = f"(SELECT CAST(:region AS bigint) AS region_id, place.* FROM {_PLACES} OFFSET 0) place"  # noqa: S608 (a constant)
-
 # name: begin_batch — its row, and one for each range; what follows a WITH.
 BEGIN: Final = """
     begun AS (
@@ -99,40 +89,6 @@ _QUIET: Final = text("""
     FROM unnest(CAST(:batches AS text[]), CAST(:quiet_after AS timestamptz[])) AS c (batch_id, quiet_after)
     WHERE b.region_id = :region AND b.batch_id = c.batch_id
 """)
-
-# name: undo_ranges — what was done at or beyond a place is undone; a batch is, once every range is from its begin.
-# An update's own rows aren't visible beside it in one statement, hence the join with what it returns.
-UNDO: Final = text(f"""
-    WITH marked AS (
-        UPDATE kcr.batch_range r SET undone_from = greatest(place.place, r.from_offset)
-        FROM {_FENCED_PLACES}, kcr.batch b
-        WHERE r.region_id = place.region_id AND r.group_id = place.group_id AND r.topic = place.topic
-          AND r.partition = place.partition AND r.to_offset > place.place
-          AND place.place < coalesce(r.undone_from, r.to_offset)
-          AND b.number = r.batch_number AND b.outcome = 'done'
-        RETURNING r.batch_number, r.group_id, r.topic, r.partition, r.undone_from
-    )
-    UPDATE kcr.batch b SET outcome = 'undone'
-    FROM (SELECT DISTINCT batch_number FROM marked) touched
-    WHERE b.number = touched.batch_number AND NOT EXISTS (
-        SELECT FROM kcr.batch_range r
-        LEFT JOIN marked m ON m.batch_number = r.batch_number AND m.group_id = r.group_id AND m.topic = r.topic
-                          AND m.partition = r.partition
-        WHERE r.batch_number = b.number
-          AND coalesce(m.undone_from, r.undone_from) IS DISTINCT FROM r.from_offset
-    )
-""")  # noqa: S608 (a constant of this module)
-
-# name: prove_batches — a sink's progress says that they were done, whatever was heard of them.
-_PROVE: Final = text(f"""
-    UPDATE kcr.batch b SET outcome = 'done'
-    WHERE b.region_id = :region AND b.epoch = :epoch AND b.outcome IN ('unknown', 'discarded')
-      AND NOT EXISTS (
-        SELECT FROM kcr.batch_range r
-        LEFT JOIN {_PLACES} ON place.group_id = r.group_id AND place.topic = r.topic AND place.partition = r.partition
-        WHERE r.batch_number = b.number AND (place.place IS NULL OR r.to_offset > place.place)
-      )
-""")  # noqa: S608 (a constant of this module)
 
 # name: forget_offsets — retired checkpoints keep their row and digest.
 _FORGET: Final = (
@@ -191,9 +147,9 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
         case BatchQuietAfter():
             _quiet(session, [change])
         case RangesUndone(offsets=offsets):
-            session.run(UNDO, **_columns(offsets))
+            undoing.undo(session, offsets)
         case BatchesProven(epoch=epoch, progress=progress):
-            session.run(_PROVE, epoch=epoch, **_columns(progress))
+            undoing.prove(session, epoch, progress)
         case OffsetsForgotten(sequences=sequences):
             for statement in _FORGET:
                 session.run(statement, gone=list(sequences))
@@ -235,7 +191,9 @@ def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
     for _, group_id, topic, number, from_, to, undone_from in ranges:
         partition = partition_of(group_id, topic, number)
         read[partition] = Range(from_, to)
-        if undone_from is not None:
+        if outcome == Outcome.UNDONE:  # as a whole, whether or not the range says so
+            undone[partition] = from_
+        elif undone_from is not None:
             undone[partition] = undone_from
     return Batch(
         batch=batch,
@@ -312,16 +270,3 @@ def _close(session: Session, closed: list[BatchClosed]) -> None:
 
 def _quiet(session: Session, quiet: list[BatchQuietAfter]) -> None:
     session.run(_QUIET, batches=[c.batch for c in quiet], quiet_after=[c.at for c in quiet])
-
-
-def _columns(offsets: OffsetMap) -> dict[str, object]:
-    return {**partition_columns(offsets), "offsets": list(offsets.values())}
-
-
-def partition_columns(partitions: Collection[GroupPartition]) -> dict[str, object]:
-    """Return partitions as the parameters `groups`, `topics` and `partitions`."""
-    return {
-        "groups": [p.group for p in partitions],
-        "topics": [p.topic for p in partitions],
-        "partitions": [p.partition for p in partitions],
-    }

@@ -24,7 +24,7 @@ from airflow_kcr.store.postgres import ledger
 from airflow_kcr.store.postgres.gathering import HEAD, HEAD_WIDTH
 from airflow_kcr.store.postgres.layouts import BOUND_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
 from airflow_kcr.store.postgres.reading import region_from
-from airflow_kcr.store.postgres.row_layout import JsonLayout
+from airflow_kcr.store.postgres.row_layout import JsonLayout, partition_columns
 from airflow_kcr.store.postgres.session import Session, positional
 
 K = TypeVar("K")
@@ -134,7 +134,7 @@ def load(
     if partitions is None:
         rows = session.rows(_END, **who)
     else:
-        rows = session.rows(_BEGIN, **who, **ledger.partition_columns(partitions))
+        rows = session.rows(_BEGIN, **who, **partition_columns(partitions))
     if not rows:
         return None
     row = rows[0]
@@ -195,7 +195,7 @@ def _bounds_in(
     if limit is None:
         return {}
     topic_ids = [claim.topic_id for claim in claims.values()]
-    rows = session.rows(_BOUNDS_IN, bound=limit, topic_ids=topic_ids, **ledger.partition_columns(claims))
+    rows = session.rows(_BOUNDS_IN, bound=limit, topic_ids=topic_ids, **partition_columns(claims))
     return dict(map(BOUND_OFFSETS.join, rows))
 
 
@@ -209,7 +209,7 @@ def _moved(
 
 def _moved_columns(moved: Mapping[GroupPartition, Claim]) -> dict[str, object]:
     return {
-        **ledger.partition_columns(moved),
+        **partition_columns(moved),
         "positions": [c.position for c in moved.values()],
         "begun": [c.begun_to for c in moved.values()],
     }

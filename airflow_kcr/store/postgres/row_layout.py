@@ -8,7 +8,7 @@ costs the driver grows with its parameters and with the columns of its answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -195,6 +195,15 @@ def document(value: object) -> str:
 def partition_of(group: str, topic: str, partition: int) -> GroupPartition:
     """Return the partition that three columns name."""
     return GroupPartition(GroupId(group), TopicName(topic), partition)
+
+
+def partition_columns(partitions: Collection[GroupPartition]) -> dict[str, object]:
+    """Return partitions as the parameters `groups`, `topics` and `partitions`."""
+    return {
+        "groups": [p.group for p in partitions],
+        "topics": [p.topic for p in partitions],
+        "partitions": [p.partition for p in partitions],
+    }
 
 
 def member_of(group: str, index: int) -> MemberId:

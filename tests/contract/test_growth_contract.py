@@ -1,0 +1,89 @@
+"""What the store does grows with what it is about and no faster, whatever the planner believes of the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from airflow_kcr.protocol.region.rows import Outcome, ResetCause
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import Offset, Sequence
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.long_ledger import Statistics, fill
+from tests.support.plans import touched
+from tests.support.stores import postgres_store
+
+pytestmark = pytest.mark.postgres
+
+FEW = 2_000
+"""Rows that a statement may touch whatever it is about: below, a page of something hides how it grows."""
+
+
+@contextmanager
+def driver_over(url: str, partitions: int) -> Iterator[Driver]:
+    """A region that is up, in a database whose clock stands still: no lease ends however slow the machine is."""
+    rules = RegionRules(groups={GROUP: group_rules(members=2)})
+    with postgres_store(url, lambda _: rules) as store:
+        driver = Driver(partitions=partitions, rules=rules, transactions=store)
+        for partition in driver.logs:
+            driver.grow(partition, end=1_000_000)
+        driver.up()
+        yield driver
+
+
+def failed(driver: Driver) -> None:
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+
+
+def everything(driver: Driver) -> None:
+    """Do what a region does in its life: batches, cuts, resets by themselves and by a person, a clean-up, its end."""
+    place = driver.partition(0)
+    driver.process()
+    failed(driver)
+    driver.settle_reset()
+    driver.process()
+    first = driver.cut("first")
+    driver.process()
+    driver.cut("second")
+    driver.reset(ToCheckpoint(sequence=first))
+    driver.complete()
+    driver.settle_reset()
+    driver.store.retire(driver.name)
+    driver.store.history(driver.name)
+    driver.store.batches_since(driver.name, Sequence(0))
+    driver.store._transactions.batches_with(driver.name, place, Offset(15))
+    driver.store.kill(driver.name)  # what is left of it goes, so that a larger one begins anew
+    for member in driver.all_members():
+        driver.leave(member)
+    driver.store.delete(driver.name)
+
+
+def counted(url: str, partitions: int, batches: int, statistics: Statistics) -> Counter[str]:
+    with driver_over(url, partitions) as driver:
+        fill(url, driver, batches, statistics)
+        with touched() as rows:
+            everything(driver)
+    return rows
+
+
+@pytest.mark.parametrize("statistics", list(Statistics))
+def test_twice_as_many_batches_touch_no_more_than_twice_the_rows(database_url: str, statistics: Statistics) -> None:
+    few, many = (counted(database_url, 12, batches, statistics) for batches in (200, 400))
+    faster = {s: (few[s], rows) for s, rows in many.items() if rows > FEW and rows > 2.5 * few[s]}
+    assert not faster
+
+
+@pytest.mark.parametrize("statistics", list(Statistics))
+def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(
+    database_url: str, statistics: Statistics
+) -> None:
+    with driver_over(database_url, 12) as driver:
+        fill(database_url, driver, 20_000, statistics)
+        failed(driver)
+        driver.settle_reset()
+        undone = [(b.outcome, dict(b.undone_from) == {p: r.from_ for p, r in b.ranges.items()}) for b in driver.batches]
+        assert undone == [(Outcome.UNDONE, True)] * 20_000
