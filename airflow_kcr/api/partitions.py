@@ -12,8 +12,9 @@ from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import out_of_range, recreated
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Sequence
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Sequence, TopicId
 from airflow_kcr.spec import RegionSpec
 
 
@@ -33,10 +34,20 @@ class Lag:
     member: MemberId | None
     """Who claims it."""
 
+    trouble: str = ""
+    """Why the position is not in this log: the topic was made anew, retention overtook it, the end moved back."""
+
+    is_recreated: bool = False
+    """Whether the position is of a topic that was deleted, and the log of another one of that name."""
+
     @property
     def lag(self) -> int | None:
-        """How many offsets are left; negative where the log ends before the position, which is trouble."""
-        return None if self.position is None or self.log_end is None else self.log_end - self.position
+        """How many offsets are left; None where position and end are not of one log, or the log ends before it."""
+        if self.position is None or self.log_end is None or self.is_recreated:
+            return None
+        # A position behind a skipped record may lie one past the end, and that is no trouble.
+        left = self.log_end - self.position
+        return None if left < 0 and self.trouble else max(left, 0)
 
     def to_json(self) -> dict[str, object]:
         """Return it as in `lag`."""
@@ -50,6 +61,7 @@ class Lag:
             "log_end": self.log_end,
             "lag": self.lag,
             "member_id": None if self.member is None else str(self.member),
+            "trouble": self.trouble,
         }
 
 
@@ -59,11 +71,14 @@ class Finding(StrEnum):
     NO_LOG = "no_log"
     """The topic or the partition does not exist."""
 
+    RECREATED = "recreated"
+    """The topic was deleted and created again: the offset means another record now."""
+
     OVERTAKEN = "overtaken"
     """Retention has deleted records at or beyond the offset: a reset to it would miss them."""
 
     BEYOND_END = "beyond_end"
-    """The log ends before the offset: it was truncated, or the topic was made anew."""
+    """The log ends before the offset: it was truncated."""
 
     NOT_COMMITTED = "not_committed"
     """Kafka holds no offset for the group."""
@@ -86,12 +101,16 @@ class Comparison:
     committed: int | None
     log_start: int | None
     log_end: int | None
+    is_recreated: bool = False
+    """Whether the log is of another topic than the checkpoint."""
 
     @property
     def finding(self) -> Finding:
         """The worst that can be said."""
         if self.log_start is None or self.log_end is None:
             return Finding.NO_LOG
+        if self.is_recreated:
+            return Finding.RECREATED
         if self.offset < self.log_start:
             return Finding.OVERTAKEN
         if self.offset > self.log_end:
@@ -142,6 +161,8 @@ def _lag(
     region: StoredRegion, partition: GroupPartition, held: CommittedOffset | None, bounds: LogBounds | None
 ) -> Lag:
     claim = region.claims.get(partition)
+    seen = {} if bounds is None else {partition: bounds}
+    trouble = next((t.why for t in out_of_range.found(region, seen)), "")
     return Lag(
         partition=partition,
         position=None if claim is None else claim.position if claim.position is not None else claim.resume,
@@ -149,6 +170,8 @@ def _lag(
         log_start=None if bounds is None else bounds.start,
         log_end=None if bounds is None else bounds.end,
         member=None if claim is None else claim.owner,
+        trouble=trouble,
+        is_recreated=bool(recreated.found(region, seen)),
     )
 
 
@@ -163,11 +186,12 @@ def compare(region: StoredRegion, sequence: Sequence, clusters: Clusters) -> tup
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one has offsets to compare")
     spec, offsets = RegionSpec.from_json(region.spec.text), region.offsets[sequence]
+    topics = recreated.topics_of(region, sequence)
     found: list[Comparison] = []
     for group, own in sorted(_by_group(offsets).items()):
         with clusters(spec, group) as cluster:
             held, bounds = cluster.committed(group, own), cluster.logs.bounds(own)
-        found += [_comparison(p, offsets[p], held.get(p), bounds.get(p)) for p in own]
+        found += [_comparison(p, offsets[p], held.get(p), bounds.get(p), topics.get(p, TopicId(""))) for p in own]
     return tuple(found)
 
 
@@ -179,7 +203,7 @@ def _by_group(offsets: OffsetMap) -> Mapping[GroupId, list[GroupPartition]]:
 
 
 def _comparison(
-    partition: GroupPartition, offset: int, held: CommittedOffset | None, bounds: LogBounds | None
+    partition: GroupPartition, offset: int, held: CommittedOffset | None, bounds: LogBounds | None, topic_id: TopicId
 ) -> Comparison:
     return Comparison(
         partition=partition,
@@ -187,4 +211,5 @@ def _comparison(
         committed=None if held is None else held.offset,
         log_start=None if bounds is None else bounds.start,
         log_end=None if bounds is None else bounds.end,
+        is_recreated=bounds is not None and recreated.is_another(topic_id, bounds.topic_id),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from airflow_kcr.protocol.region import recreated
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence, TopicId
 
@@ -20,7 +21,7 @@ class Reach:
     """Whether a checkpoint can still be gone back to."""
 
     lost: tuple[GroupPartition, ...] = ()
-    """Partitions whose log began beyond the checkpoint when it was last seen."""
+    """Partitions whose log began beyond the checkpoint when it was last seen, or is of another topic than then."""
 
     overtaken_at: datetime | None = None
     """When the first log start will have passed the checkpoint, at the speed at which it moved; None: it did not move,
@@ -42,7 +43,7 @@ def reach(region: StoredRegion) -> Mapping[Sequence, Reach]:
     """Return, for every checkpoint that has offsets, whether it can still be gone back to."""
     seen = _seen(region)
     return {
-        sequence: _reach(region.offsets[sequence], seen)
+        sequence: _reach(region.offsets[sequence], seen, recreated.topics_of(region, sequence))
         for sequence, row in region.checkpoints.items()
         if row.is_complete
     }
@@ -53,7 +54,8 @@ def reach_of(region: StoredRegion, sequence: Sequence) -> Reach:
 
     An aborted one has no offsets of its own, so there is nothing that could be overtaken.
     """
-    return _reach(region.offsets.get(sequence, {}), _seen(region))
+    offsets = region.offsets.get(sequence)
+    return Reach() if offsets is None else _reach(offsets, _seen(region), recreated.topics_of(region, sequence))
 
 
 def _seen(region: StoredRegion) -> dict[GroupPartition, list[_Seen]]:
@@ -67,8 +69,17 @@ def _seen(region: StoredRegion) -> dict[GroupPartition, list[_Seen]]:
     return seen
 
 
-def _reach(offsets: Mapping[GroupPartition, Offset], seen: Mapping[GroupPartition, list[_Seen]]) -> Reach:
-    lost = tuple(p for p, offset in offsets.items() if p in seen and offset < seen[p][-1].start)
+def _reach(
+    offsets: Mapping[GroupPartition, Offset],
+    seen: Mapping[GroupPartition, list[_Seen]],
+    topics: Mapping[GroupPartition, TopicId],
+) -> Reach:
+    lost = tuple(
+        p
+        for p, offset in offsets.items()
+        if p in seen
+        and (offset < seen[p][-1].start or recreated.is_another(topics.get(p, TopicId("")), seen[p][-1].topic))
+    )
     if lost:
         return Reach(lost=lost)
     moments = [m for p, offset in offsets.items() if (m := _overtaken(offset, seen.get(p, []))) is not None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from airflow_kcr.api.reset_requests import ResetRequest
 from airflow_kcr.api.views import instant
@@ -32,6 +32,8 @@ WORST: Final = 20
 class PlanLine:
     """One partition of a plan. What is not known is None."""
 
+    RECREATED: ClassVar = "the topic was made anew, where it is now is of the one before"
+
     partition: GroupPartition
     current: int | None
     target: int | None
@@ -45,21 +47,35 @@ class PlanLine:
 
     log_start: int | None = None
     log_end: int | None = None
+    is_recreated: bool = False
+    """The topic was deleted and created again: `current` is of the one before, so nothing is counted from it."""
 
     @property
     def replay(self) -> int | None:
         """How many offsets are processed again."""
-        return None if self.current is None or self.target is None else max(self.current - self.target, 0)
+        return None if self._way is None else max(-self._way, 0)
 
     @property
     def skip(self) -> int | None:
         """How many offsets are passed over."""
-        return None if self.current is None or self.target is None else max(self.target - self.current, 0)
+        return None if self._way is None else max(self._way, 0)
 
     @property
-    def badness(self) -> tuple[bool, bool, int]:
-        """What the worst partitions have most of: unreachable, clamped, far away."""
-        return self.is_unreachable, self.asked is not None, max(self.replay or 0, self.skip or 0)
+    def _way(self) -> int | None:
+        if self.current is None or self.target is None or self.is_recreated:
+            return None
+        return self.target - self.current
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the partition does not stay where it is."""
+        return self.current != self.target or self.is_recreated
+
+    @property
+    def badness(self) -> tuple[bool, bool, bool, int]:
+        """What the worst partitions have most of: unreachable, of another topic, clamped, far away."""
+        away = max(self.replay or 0, self.skip or 0)
+        return self.is_unreachable, self.is_recreated, self.asked is not None, away
 
     def to_json(self) -> dict[str, object]:
         """Return the line as in a plan's `entries`."""
@@ -76,6 +92,7 @@ class PlanLine:
             "skip": self.skip,
             "in_scope": self.in_scope,
             "unreachable": self.is_unreachable,
+            "recreated": self.is_recreated,
             "log_start": self.log_start,
             "log_end": self.log_end,
         }
@@ -274,13 +291,14 @@ def _line(entry: PlanEntry, bounds: LogBounds | None, is_unreachable: bool) -> P
         is_unreachable=is_unreachable,
         log_start=None if bounds is None else bounds.start,
         log_end=None if bounds is None else bounds.end,
+        is_recreated=entry.is_recreated,
     )
 
 
 def _totals(lines: tuple[PlanLine, ...]) -> Totals:
     return Totals(
         partitions=len(lines),
-        moved=sum(1 for line in lines if line.current != line.target),
+        moved=sum(1 for line in lines if line.is_moved),
         replay=sum(line.replay or 0 for line in lines),
         skip=sum(line.skip or 0 for line in lines),
         clamped=sum(1 for line in lines if line.asked is not None),
@@ -313,5 +331,6 @@ def _read_line(row: object) -> PlanLine:
                 is_unreachable=is_unreachable,
                 log_start=start if isinstance(start, int) else None,
                 log_end=end if isinstance(end, int) else None,
+                is_recreated=more.get("recreated") is True,
             )
     raise InvalidTarget(f"not a line of a plan: {row!r:.200}")

@@ -37,6 +37,17 @@ WITHOUT_WHAT_IS_LOST: Final = (
 )
 """What to do about a target that retention has overtaken."""
 
+IN_THE_NEW_LOG: Final = (
+    "choose a place in the new log, such as --to-earliest or --to-latest, or leave that topic out of the scope"
+)
+"""What to do about a target that is of a topic which was deleted and created again."""
+
+
+def way_out(plan: PlanView) -> str:
+    """Return what to do about a plan whose target the logs do not have."""
+    anew = any(line.is_unreachable and line.is_recreated for line in plan.lines)
+    return IN_THE_NEW_LOG if anew else WITHOUT_WHAT_IS_LOST
+
 
 def plan(
     store: RegionStore, name: RegionName, request: ResetRequest, clusters: Clusters, *, nonce: str = ""
@@ -137,17 +148,17 @@ def _accept(
         forced=forced,
         consent_upsert=consent_upsert,
     )
-    found, _ = _planned(region, now, asked, clusters)
+    found, log = _planned(region, now, asked, clusters)
     if found.unreachable:
         named = "; ".join(map(str, found.unreachable[:_NAMED]))
         more = f"; and {len(found.unreachable) - _NAMED} more" if len(found.unreachable) > _NAMED else ""
         raise CheckpointNotUsable(
             f"{len(found.unreachable)} partition(s) can't go there, the log does not have it: {named}{more}. Nothing "
-            f"was changed; {WITHOUT_WHAT_IS_LOST}"
+            f"was changed; {way_out(PlanView.of(found, approved.request, log))}"
         )
     if region.state is RegionState.STOPPED and not forced:
         offline.require_empty(region, clusters)
-    store.apply_reset(region.name, Apply(reset=asked, epoch=approved.made_under, resolved=found.seek))
+    store.apply_reset(region.name, Apply(reset=asked, epoch=approved.made_under, resolved=found.seek, logs=log.bounds))
 
 
 def _asked(request: ResetRequest, now: datetime, nonce: str) -> PersonReset:

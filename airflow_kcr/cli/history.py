@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from airflow_kcr.api import Region
     from airflow_kcr.protocol.region.events import Event
 
-LAG: Final = ("group", "topic", "partition", "position", "committed", "log_start", "log_end", "lag", "member_id")
+LAG: Final = (
+    "group",
+    "topic",
+    "partition",
+    "position",
+    "committed",
+    "log_start",
+    "log_end",
+    "lag",
+    "member_id",
+    "trouble",
+)
 EVENT: Final = ("number", "at", "epoch", "lineage", "kind", "what")
 _BRIEF: Final = 160
 
@@ -25,7 +36,8 @@ _BRIEF: Final = 160
 def lag(name: Name, store: Url, output: Output = None) -> None:
     """Show how far each partition is behind: position, Kafka's committed offset, start and end of the log.
 
-    The lag counts from the position, the next offset to process; committed moves only at cuts.
+    The lag counts from the position, the next offset to process; committed moves only at cuts. Where the position is
+    not in the log, `trouble` says why.
 
     Example: kcr lag flights
     """

@@ -184,11 +184,11 @@ def _show_plan(found: PlanView, save: Path | None, output: Output) -> None:
     else:
         show(answers.planned(found), output)
     if found.totals.unreachable:
-        from airflow_kcr.api.resets import WITHOUT_WHAT_IS_LOST
+        from airflow_kcr.api.resets import way_out
 
         note(
             f"{found.totals.unreachable} partition(s) are unreachable: the log no longer has where they would go. "
-            f"Applied, this plan is refused; {WITHOUT_WHAT_IS_LOST}"
+            f"Applied, this plan is refused; {way_out(found)}"
         )
         return
     if found.upserts:

@@ -107,6 +107,8 @@ def _row(plan: PlanView, line: PlanLine) -> dict[str, object]:
         notes.append("no record since then, the log's end")
     if line.asked is not None:
         notes.append(f"clamped, asked for {line.asked}")
+    if line.is_recreated:
+        notes.append(line.RECREATED)
     if line.is_unreachable:
         notes.append(f"unreachable, the log has {line.log_start} to {line.log_end}")
     return {

@@ -82,11 +82,13 @@ class KcrPlanResetOperator(RegionOperator):
             )
             plan = region.plan_reset(request, nonce=f"{contexts.nonce(context)}/try {context['ti'].try_number}")
             if plan.totals.unreachable:
+                from airflow_kcr.api.resets import way_out
+
                 lost = next(line for line in plan.lines if line.is_unreachable)
                 raise CheckpointNotUsable(
                     f"{plan.target}: {plan.totals.unreachable} partition(s) can't go there any more, such as "
-                    f"{lost.partition} to {lost.target}, whose log has {lost.log_start} to {lost.log_end}; choose a "
-                    "later checkpoint"
+                    f"{lost.partition} to {lost.target}, whose log has {lost.log_start} to {lost.log_end}"
+                    f"{f' ({lost.RECREATED})' if lost.is_recreated else ''}; {way_out(plan)}"
                 )
         totals = plan.totals
         self.log.info("Plan %s of region %s, epoch %d: %s", plan.plan, plan.region, plan.epoch, plan.target)

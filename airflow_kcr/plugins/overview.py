@@ -9,7 +9,10 @@ from typing import Final, Self
 from airflow_kcr.api.checkpoint_views import CheckpointSummary
 from airflow_kcr.api.reset_views import ResetView, all_of
 from airflow_kcr.api.views import RegionView, last_complete
+from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region import recreated
+from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import GroupPartition, MemberId
 
@@ -74,17 +77,22 @@ class Overview:
 def _partitions(region: StoredRegion) -> list[PartitionRow]:
     newest = last_complete(region)
     offsets = next((found for sequence, found in region.offsets.items() if sequence == newest), EMPTY)
-    ends: dict[GroupPartition, int] = {}
+    ends: dict[GroupPartition, LogBounds] = {}
     for (sequence, _), part in region.contributions.items():
         if sequence == newest:
-            ends |= {partition: bounds.end for partition, bounds in part.bounds.items()}
+            ends |= part.bounds
     return [
         PartitionRow(
             partition=partition,
             owner=claim.owner,
             position=claim.position,
             checkpointed=offsets.get(partition),
-            log_end=ends.get(partition),
+            log_end=_end(claim, ends.get(partition)),
         )
         for partition, claim in region.claims.items()
     ]
+
+
+def _end(claim: Claim, log: LogBounds | None) -> int | None:
+    """Return the end of a log, where it is of the topic that the position is of."""
+    return None if log is None or recreated.is_another(claim.topic_id, log.topic_id) else log.end

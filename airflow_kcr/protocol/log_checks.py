@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.protocol.evidence import Evidence, Findings
-from airflow_kcr.protocol.region import coverage, out_of_range
+from airflow_kcr.protocol.region import coverage, out_of_range, recreated
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, base_offsets, contributions_to, universe
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
@@ -39,13 +39,10 @@ def topic_ids(region: Region, evidence: Evidence) -> Findings | None:
     if evidence.bounds is None:
         return None
     again = {
-        p.topic: f"topic {p.topic} was deleted and created again (id {claim.topic_id} became {log.topic_id}): its "
-        f"offsets mean other records now; policy beyond_end is {region.rules.beyond_end}"
-        for p, log in sorted(evidence.bounds.items())
-        if (claim := region.claims.get(p)) is not None
-        and claim.topic_id
-        and log.topic_id
-        and claim.topic_id != log.topic_id
+        p.topic: f"topic {p.topic} was deleted and created again (id {region.claims[p].topic_id} became "
+        f"{evidence.bounds[p].topic_id}): its offsets mean other records now; policy beyond_end is "
+        f"{region.rules.beyond_end}"
+        for p in sorted(recreated.found(region, evidence.bounds))
     }
     return Findings(failed=tuple(again.values()), fine="every topic is the one that was claimed")
 
@@ -128,15 +125,15 @@ def _closing_in(region: Region, evidence: Evidence) -> Iterator[str]:
     """Yield partitions whose base would be overtaken if retention went on as it did since that cut."""
     if region.base is None or region.base_epoch is not None or evidence.bounds is None:
         return
-    then = {p: log.start for part in contributions_to(region, region.base).values() for p, log in part.bounds.items()}
+    then = {p: log for part in contributions_to(region, region.base).values() for p, log in part.bounds.items()}
     for partition, offset in base_offsets(region).items():
         log, before = evidence.bounds.get(partition), then.get(partition)
-        if log is None or before is None or not before < log.start <= offset < log.end:
+        if log is None or before is None or recreated.is_another(before.topic_id, log.topic_id):
             continue
-        if offset - log.start <= log.start - before:
+        if before.start < log.start <= offset < log.end and offset - log.start <= log.start - before.start:
             yield (
                 f"{partition}: retention is about to overtake the base: since that cut the log's start moved "
-                f"{log.start - before} to {log.start}, the base is at {offset}; keep records for longer, or cut"
+                f"{log.start - before.start} to {log.start}, the base is at {offset}; keep records for longer, or cut"
             )
 
 

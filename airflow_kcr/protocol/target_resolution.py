@@ -71,6 +71,9 @@ class Situation:
     fills: SeekMap = field(default_factory=lambda: SeekMap({}))
     """For an incomplete checkpoint (`allow_partial`): what fills its gaps, before the initial offsets do."""
 
+    recreated: Collection[GroupPartition] = ()
+    """Partitions whose log is of another topic than everything that is stored: only the log itself names a place."""
+
     def position(self, partition: GroupPartition) -> Offset | None:
         """Return where the partition stands: its position, else where its first owner would begin."""
         return self.current.get(partition, self.initial.get(partition))
@@ -86,11 +89,13 @@ class PlanEntry:
 
     entry: SeekEntry
     in_scope: bool
+    is_recreated: bool = False
+    """Whether `current` is of a topic that was deleted, and the log is of another one of that name."""
 
     @property
     def replay(self) -> int | None:
-        """How many offsets are processed again, negative: skipped; None where either end is not known."""
-        if self.current is None or self.entry.offset is None:
+        """How many offsets are processed again, negative: skipped; None where they are not both of one log."""
+        if self.current is None or self.entry.offset is None or self.is_recreated:
             return None
         return self.current - self.entry.offset
 
@@ -102,8 +107,12 @@ class Unreachable:
     partition: GroupPartition
     offset: Offset
     bounds: LogBounds
+    is_recreated: bool = False
+    """Whether the offset is of a topic that was deleted and created again."""
 
     def __str__(self) -> str:
+        if self.is_recreated:
+            return f"{self.partition} would resume at {self.offset} of a topic that was deleted and created again"
         return f"{self.partition} would resume at {self.offset}, its log has {self.bounds.start} to {self.bounds.end}"
 
 
@@ -176,12 +185,19 @@ def resolve(target: Target, scope: Scope, situation: Situation) -> Resolution:
             aimed[partition] = entry
     seek = filled(SeekMap(aimed), initial=situation.initial, partitions=situation.partitions)
     entries = tuple(
-        PlanEntry(partition=p, current=situation.current.get(p), entry=e, in_scope=p in chosen) for p, e in seek.items()
+        PlanEntry(
+            partition=p,
+            current=situation.current.get(p),
+            entry=e,
+            in_scope=p in chosen,
+            is_recreated=p in situation.recreated,
+        )
+        for p, e in seek.items()
     )
     checkpoint = situation.checkpoint if situation.checkpoint is not None else EMPTY
     return Resolution(
         entries=entries,
-        unreachable=_unreachable(entries, situation.log.bounds),
+        unreachable=_unreachable(target, entries, situation.log.bounds),
         ignored=tuple(p for p in checkpoint if p in scope and p not in seek),
     )
 
@@ -219,8 +235,10 @@ def _computed(
             return at_offset(entries[partition], bounds, SeekSource.EXPLICIT)
         case ShiftBy(by=by):
             position = situation.position(partition)
-            if position is None:
-                raise InvalidTarget(f"{partition} has no position yet that could be shifted; leave it out of the scope")
+            if position is None or partition in situation.recreated:
+                raise InvalidTarget(
+                    f"{partition} has no position in this log that could be shifted; leave it out of the scope"
+                )
             # What was asked for is stored with the entry, and the store's numbers have an end.
             return at_offset(min(position + by, MAX_NUMBER), bounds, SeekSource.EXPLICIT)
         case _:
@@ -251,13 +269,16 @@ def _check_entries(entries: OffsetMap, scope: Scope, partitions: Collection[Grou
         raise InvalidTarget(f"the file names {', '.join(outside)}, out of the scope {scope}; nothing was used")
 
 
-def _unreachable(entries: tuple[PlanEntry, ...], bounds: Mapping[GroupPartition, LogBounds]) -> tuple[Unreachable, ...]:
+def _unreachable(
+    target: Target, entries: tuple[PlanEntry, ...], bounds: Mapping[GroupPartition, LogBounds]
+) -> tuple[Unreachable, ...]:
     """Return the entries in scope that lie outside of their log; one whose log was not read can't be judged."""
+    is_stored = isinstance(target, ToCheckpoint | ToRun | ToInitial | ToCurrent)
     return tuple(
-        Unreachable(partition=line.partition, offset=line.entry.offset, bounds=bounds[line.partition])
+        Unreachable(
+            partition=line.partition, offset=line.entry.offset, bounds=bounds[line.partition], is_recreated=is_of_old
+        )
         for line in entries
-        if line.in_scope
-        and line.entry.offset is not None
-        and line.partition in bounds
-        and line.entry.offset not in bounds[line.partition]
+        if line.in_scope and line.entry.offset is not None and line.partition in bounds
+        if (is_of_old := line.is_recreated and is_stored) or line.entry.offset not in bounds[line.partition]
     )

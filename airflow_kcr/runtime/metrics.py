@@ -11,7 +11,8 @@ from typing import Final
 
 from airflow_kcr.protocol.member.state import Member, State, Why
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region.rows import CutPhase, RegionState
+from airflow_kcr.protocol.region import recreated
+from airflow_kcr.protocol.region.rows import Claim, CutPhase, RegionState
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, Lineage, MemberId, Offset, Sequence
 from airflow_kcr.runtime.clocks import Seconds
 
@@ -40,7 +41,8 @@ class Snapshot:
     """The next offset to process of each claimed partition."""
 
     lag: Mapping[GroupPartition, int]
-    """Records between the position and the last stable offset, as last read; -1 where it was not read yet."""
+    """Records between the position and the last stable offset, as last read; -1 where it was not read yet, or where
+    the position is of another topic of that name."""
 
     counters: Mapping[str, int | float]
     """The numbers of `Metrics.counters`, by name."""
@@ -104,7 +106,7 @@ class Metrics:
         view = member.view
         cut = None if view is None else view.cut
         positions = dict(member.positions)
-        lag = {p: max(ends[p].end - o, 0) if p in ends else UNKNOWN for p, o in positions.items()}
+        lag = {p: _lag(o, ends.get(p), None if view is None else view.claims.get(p)) for p, o in positions.items()}
         return Snapshot(
             member=member.member,
             state=member.state,
@@ -145,3 +147,10 @@ class Metrics:
             "batchTimeMillis": round(self.last_batch_seconds * 1000),
             "busyTimeMillis": round(self.busy_seconds * 1000),
         }
+
+
+def _lag(position: Offset, log: LogBounds | None, claim: Claim | None) -> int:
+    if log is None or (claim is not None and recreated.is_another(claim.topic_id, log.topic_id)):
+        return UNKNOWN
+    # The end may have been read before the position moved past it.
+    return max(log.end - position, 0)

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.start_positions import (
     start_time_needed,
 )
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
-from airflow_kcr.protocol.targets import Target
+from airflow_kcr.protocol.targets import FromFile, Target
 from airflow_kcr.protocol.values import GroupPartition
 from airflow_kcr.runtime.clocks import StoreClock
 
@@ -97,7 +97,11 @@ class Places:
             UnknownTopics: the cluster does not have one of the logs.
         """
         asked = {p for p, entry in open_.items() if entry.source is SeekSource.EXPLICIT and target is not None}
-        found = {p: Found(offset=a.initial.offset) for p, a in self._starts(open_.keys() - asked).items() if a.initial}
+        found = {
+            p: Found(offset=a.initial.offset, log=a.bounds)
+            for p, a in self._starts(open_.keys() - asked).items()
+            if a.initial
+        }
         if target is None or not asked:
             return found
         read_at = self._store_clock.now()
@@ -106,8 +110,9 @@ class Places:
             fallback = open_[partition].fallback
             current = EMPTY if fallback is None else OffsetMap({partition: fallback})
             situation = Situation(partitions=[partition], current=current, initial=EMPTY, log=view)
-            entry = resolve(target, EVERYTHING, situation).seek[partition]
-            found[partition] = Found(offset=entry.offset, clamped_from=entry.clamped_from)
+            entry = resolve(_for_one(target, partition), EVERYTHING, situation).seek[partition]
+            log = view.bounds[partition]
+            found[partition] = Found(offset=entry.offset, clamped_from=entry.clamped_from, log=log)
         return found
 
     def _starts(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Assigned]:
@@ -136,3 +141,8 @@ class Places:
             times=Times(instant, answers),
             read_at=read_at,
         )
+
+
+def _for_one(target: Target, partition: GroupPartition) -> Target:
+    """Return what a target asks of one partition: a file names others too, whose owners answer for them."""
+    return FromFile(entries=target.entries.restrict([partition])) if isinstance(target, FromFile) else target

@@ -16,7 +16,7 @@ from airflow_kcr.ports import Logs
 from airflow_kcr.protocol.member.events import Planned
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import bounds
+from airflow_kcr.protocol.region import bounds, recreated
 from airflow_kcr.protocol.region.rows import BoundOffset
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
@@ -228,7 +228,7 @@ def _available(reach: Reach, positions: OffsetMap) -> int:
 
 def _is_outside(position: Offset, log: LogBounds, partition: GroupPartition, view: MemberView) -> bool:
     claim = view.claims.get(partition)
-    if claim is not None and claim.topic_id and log.topic_id and claim.topic_id != log.topic_id:
+    if claim is not None and recreated.is_another(claim.topic_id, log.topic_id):
         return True
     # A position behind a skipped record may lie one past the end that does not count it.
     return position not in log and position - 1 not in view.skips.get(partition, ())

@@ -69,6 +69,23 @@ def test_members_that_crash_and_come_back(drive_twins: Drive) -> None:
     driver.process()
 
 
+def test_a_topic_that_is_made_anew_takes_its_skips_with_it(drive_twins: Drive) -> None:
+    driver = drive_twins()
+    driver.up()
+    driver.process()
+    driver.cut("n1")
+    driver.reset(ToEarliest(), forced=True, skip={driver.partition(0): Offset(3), driver.partition(1): Offset(4)})
+    driver.settle_reset()
+    assert driver.region.skips
+    for partition in driver.logs:
+        driver.grow(partition, end=5, topic_id="id-2")
+    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), driver.logs)
+    driver.reset(ToEarliest(), forced=True)
+    driver.settle_reset()
+    assert not driver.region.skips
+    driver.process()
+
+
 def test_resets_to_other_places_and_a_skip(drive_twins: Drive) -> None:
     driver = drive_twins()
     driver.up()

@@ -256,7 +256,7 @@ class Driver:
         found: dict[GroupPartition, Found] = {}
         for partition, target in open_targets(region, member).items():
             if target.source is not SeekSource.SINK_PROGRESS:
-                found[partition] = Found(offset=self.logs[partition].start)
+                found[partition] = Found(offset=self.logs[partition].start, log=self.logs[partition])
                 continue
             lineage, offset = self.progress.get(partition, (Lineage(-1), Offset(0)))
             found[partition] = Found(offset=offset if lineage == region.lineage else None)

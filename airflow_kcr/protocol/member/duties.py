@@ -9,6 +9,7 @@ from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import ACTIVE, Member, awaiting
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import recreated
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.claims import CLAIM_STATES
 from airflow_kcr.protocol.region.completion import Part
@@ -90,7 +91,9 @@ def contribute(member: Member, now: float) -> Driven:
 
 
 def _is_outside(member: Member, view: MemberView, partition: GroupPartition, log: LogBounds) -> bool:
-    position = member.positions.get(partition)
+    position, claim = member.positions.get(partition), view.claims.get(partition)
+    if claim is not None and recreated.is_another(claim.topic_id, log.topic_id):
+        return True
     return position is not None and not log.start <= position <= facts.past_skips(view, partition, log.end)
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
-from airflow_kcr.protocol.region import automatic, batches, coverage, events, resets
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import automatic, batches, coverage, events, recreated, resets
 from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import (
     RESET_STATES,
@@ -44,6 +45,8 @@ class Found:
     """None: the sink has no progress in this lineage; it resumes at the base, else at the initial offset."""
 
     clamped_from: int | None = None
+    log: LogBounds | None = None
+    """The log that it was looked up in; None for a sink's progress."""
 
 
 def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenTarget]:
@@ -58,12 +61,15 @@ def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenT
 def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
     """Return the region with open seek entries written by the owner of their partitions; the first writer wins.
 
+    A place that was looked up in the log of a topic that was made anew takes the partition over to that topic.
+
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired: the member may not act, or not in this epoch.
         NotClaimed: it does not hold a partition that it answers for.
     """
     require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
     entries: dict[GroupPartition, SeekEntry] = {}
+    logs: dict[GroupPartition, LogBounds] = {}
     for partition, answered in found.items():
         claim = region.claims.get(partition)
         if claim is None or claim.owner != caller.member or not coverage.is_current(region, claim, now):
@@ -75,7 +81,11 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
         if offset is None and entry.source is SeekSource.SINK_PROGRESS:
             offset = automatic.without_progress(region, partition)
         entries[partition] = replace(entry, offset=offset, clamped_from=answered.clamped_from)
-    return resets.write_seek(region, now, SeekMap(entries)) if entries else region
+        if answered.log is not None:
+            logs[partition] = answered.log
+    if not entries:
+        return region
+    return resets.write_seek(recreated.followed(region, now, logs), now, SeekMap(entries))
 
 
 def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:

@@ -23,7 +23,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import bounds, coverage, events, person, requests, resets, specs
+from airflow_kcr.protocol.region import bounds, coverage, events, person, recreated, requests, resets, specs
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -137,6 +137,11 @@ def _require_own_positions(region: Region, now: datetime, part: Part) -> None:
         if log is None or not log.start <= offset <= max(log.end, past_skips(region, partition, log.end)):
             seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
             raise OffsetOutsideLog(f"{partition}: the position {offset} is not in the log as read ({seen})")
+        if recreated.is_another(held[partition].topic_id, log.topic_id):
+            raise OffsetOutsideLog(
+                f"{partition}: the position {offset} is of topic id {held[partition].topic_id}, the log as read is of "
+                f"{log.topic_id}: the topic was deleted and created again"
+            )
 
 
 def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:

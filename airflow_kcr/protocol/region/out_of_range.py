@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region import automatic, resets
+from airflow_kcr.protocol.region import automatic, recreated, resets
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import Region, past_skips, put, require_member
+from airflow_kcr.protocol.region.state import Region, past_skips, require_member
 from airflow_kcr.protocol.rules import OutOfRangePolicy
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import GroupPartition, Offset
@@ -39,7 +39,7 @@ def found(region: Region, bounds: Mapping[GroupPartition, LogBounds]) -> tuple[O
         position = None if claim is None else claim.position
         if claim is None or position is None:
             continue
-        if claim.topic_id and log.topic_id and claim.topic_id != log.topic_id:
+        if recreated.is_another(claim.topic_id, log.topic_id):
             why = f"the topic was deleted and created again (id {claim.topic_id} became {log.topic_id})"
             policy = region.rules.beyond_end
         elif position < log.start:
@@ -76,15 +76,10 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
         choices = (
             "set out_of_range (retention) or beyond_end (truncated or recreated) to earliest or latest, then resume",
             "apply a forced reset to a place that is in the log",
-            "for a recreated topic, delete the region and declare it anew",
+            "for a recreated topic, stop the region, delete it and declare it anew",
         )
         return resets.halt(region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=text, choices=choices))
-    recreated = {
-        t.partition: replace(region.claims[t.partition], topic_id=t.bounds.topic_id)
-        for t in troubles
-        if t.bounds.topic_id and t.bounds.topic_id != region.claims[t.partition].topic_id
-    }
-    region = replace(region, claims=put(region.claims, recreated))
+    region = recreated.followed(region, now, {t.partition: t.bounds for t in troubles})
     # A sink's progress of an older lineage is none, so in this new one its partitions go where all is known to be done.
     done = automatic.last_done(region)
     entries: dict[GroupPartition, SeekEntry] = {

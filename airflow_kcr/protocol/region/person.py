@@ -10,7 +10,7 @@ has resolved the whole target, and the next start goes there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -25,7 +25,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import automatic, consent, events, requests, resets, resolution
+from airflow_kcr.protocol.region import automatic, consent, events, recreated, requests, resets, resolution
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -64,6 +64,9 @@ class Apply:
     Needed where the region is stopped and no member could; else it only decides whether consent has to be asked for.
     """
 
+    logs: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
+    """The logs that it was resolved in; a topic that was made anew is known by its new id from then on."""
+
 
 def apply(region: Region, now: datetime, request: Apply) -> Region:
     """Return the region with a person's reset accepted: stored under its nonce, and on its way.
@@ -101,6 +104,7 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
         return _begin_forced(region, now, region.person_resets[reset.nonce])
     match region.state:
         case RegionState.STOPPED:
+            region = recreated.followed(region, now, request.logs)
             return _begin_stopped(region, now, region.person_resets[reset.nonce], request.resolved)
         case RegionState.RESETTING:
             return region

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.protocol.observations import LogView
-from airflow_kcr.protocol.region import automatic, consent, path, resolution
+from airflow_kcr.protocol.region import automatic, consent, path, recreated, resolution
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
 from airflow_kcr.protocol.seek_map import SeekMap
@@ -83,6 +83,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         log=log,
         checkpoint=offsets,
         fills=fills,
+        recreated=recreated.found(region, log.bounds),
     )
     found = resolve(reset.target, reset.scope, situation)
     undoes = path.undone_by(region, found.seek.offsets)

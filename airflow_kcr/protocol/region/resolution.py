@@ -14,7 +14,7 @@ from datetime import datetime
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import path
+from airflow_kcr.protocol.region import path, recreated
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset
 from airflow_kcr.protocol.region.state import Region, contributions_to, initial_offsets, universe
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
@@ -130,6 +130,13 @@ def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
             f"checkpoint {sequence} is not on the current path: lineage {row.undone_by} opened before it; a forward "
             f"jump (--forward) goes there without processing what lies between; missing: {missing_text(region, row)}"
         )
+    lost = [p for p in recreated.lost_to(region, sequence) if p in reset.scope]
+    if lost:
+        named = ", ".join(sorted({p.topic for p in lost}))
+        raise CheckpointNotUsable(
+            f"checkpoint {sequence} is older than its topic: {named} was deleted and created again since, so its "
+            "offsets mean other records now; choose a newer checkpoint, or leave that topic out of the scope"
+        )
 
 
 def missing_text(region: Region, row: Checkpoint) -> str:
@@ -165,7 +172,8 @@ def seek_map(
     partitions = universe(region)
     in_scope = frozenset(p for p in partitions if p in reset.scope)
     if _needs_owners(reset.target, in_scope, seen):
-        entries = {p: _still_open(p, current) if p in in_scope else _kept(region, p, current) for p in partitions}
+        asked = in_scope & reset.target.entries.keys() if isinstance(reset.target, FromFile) else in_scope
+        entries = {p: _still_open(p, current) if p in asked else _kept(region, p, current) for p in partitions}
         return SeekMap(entries)
     offsets, fills = checkpoint_offsets(region, sequence)
     situation = Situation(

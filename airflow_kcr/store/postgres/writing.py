@@ -145,7 +145,7 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
         *_table(CHECKPOINTS, changes(before.checkpoints, after.checkpoints)),
         *_table(RESETS, changes(before.resets, after.resets)),
         *_table(PERSON_RESETS, changes(before.person_resets, after.person_resets)),
-        *_skips(changes(before.skips, after.skips)),
+        *_skips(before.skips, after.skips),
         *_map(OFFSETS, before.offsets, after.offsets, _offset_rows),
         *_map(FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ())),
         *_map(ECHOES, before.echoes, after.echoes, _offset_rows),
@@ -283,11 +283,21 @@ def _move_leases(session: Session, before: Mapping[MemberId, Lease], after: Mapp
         raise LeaseMovedError
 
 
-def _skips(changed: Changes[GroupPartition, tuple[Offset, ...]]) -> Iterator[Write]:
+def _skips(
+    before: Mapping[GroupPartition, tuple[Offset, ...]], after: Mapping[GroupPartition, tuple[Offset, ...]]
+) -> Iterator[Write]:
+    changed, key = changes(before, after), (*PARTITION, "skipped_offset")
     rows = [(*p, offset) for p, offsets in changed.written.items() for offset in offsets]
     if rows:
-        key = (*PARTITION, "skipped_offset")
         yield _upsert(skip, key, key, rows)
+    gone = [
+        (*p, offset)
+        for p in (*changed.gone, *changed.written)
+        for offset in before.get(p, ())
+        if offset not in after.get(p, ())
+    ]
+    if gone:
+        yield _delete(skip, key, zip(*gone, strict=True))
 
 
 def _map(

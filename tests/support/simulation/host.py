@@ -577,7 +577,7 @@ class Host:
         log = self.around.broker.log(partition)
         bounds = log.bounds()
         if open_target.source is not SeekSource.EXPLICIT or target is None:
-            return Found(offset=bounds.start)
+            return Found(offset=bounds.start, log=bounds)
         current = EMPTY if open_target.fallback is None else OffsetMap({partition: open_target.fallback})
         view = LogView(
             bounds={partition: bounds},
@@ -587,7 +587,7 @@ class Host:
         )
         situation = Situation(partitions=[partition], current=current, initial=EMPTY, log=view)
         entry = resolve(target, EVERYTHING, situation).seek[partition]
-        return Found(offset=entry.offset, clamped_from=entry.clamped_from)
+        return Found(offset=entry.offset, clamped_from=entry.clamped_from, log=bounds)
 
     def _prepared(self, effect: effects.PrepareSinks) -> None:
         logs: dict[GroupPartition, LogBounds] = {p: self.around.broker.log(p).bounds() for p in effect.partitions}

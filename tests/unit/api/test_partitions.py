@@ -46,6 +46,7 @@ def test_lag_is_what_is_left_from_the_position_to_the_end(driver: Driver, region
         "log_end": 700,
         "lag": 690,
         "member_id": "g[0]",
+        "trouble": "",
     }
     assert [(row["partition"], row["committed"], row["lag"], row["member_id"]) for row in rows[1:]] == [
         (1, None, 990, "g[0]"),

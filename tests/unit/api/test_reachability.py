@@ -8,6 +8,7 @@ import pytest
 
 from airflow_kcr.api.checkpoint_views import CheckpointSummary
 from airflow_kcr.api.reachability import Reach, reach
+from airflow_kcr.protocol.targets import ToEarliest
 from airflow_kcr.protocol.values import Sequence
 from tests.support.driver import BEGINNING, Driver
 
@@ -60,10 +61,14 @@ def test_one_observation_is_no_speed(driver: Driver) -> None:
     assert reach(driver.region) == {Sequence(2): Reach()}
 
 
-def test_a_topic_made_anew_begins_a_new_measure(driver: Driver) -> None:
-    driver.grow(driver.partition(1), start=50, end=1_000, topic_id="id-2")
+def test_a_checkpoint_of_a_topic_that_was_made_anew_is_lost(driver: Driver) -> None:
+    driver.grow(driver.partition(1), end=1_000, topic_id="id-2")
+    driver.reset(ToEarliest(), forced=True)
+    driver.settle_reset()
     later_cut_of_new(driver)
-    assert reach(driver.region)[Sequence(2)].overtaken_at is None
+    found = reach(driver.region)
+    assert (found[Sequence(2)].lost, found[Sequence(2)].overtaken_at) == ((driver.partition(1),), None)
+    assert found[driver.region.base or Sequence(0)].lost == ()
 
 
 def later_cut_of_new(driver: Driver) -> None:

@@ -53,6 +53,7 @@ def test_a_plan_is_shown_as_json(kcr: Kcr, cut: Driver) -> None:
         "skip": 0,
         "in_scope": True,
         "unreachable": False,
+        "recreated": False,
         "log_start": 0,
         "log_end": 1000,
     }

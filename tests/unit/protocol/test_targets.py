@@ -295,7 +295,7 @@ class TestLogTargets:
 
     def test_what_has_no_position_cannot_be_shifted(self) -> None:
         nowhere = situation(current=OffsetMap(), initial=OffsetMap())
-        with pytest.raises(InvalidTarget, match="etl:flights-0 has no position yet"):
+        with pytest.raises(InvalidTarget, match="etl:flights-0 has no position in this log"):
             resolve(ShiftBy(by=5), ONLY_E0, nowhere)
 
     @pytest.mark.parametrize(

@@ -1,0 +1,192 @@
+"""A topic that was deleted and made anew: every way out that the halt names is taken, and ends in a region that works.
+
+Real broker, real store, members in a process of their own. The new log is shorter than the old one was, so a number
+that is computed from offsets of both shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.api import Region, ResetRequest
+from airflow_kcr.api.goals import STOPPED
+from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import HaltReason, RegionState
+from airflow_kcr.protocol.rules import OutOfRangePolicy
+from airflow_kcr.protocol.targets import (
+    ByDuration,
+    ShiftBy,
+    Target,
+    ToCheckpoint,
+    ToDatetime,
+    ToEarliest,
+    ToInitial,
+    ToLatest,
+    ToOffset,
+)
+from airflow_kcr.protocol.values import Offset
+from tests.support.faults import cuts, finished, told
+from tests.support.kafka import Kafka, Record
+from tests.support.members import BRISK, Live, live
+
+pytestmark = pytest.mark.timeout(240)
+
+WITHIN = timedelta(seconds=60)
+OLD, NEW = 100, 30
+"""Records of each partition, before and after."""
+
+ALL = {(n, o) for n in range(2) for o in range(NEW)}
+
+
+@contextmanager
+def halted(kafka: Kafka, url: str, folder: Path, new: int = NEW) -> Iterator[tuple[Live, Region]]:
+    """Lend a region that read and cut all of its topic, and is halted as the topic was made anew."""
+    with live(kafka, url, folder, members=2, partitions=2, spec=BRISK) as one, Region(one.name, one.store) as region:
+        one.fill(OLD)
+        one.start(0, 1)
+        finished(one)
+        recreate(one, new)
+        one.until(lambda: one.region().state is RegionState.HALTED, "halted")
+        yield one, region
+
+
+def recreate(one: Live, each: int) -> None:
+    """Delete the topic and make one of the same name at once, with other records."""
+    one.kafka.delete_topic(one.topic)
+    one.kafka.topic(2, name=one.topic)
+    one.kafka.produce(one.topic, [Record(value=f"new:{n}".encode(), partition=n) for n in (0, 1) for _ in range(each)])
+
+
+def read_anew(one: Live) -> set[tuple[int, int]]:
+    """Partition and offset of every record of the new topic that was written."""
+    return {(row.partition, row.offset) for row in one.written() if row.value.startswith("new:")}
+
+
+def goes_on(one: Live, expected: set[tuple[int, int]]) -> None:
+    """See the region work: what was expected of the new topic is read, a cut holds it, and it halted once only."""
+    one.until(lambda: one.region().state is RegionState.RUNNING, "running")
+    finished(one)
+    assert read_anew(one) == expected
+    one.kafka.produce(one.topic, [Record(value=b"new:later", partition=n) for n in (0, 1)])
+    finished(one)
+    ends = one.kafka.ends(one.topic)
+    assert read_anew(one) == expected | {(n, ends[n] - 1) for n in (0, 1)}
+    assert len(told(one, events.Halted)) == 1
+    with Region(one.name, one.store) as region:
+        assert not region.verify().violations
+        assert {(row.lag, row.trouble) for row in region.lag()} == {(0, "")}
+
+
+def since_a_moment_ago(region: Region) -> Target:
+    return ToDatetime(instant=datetime.now(UTC) - timedelta(hours=1))
+
+
+TARGETS: dict[str, tuple[Callable[[Region], Target], int]] = {
+    "to-earliest": (lambda _: ToEarliest(), 0),
+    "to-latest": (lambda _: ToLatest(), NEW),
+    "to-offset": (lambda _: ToOffset(offset=Offset(20)), 20),
+    "to-datetime": (since_a_moment_ago, 0),
+    "by-duration": (lambda _: ByDuration(back=timedelta(hours=1)), 0),
+    "from-file": (lambda region: region.offsets_file(f"{topic_of(region)},0,10\n{topic_of(region)},1,10\n"), 10),
+}
+
+
+def topic_of(region: Region) -> str:
+    (group,) = region.spec().groups
+    return group.topics[0]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_forced_reset_to_a_place_in_the_new_log_goes_on_there(
+    kafka: Kafka, database_url: str, tmp_path: Path, name: str
+) -> None:
+    target, at = TARGETS[name]
+    with halted(kafka, database_url, tmp_path) as (one, region):
+        plan = region.plan_reset(ResetRequest(target=target(region)))
+        assert [(line.target, line.replay, line.skip, line.is_recreated) for line in plan.lines] == [
+            (at, None, None, True)
+        ] * 2
+        assert (plan.totals.replay, plan.totals.skip, plan.totals.unreachable, plan.totals.moved) == (0, 0, 0, 2)
+        region.apply_reset(plan, "the topic was made anew", forced=True)
+        assert region.wait_for_reset(plan.plan, WITHIN).state == "done"
+        goes_on(one, {(n, o) for n, o in ALL if o >= at})
+
+
+@pytest.mark.parametrize("policy", [OutOfRangePolicy.EARLIEST, OutOfRangePolicy.LATEST])
+def test_another_policy_then_a_resume_goes_on_there(
+    kafka: Kafka, database_url: str, tmp_path: Path, policy: OutOfRangePolicy
+) -> None:
+    with halted(kafka, database_url, tmp_path) as (one, region):
+        region.apply(replace(region.spec(), beyond_end=policy))
+        region.resume()
+        goes_on(one, ALL if policy is OutOfRangePolicy.EARLIEST else set())
+
+
+def test_the_region_is_deleted_and_declared_anew(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
+    with halted(kafka, database_url, tmp_path) as (one, region):
+        spec = region.spec()
+        region.stop()
+        region.wait_for(STOPPED)
+        for process in one.processes:
+            process.wait(30)
+        region.delete()
+        region.apply(spec)
+        region.start()
+        one.start(0, 1)
+        one.until(lambda: one.region().state is RegionState.RUNNING, "running")
+        finished(one)
+        assert read_anew(one) == ALL
+        assert not told(one, events.Halted)
+
+
+def test_a_stopped_region_is_reset_without_force(kafka: Kafka, database_url: str, tmp_path: Path) -> None:
+    with halted(kafka, database_url, tmp_path) as (one, region):
+        region.stop()
+        region.wait_for(STOPPED)
+        for process in one.processes:
+            process.wait(30)
+        plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(20))))
+        assert region.apply_reset(plan, "the topic was made anew").state == "done"
+        region.start()
+        one.start(0, 1)
+        goes_on(one, {(n, o) for n, o in ALL if o >= 20})
+
+
+def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
+    kafka: Kafka, database_url: str, tmp_path: Path
+) -> None:
+    # The new log has the old offsets too, of other records.
+    with halted(kafka, database_url, tmp_path, new=2 * OLD) as (one, region):
+        newest, counter = cuts(one)[-1].sequence, region.counter()
+        for target in (ToCheckpoint(sequence=newest), ToInitial()):
+            plan = region.plan_reset(ResetRequest(target=target))
+            assert [line.is_unreachable for line in plan.lines] == [True, True], target
+            with pytest.raises(CheckpointNotUsable, match=r"deleted and created again.*--to-earliest"):
+                region.apply_reset(plan, "back", forced=True)
+        with pytest.raises(InvalidTarget, match="has no position in this log"):
+            region.plan_reset(ResetRequest(target=ShiftBy(by=-10)))
+        assert region.counter() == counter
+
+        assert {(row.lag, row.log_end) for row in region.lag()} == {(None, 2 * OLD)}
+        assert all("deleted and created again" in row.trouble for row in region.lag())
+        assert {str(row.finding) for row in region.compare(newest)} == {"recreated"}
+        halt = one.region().halt
+        assert halt is not None
+        assert halt.reason is HaltReason.OUT_OF_RANGE
+
+        # And once the region has gone on there, the old checkpoint is still of the old topic.
+        plan = region.plan_reset(ResetRequest(target=ToLatest()))
+        region.apply_reset(plan, "go on", forced=True)
+        region.wait_for_reset(plan.plan, WITHIN)
+        goes_on(one, set())
+        with pytest.raises(CheckpointNotUsable, match="deleted and created again"):
+            region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=newest)))
+        initial = region.plan_reset(ResetRequest(target=ToInitial()))
+        assert [(line.target, line.is_unreachable) for line in initial.lines] == [(0, False)] * 2
