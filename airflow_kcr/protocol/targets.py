@@ -304,8 +304,10 @@ def _with_value(kind: TargetKind, value: str) -> Target:
 
 def _integer(text: str, kind: TargetKind) -> int:
     digits = text[1:] if text[:1] in {"-", "+"} else text
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+    if not (digits.isascii() and digits.isdigit()):
         raise InvalidTarget(f"--{kind} needs a whole number, got {text!r:.60}")
+    if len(digits.lstrip("0")) > len(str(MAX_NUMBER)):
+        raise InvalidTarget(f"--{kind} needs a number of at most {MAX_NUMBER}, got {text:.60}")
     return int(text)
 
 

@@ -30,6 +30,10 @@ _PIPELINE: Final = re.compile(rf"(?:{_NAME}(?:\.{_NAME})*|[^:\s][^:]*\.py):{_NAM
 _T = TypeVar("_T")
 _ZERO: Final = timedelta(0)
 MOST_RECORDS: Final = 2**63 - 1
+MOST_MEMBERS: Final = 1000
+"""Of a region. Each is a consumer, a lease and a row in every listing; Kafka's groups are far smaller than that."""
+
+_SHOWN_DIGITS: Final = 25
 
 
 def findings_of(spec: RegionSpec) -> Iterator[Finding]:
@@ -40,17 +44,27 @@ def findings_of(spec: RegionSpec) -> Iterator[Finding]:
     yield from _cut(spec.cut, sum(max(1, group.members) for group in spec.groups))
     yield from _batch(spec.batch)
     yield from _timeouts(spec)
-    if spec.max_failures < 0:
-        yield Finding(("max_failures",), f"is {spec.max_failures}; it must be 0 or more")
-    if spec.retention.keep < 1:
-        yield Finding(("retention", "keep"), f"is {spec.retention.keep}; it must be 1 or more: the base is always kept")
+    yield from _within(spec.max_failures, 0, MOST_RECORDS, ("max_failures",))
+    yield from _within(spec.retention.keep, 1, MOST_RECORDS, ("retention", "keep"), ": the base is always kept")
     if spec.retention.max_age is not None and spec.retention.max_age <= _ZERO:
         yield Finding(("retention", "for"), "must be longer than 0; leave it out to retire nothing by age")
+
+
+def _within(number: int, least: int, most: int, path: Path, why: str = "") -> Iterator[Finding]:
+    digits = str(number)
+    shown = digits if len(digits) <= _SHOWN_DIGITS else f"a number of {len(digits)} digits"
+    if number < least:
+        yield Finding(path, f"is {shown}; it must be {least} or more{why}")
+    elif number > most:
+        yield Finding(path, f"is {shown}; it must be at most {most}")
 
 
 def _groups(spec: RegionSpec) -> Iterator[Finding]:
     if not spec.groups:
         yield Finding(("groups",), "is empty; a region has at least one group")
+    members = sum(group.members for group in spec.groups if 1 <= group.members <= MOST_MEMBERS)
+    if members > MOST_MEMBERS:
+        yield Finding(("groups",), f"have {members} members together; a region has at most {MOST_MEMBERS}")
     first: dict[str, int] = {}
     folders: set[str] = set()
     for index, group in enumerate(spec.groups):
@@ -79,6 +93,8 @@ def _group(group: GroupSpec, path: Path) -> Iterator[Finding]:
     yield from _subscription(group, path)
     if group.members < 1:
         yield Finding((*path, "members"), f"is {group.members}; a group has at least 1 member")
+    else:
+        yield from _within(group.members, 1, MOST_MEMBERS, (*path, "members"))
     yield from _unstorable({"pipeline": group.pipeline, "pattern": group.pattern or ""}, path)
     if not _PIPELINE.fullmatch(group.pipeline):
         yield Finding(
@@ -149,8 +165,8 @@ def _cut(cut: CutSpec, members: int) -> Iterator[Finding]:
             ("cut", "request"), "dag_run waits at scheduled bounds, and there are none; write every or cron, or auto"
         )
     yield from _schedule(cut)
-    if cut.records is not None and not 1 <= cut.records <= MOST_RECORDS:
-        yield Finding(("cut", "records"), f"is {cut.records}; it must be between 1 and {MOST_RECORDS}")
+    if cut.records is not None:
+        yield from _within(cut.records, 1, MOST_RECORDS, ("cut", "records"))
     if cut.records is not None and members > 1:
         yield Finding(
             ("cut", "records"), f"counts the records of one member, and the region has {members}; use every or cron"
@@ -182,11 +198,9 @@ def _batch(batch: BatchSpec) -> Iterator[Finding]:
         )
     if batch.linger < _ZERO:
         yield Finding(("batch", "linger"), "must not be negative; 0s takes at once whatever there is")
-    if batch.min_records < 1:
-        yield Finding(("batch", "min_records"), f"is {batch.min_records}; it must be 1 or more")
-    if batch.max_records > MOST_RECORDS:
-        yield Finding(("batch", "max_records"), f"must be at most {MOST_RECORDS}")
-    if batch.min_records > batch.max_records:
+    yield from _within(batch.min_records, 1, MOST_RECORDS, ("batch", "min_records"))
+    yield from _within(batch.max_records, 1, MOST_RECORDS, ("batch", "max_records"))
+    if 1 <= batch.max_records < batch.min_records <= MOST_RECORDS:
         yield Finding(
             ("batch", "min_records"), f"is {batch.min_records}, above max_records, which is {batch.max_records}"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from enum import StrEnum
@@ -53,30 +53,58 @@ def from_json(value: Mapping[str, Any] | str, kind: type[_S]) -> _S:
     """
     if not isinstance(value, str):
         return decoded(value, kind)
+    twice: list[tuple[str, str]] = []
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        again = sorted({name for name in names if names.count(name) > 1})
+        twice.extend((name, "is there twice; only one of the two can count") for name in again)
+        return dict(pairs)
+
     try:
-        plain = json.loads(value, object_pairs_hook=_object)
+        plain = json.loads(value, object_pairs_hook=made)
     except json.JSONDecodeError as error:
         problem = (f"line {error.lineno}, column {error.colno}", f"is not JSON: {error.msg}")
         raise SpecError((problem,)) from None
     except (RecursionError, ValueError):  # ValueError: a number with thousands of digits
         raise SpecError((("spec", "is nested too deeply, or has an endless number"),)) from None
-    return decoded(plain, kind)
+    return decoded(plain, kind, refused=twice)
 
 
-def decoded(value: object, kind: type[_S], lines: Mapping[str, int] | None = None) -> _S:
+def decoded(
+    value: object,
+    kind: type[_S],
+    lines: Mapping[str, int] | None = None,
+    refused: Collection[tuple[str, str]] = (),
+) -> _S:
     """Return the spec that plain values say.
 
     Args:
         value: as YAML or JSON give it.
         kind: as for `from_json`.
         lines: the line of each place, by its `path_text`, for the findings.
+        refused: what is wrong with the text that the values come from, which may have left nothing in a place.
 
     Raises:
         SpecError: with everything that is wrong.
     """
+    if value is None and refused:
+        raise SpecError(tuple(refused))
+    try:
+        spec = _decoded(value, kind, lines or {}, frozenset(path for path, _ in refused))
+    except SpecError as error:
+        raise SpecError((*refused, *error.findings)) from None
+    if refused:
+        raise SpecError(tuple(refused))
+    return spec
+
+
+def _decoded(value: object, kind: type[_S], lines: Mapping[str, int], refused: frozenset[str]) -> _S:
     shape = shaped(value)
-    findings = [(path_text(path), text) for path, text in shape.findings]
-    mended = [path for path, _ in findings]
+    found = [(path_text(path), text) for path, text in shape.findings]
+    mended = [path for path, _ in found]
+    # Where something was refused there may be nothing, which is no further finding.
+    findings = [(path, text) for path, text in found if path not in refused]
     findings += _two_batch_timeouts(shape.document)
     spec = None
     try:
@@ -84,7 +112,7 @@ def decoded(value: object, kind: type[_S], lines: Mapping[str, int] | None = Non
     except SpecError as error:
         findings += [finding for finding in error.findings if not _concerns(finding[0], mended)]
     if spec is None or findings:
-        raise SpecError(_in_order(findings, lines or {})) from None
+        raise SpecError(_in_order(findings, lines)) from None
     return spec
 
 
@@ -168,15 +196,6 @@ def _line(path: str, lines: Mapping[str, int]) -> int:
     while path and path not in lines:
         path = re.sub(r"(?:^|[.\[])[^.\[]*\Z", "", path)
     return lines.get(path, 0)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SpecError(((twice, "is there twice; only one of the two can count"),))
-    return result
 
 
 def _group_fields(group: GroupSpec) -> dict[str, Any]:

@@ -19,7 +19,8 @@ def parse(text: str) -> RegionSpec:
             and column.
     """
     read = read_yaml(text)
-    return decoded(read.value, RegionSpec, {path_text(path): line for path, line in read.lines.items()})
+    lines = {path_text(path): line for path, line in read.lines.items()}
+    return decoded(read.value, RegionSpec, lines, [(path_text(f.path), f.text) for f in read.refused])
 
 
 def load(path: str | Path) -> RegionSpec:

@@ -18,7 +18,7 @@ from typing import Final
 import yaml
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.spec.findings import Finding, Path, path_text
+from airflow_kcr.spec.findings import Finding, Path
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 """What JSON can say, and nothing else."""
@@ -42,7 +42,8 @@ def _resolver(tag: str, pattern: str, first: str) -> None:
 _resolver("bool", "true|True|TRUE|false|False|FALSE", "tTfF")
 _resolver("null", "~|null|Null|NULL", "~nN")
 _resolver("null", "", "")
-_resolver("int", "[-+]?[0-9]{1,18}", "-+0123456789")
+# Far more digits than any field takes: that a number is too large is for its field to say.
+_resolver("int", "[-+]?[0-9]{1,4000}", "-+0123456789")
 _resolver("float", r"[-+]?(?:[0-9]{1,18}\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?", "-+.0123456789")
 
 
@@ -54,6 +55,10 @@ class Read:
     lines: dict[Path, int] = field(default_factory=dict)
     """The line of each value, from 1; empty where the text has no lines to speak of (JSON)."""
 
+    refused: tuple[Finding, ...] = ()
+    """What the module's rules refuse, each with its line in the text; the value has nothing there, or the first of two
+    equal keys."""
+
 
 def read_yaml(text: str) -> Read:
     """Return what `text` says.
@@ -62,8 +67,7 @@ def read_yaml(text: str) -> Read:
         text: one YAML document.
 
     Raises:
-        SpecError: it is not YAML (with line and column), not one document, a key is there twice, or it uses what the
-            module's rules refuse; all of the latter at once.
+        SpecError: it is not YAML (with line and column), or not one document.
     """
     try:
         loader = _CoreLoader(text)
@@ -77,11 +81,7 @@ def read_yaml(text: str) -> Read:
         raise SpecError((("spec", "is nested too deeply"),)) from None
     builder = _Builder()
     value = None if node is None else builder.build(node, ())
-    if builder.findings:
-        raise SpecError(
-            tuple((path_text(f.path), f"line {builder.lines.get(f.path, 1)}: {f.text}") for f in builder.findings)
-        )
-    return Read(value=value, lines=builder.lines)
+    return Read(value=value, lines=builder.lines, refused=tuple(builder.findings))
 
 
 class _Builder:
@@ -99,7 +99,7 @@ class _Builder:
         self._left -= 1
         if self._left < 0:
             if self._left == -1:
-                self.findings.append(Finding((), f"holds more than {MOST_VALUES} values, aliases expanded"))
+                self.findings.append(Finding((), f"line 1: holds more than {MOST_VALUES} values, aliases expanded"))
             return None
         if id(node) in self._open:
             return self._refused(path, "is an alias of what it is part of")
@@ -128,9 +128,9 @@ class _Builder:
                 continue
             here = (*path, key.value)
             if key.value in result:
-                first = self.lines[here]
-                self.lines[here] = key.start_mark.line + 1
-                self._refused(here, f"is there twice, first in line {first}; only one of the two can count")
+                line = key.start_mark.line + 1
+                text = f"line {line}: is there twice, first in line {self.lines[here]}; only one of the two can count"
+                self.findings.append(Finding(here, text))
                 continue
             self.lines[here] = key.start_mark.line + 1
             result[key.value] = self.build(item, here)
@@ -154,7 +154,7 @@ class _Builder:
         return self._refused(path, "has a YAML tag (!) that doesn't fit; leave the tag out")
 
     def _refused(self, path: Path, text: str) -> Plain:
-        self.findings.append(Finding(path, text))
+        self.findings.append(Finding(path, f"line {self.lines.get(path, 1)}: {text}"))
         return None
 
 

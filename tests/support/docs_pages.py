@@ -435,7 +435,7 @@ MEANING: Mapping[str, str] = {
     "groups[].pipeline": "`module:function` or `path/to/file.py:function`",
     "groups[].topics": "topics by name; each must exist",
     "groups[].pattern": "instead of `topics`: a regular expression that begins with `^` and leaves the name's end open",
-    "groups[].members": "how many members the group has, 1 or more; their indexes count from 0",
+    "groups[].members": "how many members the group has, 1 to 1000 in a region; their indexes count from 0",
     "groups[].start": "`earliest`, `latest`, `committed`, `timestamp:…` or `duration:…`; resolved once per partition",
     "groups[].delivery": "what is promised about each record, and so what an automatic reset replays",
     "groups[].assignor": "`range` or `roundrobin`; absent: `range` for one topic, else `roundrobin`",

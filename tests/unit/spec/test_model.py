@@ -77,6 +77,11 @@ class TestGroups:
     def test_have_members(self) -> None:
         assert refused(groups=(group(members=0),)) == ["groups[0].members"]
 
+    def test_have_no_more_than_a_listing_can_show_and_a_group_can_hold(self) -> None:
+        assert refused(groups=(group(members=200_000),)) == ["groups[0].members"]
+        assert refused(groups=(group("a", members=600), group("b", members=401))) == ["groups"]
+        assert small(group(members=1000)).rules().groups
+
     @pytest.mark.parametrize("pipeline", ["m:f", "a.b_c.d:f_1", "f.py:f", "path/to/file.py:f", "/abs/ü p.py:f"])
     def test_have_pipelines_that_name_a_function(self, pipeline: str) -> None:
         assert small(group(pipeline=pipeline)).groups[0].pipeline == pipeline

@@ -285,3 +285,38 @@ def test_the_value_that_is_read_is_not_changed() -> None:
     with pytest.raises(SpecError):
         RegionSpec.from_json(value)
     assert value == {"region": "R", "groups": [{"group_id": None}]}
+
+
+class TestNumbers:
+    @pytest.mark.parametrize(
+        ("more", "path"),
+        [
+            ("batch: {max_records: 99999999999999999999999}", "batch.max_records"),
+            ("batch: {min_records: 99999999999999999999999}", "batch.min_records"),
+            ("cut: {records: 99999999999999999999999}", "cut.records"),
+            ("max_failures: 99999999999999999999999", "max_failures"),
+            ("retention: {keep: 99999999999999999999999}", "retention.keep"),
+        ],
+    )
+    def test_that_are_too_large_are_told_as_that(self, more: str, path: str) -> None:
+        found = findings(f"{SMALL}{more}\n")
+        assert found[path].endswith("is 99999999999999999999999; it must be at most 9223372036854775807")
+
+    def test_of_members_as_well(self) -> None:
+        found = findings(SMALL.replace("topics:", "members: 99999999999999999999999, topics:"))
+        assert found["groups[0].members"].endswith("it must be at most 1000")
+
+
+class TestWhatTheTextRefuses:
+    def test_hides_nothing_else(self) -> None:
+        found = findings(f"{SMALL}max_failures: 1\nmax_failures: 2\nbatch: {{min_records: 0}}\ncut: !!set {{}}\n")
+        assert set(found) == {"max_failures", "batch.min_records", "cut"}
+
+    def test_is_told_with_its_line_and_the_other_finding_of_that_place_with_its_own(self) -> None:
+        with pytest.raises(SpecError) as raised:
+            parse("region: r\nmax_failures: -1\nmax_failures: 2\n")
+        texts = [text for path, text in raised.value.findings if path == "max_failures"]
+        assert texts == [
+            "line 3: is there twice, first in line 2; only one of the two can count",
+            "line 2: is -1; it must be 0 or more",
+        ]
