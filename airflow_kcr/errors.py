@@ -15,7 +15,7 @@
     │   └── ToolMissing             a program that is needed is not installed
     ├── RefusedError                the request is sound, the region's state forbids it (exit status 3)
     │   ├── UnknownRegion, RegionExists, RegionInState
-    │   ├── GroupInOtherRegion, UnknownMember, MemberInUse, SpecOutdated
+    │   ├── GroupInOtherRegion, UnknownMember, MemberInUse, SpecOutdated, SpecRefused
     │   ├── UnknownCheckpoint, CheckpointNotUsable, CutRefused, UnknownReset
     │   ├── StalePlan, ResetInProgress, UpsertNeedsConsent
     │   ├── GroupNotEmpty, OutsiderInGroup
@@ -133,6 +133,10 @@ class UnknownMember(RefusedError):
 
 class MemberInUse(RefusedError):
     """Another live process holds this member's index; stop it, or ask for a takeover."""
+
+
+class SpecRefused(RefusedError):
+    """A changed spec was given up: members that live can't run under it."""
 
 
 class SpecOutdated(RefusedError):

@@ -1,19 +1,23 @@
 """Applying a spec: a region is created, or changed as far as it may be (design section 6, end).
 
-What may change while members run counts at once, the rest at the next cut with a restart of the members; in a stopped
-region all of it counts at once. A group's id and its cluster never change: that would be another region.
+What may change while members run counts at once, the rest at the next cut with a restart of the members, who look
+first whether they can run under it; where no member lives all of it counts at once. A group's id and its cluster never
+change: that would be another region.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from airflow_kcr.errors import RegionExists, UnknownRegion
+from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import RegionName, region_name
+from airflow_kcr.protocol.region.state import Spec, live_members
+from airflow_kcr.protocol.values import region_name
 from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, split
 from airflow_kcr.store.regions import RegionStore, SpecUpdate
 
@@ -24,6 +28,13 @@ class Change(StrEnum):
     CREATED = "created"
     CHANGED = "changed"
     UNCHANGED = "unchanged"
+    """It is the one in force."""
+
+    WAITING = "waiting"
+    """It was applied before and waits for the next cut."""
+
+    WITHDRAWN = "withdrawn"
+    """It is the one in force, and takes back another that waited for the next cut, or that members refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +63,10 @@ def compared(store: RegionStore, spec: RegionSpec) -> Applied:
     """
     name = region_name(spec.region)
     try:
-        region, _ = store.read(name)
+        region, now = store.read(name)
     except UnknownRegion:
         return Applied(region=name, change=Change.CREATED)
-    return _compared(region, spec)
+    return _compared(region, now, spec)
 
 
 def apply(store: RegionStore, spec: RegionSpec) -> Applied:
@@ -65,18 +76,21 @@ def apply(store: RegionStore, spec: RegionSpec) -> Applied:
         RegionExists: a difference is one that needs another region; the message names the fields. Nothing is changed.
         GroupInOtherRegion: one of its groups belongs to another region, which the message names.
     """
+    name = region_name(spec.region)
+    with suppress(UnknownRegion):
+        store.settle(name)  # of a spec that waited for members who live no more
     plan = compared(store, spec)
-    name = RegionName(plan.region)
     if plan.change is Change.CREATED:
         store.declare(name, Spec(text=spec.to_json_text(), rules=spec.rules()))
         return plan
-    if plan.change is Change.CHANGED:
-        region, _ = store.read(name)
-        store.change_spec(name, _update(region, spec))
-    return plan
+    if plan.change in {Change.UNCHANGED, Change.WAITING}:
+        return plan
+    region, _ = store.read(name)
+    region = store.change_spec(name, _update(region, spec))
+    return _all_at_once(plan) if region.next_spec is None else plan
 
 
-def _compared(region: StoredRegion, spec: RegionSpec) -> Applied:
+def _compared(region: StoredRegion, now: datetime, spec: RegionSpec) -> Applied:
     found = tuple(differences(RegionSpec.from_json(region.spec.text), spec))
     refused = [d.path for d in found if d.takes_effect is TakesEffect.REFUSED]
     if refused:
@@ -84,13 +98,23 @@ def _compared(region: StoredRegion, spec: RegionSpec) -> Applied:
             f"region {region.name} exists, and {', '.join(refused)} can't change in it; make another region, "
             "with a name and groups of its own, or write what it has"
         )
-    if region.state is RegionState.STOPPED:
-        found = tuple(Difference(d.path, TakesEffect.AT_ONCE) for d in found)
-    wanted = spec.to_json_text()
-    # A changed spec may be waiting already; the same again changes nothing, the one in force takes it back.
-    waiting = region.spec.text if region.next_spec is None else region.next_spec.text
-    change = Change.UNCHANGED if wanted == waiting else Change.CHANGED
-    return Applied(region=region.name, change=change, differences=found)
+    plan = Applied(region=region.name, change=_change(region, spec.to_json_text()), differences=found)
+    is_attended = region.state is not RegionState.STOPPED and bool(live_members(region, now))
+    return plan if is_attended else _all_at_once(plan)
+
+
+def _change(region: StoredRegion, wanted: str) -> Change:
+    waiting = None if region.next_spec is None else region.next_spec.text
+    if wanted == waiting:
+        return Change.WAITING
+    if wanted != region.spec.text:
+        return Change.CHANGED
+    return Change.UNCHANGED if waiting is None and not specs.refused(region) else Change.WITHDRAWN
+
+
+def _all_at_once(plan: Applied) -> Applied:
+    """Return the answer where nobody lives who would have to be built anew."""
+    return replace(plan, differences=tuple(Difference(d.path, TakesEffect.AT_ONCE) for d in plan.differences))
 
 
 def _update(region: StoredRegion, spec: RegionSpec) -> SpecUpdate:

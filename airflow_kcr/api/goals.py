@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from airflow_kcr.api.views import expected_members, instant
-from airflow_kcr.errors import CutRefused, RegionInState, ResetFailed, TimedOut
-from airflow_kcr.protocol.region import bounds, completion, coverage, path
+from airflow_kcr.errors import CutRefused, RegionInState, ResetFailed, SpecRefused, TimedOut
+from airflow_kcr.protocol.region import bounds, completion, coverage, path, specs
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -73,7 +73,8 @@ def absent(region: StoredRegion, now: datetime) -> tuple[MemberId, ...]:
 
 
 def _missing_to_run(region: StoredRegion, now: datetime) -> Iterator[str]:
-    yield from (f"{member} is not there (no lease)" for member in absent(region, now))
+    failures = {c.member: specs.told_start_failure(region, now, c) for c in specs.start_failures(region, now)}
+    yield from (failures.get(member, f"{member} is not there (no lease)") for member in absent(region, now))
     yield from coverage.unready(region, now)
 
 
@@ -112,6 +113,25 @@ def _missing_to_stop(region: StoredRegion, now: datetime) -> Iterator[str]:
 
 
 STOPPED: Final = Goal(what="it to stop and its members to leave", is_reached=_is_stopped, missing=_missing_to_stop)
+
+
+# -- a changed spec ----------------------------------------------------------------------------------------------------
+
+
+def _is_spec_checked(region: StoredRegion, now: datetime) -> bool:
+    refusals = specs.refused(region)
+    if refusals:
+        raise SpecRefused(f"region {region.name}: {'; '.join(specs.told(region, now))}")
+    return not specs.unchecked(region, now)
+
+
+def _unchecked(region: StoredRegion, now: datetime) -> Iterator[str]:
+    yield from (f"{member} looks whether it can run under it" for member in specs.unchecked(region, now))
+
+
+SPEC_CHECKED: Final = Goal(
+    what="its members to look at the changed spec", is_reached=_is_spec_checked, missing=_unchecked
+)
 
 
 # -- a cut -------------------------------------------------------------------------------------------------------------

@@ -6,14 +6,15 @@ the rest is for people and stays out of the JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
 
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import coverage, path
+from airflow_kcr.protocol.region import coverage, path, specs
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
@@ -51,20 +52,29 @@ class MemberView:
     """Host, process and application."""
 
     lease_until: datetime | None = None
+    start_failure: str = ""
+    """Why it could not start with the spec in force, since it last lived."""
 
     @classmethod
-    def of(cls, region: StoredRegion, now: datetime, member: MemberId) -> Self:
-        """Return a member of a region, there or not."""
-        row, lease = region.members.get(member), region.leases.get(member)
-        return cls(
-            member=member,
-            incarnation=0 if row is None else row.incarnation,
-            state=_member_state(region, now, member),
-            alive=is_live(region, member, now),
-            partitions=tuple(p.topic_partition for p, claim in sorted(region.claims.items()) if claim.owner == member),
-            label="" if row is None else row.label,
-            lease_until=None if lease is None else lease.until,
-        )
+    def of_all(cls, region: StoredRegion, now: datetime, members: Iterable[MemberId]) -> Iterator[Self]:
+        """Yield members of a region, there or not; claims are looked through once, however many members there are."""
+        owned: defaultdict[MemberId, list[TopicPartition]] = defaultdict(list)
+        for partition, claim in sorted(region.claims.items()):
+            if claim.owner is not None:
+                owned[claim.owner].append(partition.topic_partition)
+        failures = {c.member: c.refusal for c in specs.start_failures(region, now)}
+        for member in members:
+            row, lease = region.members.get(member), region.leases.get(member)
+            yield cls(
+                member=member,
+                incarnation=0 if row is None else row.incarnation,
+                state=_member_state(region, now, member),
+                alive=is_live(region, member, now),
+                partitions=tuple(owned.get(member, ())),
+                label="" if row is None else row.label,
+                lease_until=None if lease is None else lease.until,
+                start_failure=failures.get(member, ""),
+            )
 
     def to_json(self) -> dict[str, object]:
         """Return the member as in `region show`."""
@@ -83,8 +93,7 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
     if waits:
         more = f" and {len(waits) - _NAMED} more" if len(waits) > _NAMED else ""
         yield f"its reset waits: {', '.join(waits[:_NAMED])}{more}"
-    if region.next_spec is not None:
-        yield "a changed spec takes effect at the next cut, with a restart of the members"
+    yield from specs.told(region, now)
     if region.failures and region.halt is None:
         count = "1 failure" if region.failures == 1 else f"{region.failures} failures"
         wait = region.rules.timeouts.retry_after(region.failures).total_seconds()
@@ -191,10 +200,7 @@ class RegionView:
             base=region.base,
             last_complete=last_complete(region),
             next_bound=region.next_bound,
-            groups=tuple(
-                (group, tuple(MemberView.of(region, now, member) for member in _members(region, now, group)))
-                for group in sorted({*region.rules.groups, *(m.group for m in live_members(region, now))})
-            ),
+            groups=_by_group(region, now),
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
             note="; ".join(_notes(region, now)),
         )
@@ -218,9 +224,13 @@ class RegionView:
         }
 
 
-def _members(region: StoredRegion, now: datetime, group: str) -> list[MemberId]:
-    asked = {m for m in expected_members(region) if m.group == group}
-    return sorted(asked | {m for m in live_members(region, now) if m.group == group})
+def _by_group(region: StoredRegion, now: datetime) -> tuple[tuple[str, tuple[MemberView, ...]], ...]:
+    """Return every group with its members: those of the spec, and those that live without a place in it."""
+    found: dict[str, list[MemberView]] = {str(group): [] for group in sorted(region.rules.groups)}
+    shown = sorted({*expected_members(region), *live_members(region, now)})
+    for view in MemberView.of_all(region, now, shown):
+        found.setdefault(view.member.group, []).append(view)
+    return tuple((group, tuple(views)) for group, views in sorted(found.items()))
 
 
 def expected_members(region: StoredRegion) -> tuple[MemberId, ...]:

@@ -35,18 +35,29 @@ def apply(
     ],
     store: Url,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    wait: Wait = False,
+    timeout: Timeout = TEN_MINUTES,
     output: Output = None,
 ) -> None:
     """Create the region of a spec, stopped; or change it.
 
-    Each changed field is listed with when it counts: at_once, or next_cut (with a restart of the members). A group's id
+    Each changed field is listed with when it counts: at_once, or next_cut (with a restart of the members). Members that
+    live look first whether they can run under a spec that waits for the next cut; one that can't refuses it, and the
+    region keeps the one that it has. --wait returns when they have looked; a refusal is then the answer. A group's id
     and its cluster never change in a region that exists.
 
-    Example: kcr region apply -f flights.yaml
+    Example: kcr region apply -f flights.yaml --wait
     """
+    from airflow_kcr.api import goals
+
+    require_wait(wait, timeout)
     spec = _spec(file)
     with region_of(spec.region, store) as region:
-        show(answers.applied(region.compare_spec(spec) if dry_run else region.apply(spec)), output)
+        found = region.compare_spec(spec) if dry_run else region.apply(spec)
+        if wait and not dry_run:
+            with progress(region.name) as on_progress:
+                region.wait_for(goals.SPEC_CHECKED, timeout, on_progress)
+        show(answers.applied(found), output)
 
 
 def _spec(file: Path) -> RegionSpec:
@@ -105,7 +116,7 @@ def start(
             for sentence in region.require_topics().values():
                 note(sentence)
         view = region.start()
-        absent = [str(m.member) for _, members in view.groups for m in members if not m.alive]
+        absent = [str(m.member) for _, members in view.groups for m in members if not (m.alive or m.start_failure)]
         if absent:
             note(f"it runs once its members do; `kcr member run {name} --group … --index …` starts {', '.join(absent)}")
         _show_when(region, view, goals.RUNNING if wait else None, timeout, output)

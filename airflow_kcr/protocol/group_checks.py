@@ -9,6 +9,7 @@ from typing import Final
 
 from airflow_kcr.protocol.evidence import Evidence, Findings
 from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen, Outsider
+from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region, live_members
 from airflow_kcr.protocol.rules import OutsiderPolicy
@@ -97,12 +98,18 @@ def roster(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     absent = tuple(
         f"{m} is alive but not in the group (state {seen.state}); {why}" for m in sorted(live - listed.keys())
     )
+    failures = {
+        c.member: specs.told_start_failure(region, now, c)
+        for c in specs.start_failures(region, now)
+        if c.member.group == evidence.group
+    }
     warnings = [*_twice(listed), *_lingering(evidence, listed, live), *(() if called else absent)]
     if region.state is not RegionState.STOPPED:
-        expected = {MemberId(evidence.group, n) for n in range(evidence.rules.members)}
+        expected = {MemberId(evidence.group, n) for n in range(evidence.rules.members)} - failures.keys()
         warnings += [f"{m} of the spec is not running; start it" for m in sorted(expected - live - listed.keys())]
     fine = f"{len(live)} of {evidence.rules.members} member(s) run, and Kafka lists the same"
-    return Findings(failed=absent if called else (), warnings=tuple(warnings), fine=fine)
+    failed = (*failures.values(), *(absent if called else ()))
+    return Findings(failed=failed, warnings=tuple(warnings), fine=fine)
 
 
 def _twice(listed: Counter[MemberId]) -> Iterator[str]:

@@ -191,6 +191,12 @@ class MemberHost:
         view = self._machine.view  # the machine is replaced as a whole, so any thread may read it
         return 0 if view is None else view.spec_revision
 
+    @property
+    def proposed_spec(self) -> str:
+        """The digest of the changed spec that waits, as the member sees it; empty: there is none."""
+        view = self._machine.view
+        return "" if view is None else view.proposed
+
     def adopt(self, cut: CutRules, limits: Limits, revision: int) -> None:
         """Follow a changed spec from now on, as far as it changes while members live.
 

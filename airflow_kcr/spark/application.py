@@ -14,7 +14,6 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.watch import GroupWatch
@@ -34,18 +33,18 @@ from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.sizes import Limits
-from airflow_kcr.sinks.files import FileTarget
-from airflow_kcr.sinks.postgres import PostgresSink
-from airflow_kcr.spark.custom_adapters import CustomTarget, custom_targets, opened_custom
+from airflow_kcr.spark import spec_trials
+from airflow_kcr.spark.custom_adapters import opened_custom
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.file_formats import with_formats
-from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets, opened_files
+from airflow_kcr.spark.group_sinks import OpenedSinks, opened_files
 from airflow_kcr.spark.lines import Application
-from airflow_kcr.spark.pipelines import Pipeline, load_pipeline
+from airflow_kcr.spark.parts import Parts, load
 from airflow_kcr.spark.reads import Source
 from airflow_kcr.spark.region_ledger import RegionLedger
 from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session, stop_session
 from airflow_kcr.spark.sinks import require_driver
+from airflow_kcr.spark.spec_trials import SpecTrial
 from airflow_kcr.spark.task import look
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.store.regions import RegionStore
@@ -93,19 +92,13 @@ class Prepared:
     revision: int
     """Of the spec."""
 
-    kafka: Mapping[str, str] = field(repr=False)
-    """The client settings of the group's cluster, references filled in."""
+    digest: str
+    """Of the spec's text, as the store has it."""
 
-    pipeline: Pipeline
+    parts: Parts
+    """What the members are built from."""
+
     store_clock: StoreClock
-    sinks: tuple[PostgresSink, ...] = ()
-    """Of the group, those that are tables, each found to be in order."""
-
-    files: tuple[FileTarget, ...] = ()
-    """Of the region: those sinks that are files."""
-
-    custom: tuple[CustomTarget, ...] = ()
-    """Of the region: those that are a user's own."""
 
 
 def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
@@ -120,30 +113,19 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         BrokerUnavailable: Kafka can't be reached.
         OutsiderInGroup: somebody else is in the group, and the policy is `fail`.
     """
+    store.settle(run.region)  # a changed spec may have waited for members who live no more
     region, now = store.read(run.region)
     store_clock = StoreClock(boot_time, now)
     for member in run.members:
         require_place(region, member)
-    spec = RegionSpec.from_json(region.spec.text)
-    sinks = checked_sinks(spec, run.group, environ)
-    files, custom = file_targets(spec, environ), custom_targets(spec, environ)
-    pipeline = load_pipeline(spec.group(run.group).pipeline)
-    kafka = client_settings(spec, run.group, environ)
-    found = preflight(store, run.region, run.members, real_reader, kafka_names)
+    spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
+    with spec_trials.told(store, run.region, run.members, revision, digest):
+        parts = load(spec, run.group, environ)
+        found = preflight(store, run.region, run.members, real_reader, kafka_names)
     for check in found.checks:
         if check.verdict is not Verdict.OK:
             _LOG.warning("group %s: %s", check.group, check.detail)
-    return Prepared(
-        run=run,
-        spec=spec,
-        revision=region.spec.revision,
-        kafka=kafka,
-        pipeline=pipeline,
-        store_clock=store_clock,
-        sinks=sinks,
-        files=files,
-        custom=custom,
-    )
+    return Prepared(run=run, spec=spec, revision=revision, digest=digest, parts=parts, store_clock=store_clock)
 
 
 def still_wanted(store: RegionStore, run: MemberRun) -> MemberRun | None:
@@ -181,7 +163,7 @@ def follow(store: RegionStore, prepared: Prepared, crew: Crew) -> Prepared:
         return prepared
     crew.adopt(spec.rules().cut, _limits(spec), region.spec.revision)
     _LOG.info("region %s: its spec has changed, the members follow", prepared.run.region)
-    return replace(prepared, spec=spec, revision=region.spec.revision)
+    return replace(prepared, spec=spec, revision=region.spec.revision, digest=region.spec.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,27 +185,18 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
     """
     run, spec = prepared.run, prepared.spec
     with ExitStack() as stack:
-        logs = stack.enter_context(closing(BrokerLogs(admin_settings(prepared.kafka))))
+        logs = stack.enter_context(closing(BrokerLogs(admin_settings(prepared.parts.kafka))))
         reader = stack.enter_context(real_reader(spec, run.group))
-        settings = replace(run.spark, consumers=run.spark.consumers or _consumers(prepared, logs))
-        if prepared.sinks:
-            settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
-        spark = open_session(with_formats(settings, prepared.files))
-        stack.callback(stop_session, spark)
-        if prepared.sinks:
-            require_driver(spark)
-        sinks = OpenedSinks(
-            group=run.group,
-            tables=prepared.sinks,
-            files=opened_files(prepared.files, spark, store, run.group),
-            custom=opened_custom(prepared.custom, spark, RegionLedger(store, run.region), run.group),
-        )
+        with spec_trials.told(store, run.region, run.members, prepared.revision, prepared.digest):
+            spark = _session(prepared, logs)
+            stack.callback(stop_session, spark)
+            sinks = _opened(store, prepared, spark)
         application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
             store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
         hosts = [
-            _host(store, prepared, _Parts(spark, logs, end_process, application.label(), sinks), member)
+            _host(store, prepared, _Shared(spark, logs, end_process, application.label(), sinks), member)
             for member in run.members
         ]
         crew = Crew(store, run.region, hosts)
@@ -232,10 +205,34 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
             store, run.region, [run.group], lambda spec, group: nullcontext(reader), kafka_names, crew.newest_cut
         )
         stack.callback(watch.end)
+        trial = SpecTrial(store, run.region, run.group, crew, spark)
+        stack.callback(trial.end)
         _LOG.info("region %s: hosting %s", spec.region, ", ".join(map(str, run.members)))
         crew.start()
         watch.start()
+        trial.start()
         yield Hosted(application=application, crew=crew)
+
+
+def _session(prepared: Prepared, logs: BrokerLogs) -> SparkSession:
+    settings, parts = prepared.run.spark, prepared.parts
+    settings = replace(settings, consumers=settings.consumers or _consumers(prepared, logs))
+    if parts.sinks:
+        settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
+    return open_session(with_formats(settings, parts.files))
+
+
+def _opened(store: RegionStore, prepared: Prepared, spark: SparkSession) -> OpenedSinks:
+    """Return the sinks, of which those that Spark writes to were found to be in order."""
+    run, parts = prepared.run, prepared.parts
+    if parts.sinks:
+        require_driver(spark)
+    return OpenedSinks(
+        group=run.group,
+        tables=parts.sinks,
+        files=opened_files(parts.files, spark, store, run.group),
+        custom=opened_custom(parts.custom, spark, RegionLedger(store, run.region), run.group),
+    )
 
 
 def _application(spark: SparkSession) -> Application:
@@ -251,7 +248,7 @@ def _application(spark: SparkSession) -> Application:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _Shared:
     """What the members of one application share."""
 
     spark: SparkSession
@@ -261,24 +258,26 @@ class _Parts:
     sinks: OpenedSinks
 
 
-def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberId) -> MemberHost:
+def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: MemberId) -> MemberHost:
     run, spec = prepared.run, prepared.spec
     rules = spec.rules()
     group = rules.groups[run.group]
-    settings = member_settings(prepared.kafka, region=run.region, member=member, rules=group, timeouts=rules.timeouts)
+    settings = member_settings(
+        prepared.parts.kafka, region=run.region, member=member, rules=group, timeouts=rules.timeouts
+    )
 
     def membership(listener: MembershipListener) -> Membership:
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
-    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.kafka).items()}
+    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.parts.kafka).items()}
     source = Source(region=run.region, member=member, kafka=kafka, options=run.reading)
     world = World(
         store=store,
-        logs=parts.logs,
-        engine=SparkEngine(parts.spark, prepared.pipeline, source, parts.sinks.output()),
-        sinks=parts.sinks.of_member(spec),
+        logs=shared.logs,
+        engine=SparkEngine(shared.spark, prepared.parts.pipeline, source, shared.sinks.output()),
+        sinks=shared.sinks.of_member(spec),
         membership=membership,
-        end_process=parts.end_process,
+        end_process=shared.end_process,
         clock=boot_time,
         store_clock=prepared.store_clock,
     )
@@ -288,7 +287,7 @@ def _host(store: RegionStore, prepared: Prepared, parts: _Parts, member: MemberI
         group=group,
         timeouts=rules.timeouts,
         takeover=run.takeover,
-        label=parts.label,
+        label=shared.label,
         spec_revision=prepared.revision,
     )
     return MemberHost(who, rules.cut, _limits(spec), world)

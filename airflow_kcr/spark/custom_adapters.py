@@ -73,10 +73,13 @@ def _resolved(sink: str, options: Mapping[str, str], environ: Mapping[str, str])
     return {name.removeprefix(before): value for name, value in found.items()}
 
 
+def factory_named(name: str) -> Named:
+    """Return the function of that name that makes a sink, as messages call it; nothing is imported."""
+    return Named(what="factory of a sink", name=name, wanted=WANTED, called_with="options and a Spark session")
+
+
 def _factory(name: str) -> Factory:
-    found = load_function(
-        Named(what="factory of a sink", name=name, wanted=WANTED, called_with="options and a Spark session")
-    )
+    found = load_function(factory_named(name))
 
     def make(options: Mapping[str, str], spark: SparkSession) -> CustomSink:
         made = found(options, spark)

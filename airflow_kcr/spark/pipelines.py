@@ -64,10 +64,12 @@ def load_pipeline(name: str) -> Pipeline:
         PipelineUnusable: there is no such module, file or function, importing it failed, or it can't be called with a
             batch and its context.
     """
-    return cast(
-        "Pipeline",
-        load_function(Named(what="pipeline", name=name, wanted=WANTED, called_with="a batch and its context")),
-    )
+    return cast("Pipeline", load_function(pipeline_named(name)))
+
+
+def pipeline_named(name: str) -> Named:
+    """Return the pipeline of that name, as messages call it; nothing is imported."""
+    return Named(what="pipeline", name=name, wanted=WANTED, called_with="a batch and its context")
 
 
 def load_function(named: Named) -> Callable[[object, object], object]:
@@ -104,7 +106,7 @@ def _module(place: str, named: Named) -> ModuleType:
             f"{named} can't be loaded: there is no module {error.name!r}; put it on PYTHONPATH, start from its folder, "
             f"or name its file, path/to/file.py:function. Looked in\n{looked}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_failed(named, error) from error
 
 
@@ -112,18 +114,14 @@ def _file(path: Path, named: Named) -> ModuleType:
     full = path.expanduser().absolute()
     if not full.is_file():
         raise PipelineUnusable(f"{named} can't be loaded: there is no file {full}")
-    loaded = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(full)), None)
-    if loaded is not None and loaded.__name__ != "__main__":
+    loaded = _loaded(full)
+    if loaded is not None:
         return loaded
     if str(full.parent) not in sys.path:
         sys.path.insert(0, str(full.parent))
     # Under its own name, so that its siblings, and the workers that unpickle its functions, can import it too.
     module_name = full.stem
-    if module_name in sys.modules:
-        raise PipelineUnusable(
-            f"{named} can't be loaded: another module named {module_name!r} is imported already, from "
-            f"{getattr(sys.modules[module_name], '__file__', None) or 'Python itself'}; give the file another name"
-        )
+    require_free_name(named)
     spec = importlib.util.spec_from_file_location(module_name, full)
     if spec is None or spec.loader is None:
         raise PipelineUnusable(f"{named} can't be loaded: {full} is no Python file")
@@ -131,11 +129,32 @@ def _file(path: Path, named: Named) -> ModuleType:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise _import_failed(named, error) from error
     _send_with_functions(full.parent)
     return module
+
+
+def _loaded(full: Path) -> ModuleType | None:
+    """Return the module that was imported from a file; None: none was."""
+    found = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(full)), None)
+    return None if found is None or found.__name__ == "__main__" else found
+
+
+def require_free_name(named: Named) -> None:
+    """Refuse a function in a file whose module's name another module has in this process; imports nothing.
+
+    Raises:
+        PipelineUnusable: that is so.
+    """
+    place = named.name.rpartition(":")[0]
+    full = Path(place).expanduser().absolute()
+    if place.endswith(".py") and _loaded(full) is None and full.stem in sys.modules:
+        raise PipelineUnusable(
+            f"{named} can't be loaded: another module named {full.stem!r} is imported already, from "
+            f"{getattr(sys.modules[full.stem], '__file__', None) or 'Python itself'}; give the file another name"
+        )
 
 
 def _send_with_functions(folder: Path) -> None:
@@ -149,7 +168,7 @@ def _send_with_functions(folder: Path) -> None:
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _import_failed(named: Named, error: Exception) -> PipelineUnusable:
+def _import_failed(named: Named, error: BaseException) -> PipelineUnusable:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames and frames[-1].filename != __file__ else ""
     if isinstance(error, SyntaxError) and error.filename:

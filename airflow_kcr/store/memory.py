@@ -167,7 +167,7 @@ class MemoryTransactions:
 
     def _require_free_groups(self, region: Region) -> None:
         for other in self._regions.values():
-            shared = sorted(other.rules.groups.keys() & region.rules.groups.keys())
+            shared = sorted(other.own_groups & region.own_groups)
             if other.name != region.name and shared:
                 raise GroupInOtherRegion(
                     f"group {shared[0]} belongs to region {other.name}; one group is in exactly one region"

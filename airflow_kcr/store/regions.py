@@ -6,7 +6,7 @@ instead of doing it twice. A nonce, a batch id, a process token or an epoch is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -47,6 +47,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     Requester,
     ResetCause,
+    SpecCheck,
     Wanted,
 )
 from airflow_kcr.protocol.region.state import Region, Spec, record, require_member
@@ -99,6 +100,11 @@ class RegionStore:
         return self._decide(
             name, lambda region, now: specs.change(region, now, at_once=update.at_once, later=update.later)
         )
+
+    def check_spec(self, name: RegionName, checks: Iterable[SpecCheck]) -> Region:
+        """Say what members' process has found of a spec; of one that nobody waits for or has, it says nothing."""
+        found = tuple(checks)
+        return self._decide(name, lambda region, now: specs.checked(region, now, found))
 
     def start(self, name: RegionName, requester: Requester = lifecycle.NOBODY) -> Region:
         """Start a stopped or halted region, or resume a paused one."""

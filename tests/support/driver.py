@@ -64,6 +64,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
+from tests.support import spec_checks
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 GROUP = GroupId("g")
@@ -207,6 +208,14 @@ class Driver:
             self.join(member)
         self.spread()
         self.settle_reset()
+
+    def accept_spec(self) -> None:
+        """Have every living member's process say that it can run under the spec that waits."""
+        spec_checks.accept(self.store, self.name)
+
+    def check_spec(self, *members: MemberId, refusal: str = "") -> None:
+        """Have members' processes say what they have found of the spec that waits, or of the one in force."""
+        spec_checks.say(self.store, self.name, members, refusal)
 
     def join(
         self, member: MemberId, *, takeover: bool = False, came_back: bool = False, spec_revision: int | None = None

@@ -240,7 +240,7 @@ def _inexact(region: Region, cut: Checkpoint, offsets: OffsetMap) -> dict[GroupP
 def _ended_in_what_asked(region: Region, now: datetime, cut: Checkpoint) -> Region:
     if cut.purpose is CutPurpose.RESET:
         return person.begin_at_cut(region, now, cut)
-    if region.next_spec is not None and region.wanted is not Wanted.STOPPED:
+    if specs.is_accepted(region, now) and region.wanted is not Wanted.STOPPED:
         return specs.restart(region, now)
     if cut.purpose is CutPurpose.STOP and region.wanted is Wanted.STOPPED:
         return replace(region, stopping=cut.sequence)

@@ -22,6 +22,7 @@ from airflow_kcr.protocol.region import (
     person,
     requests,
     resets,
+    specs,
 )
 from airflow_kcr.protocol.region.rows import (
     CheckpointState,
@@ -36,6 +37,7 @@ from airflow_kcr.protocol.values import Nonce
 
 _RULES: Final[tuple[Callable[[Region, datetime], Region], ...]] = (
     membership.lapse,
+    specs.unattended,
     cuts.overdue,
     completion.overdue,
     resets.progress,
@@ -110,6 +112,8 @@ def _due_at(region: Region, now: datetime) -> datetime | None:
         moments.append(bounds.held_until(region))
     if region.state is RegionState.RUNNING and bounds.is_automatic(region):
         moments.append(region.next_bound)
+    if region.next_spec is not None:
+        moments.append(coverage.horizon(region, now))
     if any(True for _ in requests.queue(region)) and region.state is RegionState.RUNNING:
         moments.append(coverage.horizon(region, now))
     later = [m for m in moments if m is not None]

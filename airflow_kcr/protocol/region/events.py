@@ -57,6 +57,23 @@ class SpecChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpecProposed:
+    """A changed spec waits for the next cut; the members that live look first whether they can run under it."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecChecked:
+    """A member's process has looked whether it can run under a spec: one that waits, or the one that it starts with."""
+
+    member: MemberId
+    revision: int
+    refusal: str
+    """Why it can't; a waiting spec is then given up, and the one in force stays. Empty: it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WantedChanged:
     """A verb asked for something else."""
 
@@ -418,6 +435,8 @@ class Skipped:
 Body: TypeAlias = (
     RegionCreated
     | SpecChanged
+    | SpecProposed
+    | SpecChecked
     | WantedChanged
     | StateChanged
     | Halted

@@ -76,7 +76,10 @@ def ask(
         reason = f": {region.halt.text}" if region.halt else ""
         raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a cut")
     if purpose is CutPurpose.DRAIN and not live_members(region, now):
-        raise CutRefused(f"region {region.name} has no live member; there is nobody to drain")
+        raise CutRefused(
+            f"region {region.name} has no live member, so there is nobody to drain: start its members, or stop it, "
+            "which needs none"
+        )
     requester = requester or Requester()
     asked = record(region, now, events.CutRequested(nonce=nonce, purpose=purpose, bound=bound, requester=requester))
     request = CutRequest(

@@ -488,6 +488,22 @@ class PersonReset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpecCheck:
+    """What the process of a member has found of a spec before it is built from it."""
+
+    member: MemberId
+    revision: int
+    digest: str
+    """Of the spec's text: a revision that was taken back may name another text later."""
+
+    refusal: str = ""
+    """Why the member can't run under it; empty: it can, as far as that can be looked at."""
+
+    incarnation: Incarnation = Incarnation(0)
+    """The member's newest when it was said; what an earlier one has found says nothing of this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Halt:
     """Why the region is halted, and what a person can do."""
 

@@ -1,18 +1,22 @@
 """A changed spec takes effect: some of it at once, the rest at the next cut or start (design section 6, end).
 
 What changes the members themselves (topics, number, pipeline, delivery) waits for a moment at which nothing is in
-flight: the completion of the next cut, where it is a reset to that very cut, or the next start.
+flight: the completion of a cut, where it is a reset to that very cut, or the next start. Until then the members that
+live look whether they can run under it: one that can't refuses it, and the region keeps the spec that it has. Nothing
+waits for a cut that nobody can take: where no member lives, a changed spec counts at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.protocol.region import bounds, events, resets
-from airflow_kcr.protocol.region.rows import Claim, Lease, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import Region, Spec, put, record
-from airflow_kcr.protocol.values import GroupPartition
+from airflow_kcr.protocol.region import bounds, events, membership, resets
+from airflow_kcr.protocol.region.rows import Claim, Lease, RegionState, ResetCause, SpecCheck, Wanted
+from airflow_kcr.protocol.region.state import Region, Spec, is_live, live_members, put, record
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
 
 
 def change(region: Region, now: datetime, *, at_once: Spec, later: Spec | None) -> Region:
@@ -24,16 +28,22 @@ def change(region: Region, now: datetime, *, at_once: Spec, later: Spec | None) 
         at_once: the spec in force from now on: the old one with what may change while members run.
         later: the whole new spec, where some of it waits; None where `at_once` is all of it.
     """
+    region = replace(region, spec_checks=tuple(c for c in region.spec_checks if c.digest == region.spec.digest))
+    if later is None:
+        return replace(_in_force(region, now, at_once), next_spec=None)
     if region.state is RegionState.STOPPED:
-        return _in_force(replace(region, next_spec=None), now, later or at_once)
-    return replace(_in_force(region, now, at_once), next_spec=later)
+        return take_pending(replace(region, next_spec=later), now)
+    if not live_members(region, now):
+        return unattended(replace(region, next_spec=later), now)
+    region = replace(_in_force(region, now, at_once), next_spec=later)
+    return record(region, now, events.SpecProposed(revision=later.revision))
 
 
 def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
     if spec == region.spec:
         return region
     schedule_changed = spec.rules.cut.schedule != region.rules.cut.schedule
-    region = _without_strangers(replace(region, spec=spec), now)
+    region = _without_strangers(replace(region, spec=spec, spec_checks=()), now)
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
     region = record(region, now, events.SpecChanged(revision=spec.revision, deliveries=deliveries))
     if schedule_changed and region.base is not None:
@@ -42,13 +52,14 @@ def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
     return region
 
 
+def _has_place(rules: RegionRules, member: MemberId) -> bool:
+    return member.group in rules.groups and member.index < rules.groups[member.group].members
+
+
 def _without_strangers(region: Region, now: datetime) -> Region:
     """Fence members that the new spec has no place for, and forget their claims: nobody waits for them any more."""
-    groups = region.rules.groups
     strangers = [
-        row
-        for member, row in sorted(region.members.items())
-        if not row.left and (member.group not in groups or member.index >= groups[member.group].members)
+        row for member, row in sorted(region.members.items()) if not row.left and not _has_place(region.rules, member)
     ]
     for row in strangers:
         held: dict[GroupPartition, Claim] = {
@@ -67,24 +78,147 @@ def _without_strangers(region: Region, now: datetime) -> Region:
 
 
 def take_pending(region: Region, now: datetime) -> Region:
-    """Return the region with a waiting spec in force: nothing is in flight now."""
+    """Return the region with a waiting spec in force.
+
+    Whoever lives was built from the old one: its lease ends, so that it can neither begin nor acknowledge anything, and
+    it comes back built from the new one.
+    """
     if region.next_spec is None:
         return region
-    return _in_force(replace(region, next_spec=None), now, region.next_spec)
+    return _in_force(replace(_without_leases(region, now), next_spec=None), now, region.next_spec)
 
 
 def restart(region: Region, now: datetime) -> Region:
     """Return the region in a reset to the cut that has just been completed, under its changed spec.
 
-    The automatic target is that cut, so no lineage opens. Whoever lives was built from the old spec: its lease ends, so
-    that it can neither begin nor acknowledge anything, and it comes back built from the new one.
+    The automatic target is that cut, so no lineage opens.
     """
     detail = f"the spec changed; members restart at cut {region.base}"
-    region = _without_leases(take_pending(region, now), now)
-    return resets.begin(region, now, ResetCause.SPEC_CHANGED, detail=detail)
+    return resets.begin(take_pending(region, now), now, ResetCause.SPEC_CHANGED, detail=detail)
+
+
+def unattended(region: Region, now: datetime) -> Region:
+    """Return the region with a waiting spec in force, where nobody lives who runs the old one: no cut is coming.
+
+    What was begun since the base is processed again, by members built from the new spec, as if the region had been
+    stopped and started.
+    """
+    if region.next_spec is None or live_members(region, now):
+        return region
+    region = take_pending(region, now)
+    if region.wanted is Wanted.STOPPED or region.state in {RegionState.STOPPED, RegionState.HALTED}:
+        return region
+    return resets.begin(region, now, ResetCause.SPEC_CHANGED, detail="the spec changed while no member lived")
 
 
 def _without_leases(region: Region, now: datetime) -> Region:
-    """End every lease; nothing of a batch runs now, and claims stay until the next incarnations make theirs."""
+    """End every lease; claims stay until the next incarnations make theirs.
+
+    A batch that still runs is quiet when it would have been: its process does not know yet that its lease has ended.
+    """
+    for member in live_members(region, now):
+        region = membership.with_predecessor_fenced(region, member)
     ended = {m: Lease(incarnation=lease.incarnation, until=min(lease.until, now)) for m, lease in region.leases.items()}
     return replace(region, leases=put(region.leases, ended))
+
+
+# -- what members find of a spec ---------------------------------------------------------------------------------------
+
+
+def checked(region: Region, now: datetime, found: Iterable[SpecCheck]) -> Region:
+    """Return the region with what members' process has found of a spec.
+
+    A waiting spec that a living member refuses is given up: the one in force stays, and the refusal is remembered. Of
+    the spec in force only refusals are, by members that can't start with it. What is said of any other spec, or by an
+    incarnation that is not the newest any more, is too late to mean anything.
+    """
+    for check in found:
+        if region.next_spec is not None and check.digest == region.next_spec.digest:
+            region = _proposal_checked(region, now, check)
+        elif check.digest == region.spec.digest and check.refusal and not is_live(region, check.member, now):
+            region = _noted(region, now, replace(check, incarnation=_newest(region, check.member)))
+    return region
+
+
+def _newest(region: Region, member: MemberId) -> Incarnation:
+    row = region.members.get(member)
+    return Incarnation(0) if row is None else row.incarnation
+
+
+def _proposal_checked(region: Region, now: datetime, check: SpecCheck) -> Region:
+    if not is_live(region, check.member, now) or check.incarnation != _newest(region, check.member):
+        return region
+    region = _noted(region, now, check)
+    return replace(region, next_spec=None) if check.refusal else region
+
+
+def _noted(region: Region, now: datetime, check: SpecCheck) -> Region:
+    """Remember a check once: who starts a process that can't start does so again and again."""
+    if check in region.spec_checks:
+        return region
+    others = (c for c in region.spec_checks if (c.member, c.digest) != (check.member, check.digest))
+    region = replace(region, spec_checks=tuple(sorted((*others, check), key=lambda c: (c.member, c.revision))))
+    body = events.SpecChecked(member=check.member, revision=check.revision, refusal=check.refusal)
+    return record(region, now, body)
+
+
+def unchecked(region: Region, now: datetime) -> tuple[MemberId, ...]:
+    """Return the living members that have not said yet that they can run under the waiting spec, in order.
+
+    Those that it has no place for have nothing to look at.
+    """
+    spec = region.next_spec
+    if spec is None:
+        return ()
+    said = {(c.member, c.incarnation) for c in region.spec_checks if c.digest == spec.digest and not c.refusal}
+    return tuple(
+        m
+        for m in live_members(region, now)
+        if _has_place(spec.rules, m) and (m, region.members[m].incarnation) not in said
+    )
+
+
+def is_accepted(region: Region, now: datetime) -> bool:
+    """Whether a changed spec waits that every living member can run under."""
+    return region.next_spec is not None and not unchecked(region, now)
+
+
+def refused(region: Region) -> tuple[SpecCheck, ...]:
+    """Return why the newest changed spec was given up, by those who refused it; empty: it was not."""
+    return tuple(c for c in region.spec_checks if c.refusal and c.digest != region.spec.digest)
+
+
+def start_failures(region: Region, now: datetime) -> tuple[SpecCheck, ...]:
+    """Return why members could not start with the spec in force, each since it last lived."""
+    return tuple(
+        c
+        for c in region.spec_checks
+        if c.refusal
+        and c.digest == region.spec.digest
+        and c.incarnation == _newest(region, c.member)
+        and not is_live(region, c.member, now)
+    )
+
+
+def told_start_failure(region: Region, now: datetime, failure: SpecCheck) -> str:
+    """Return the sentence about a member that could not start with the spec in force, with the way out."""
+    counts = "which counts at the next cut" if live_members(region, now) else "which counts at once, as no member lives"
+    return (
+        f"{failure.member} could not start with revision {failure.revision} of the spec, which is in force: "
+        f"{failure.refusal}; put that right, or apply a corrected spec, {counts}, and start the member again"
+    )
+
+
+def told(region: Region, now: datetime) -> Iterator[str]:
+    """Yield what a person should know of a spec that waits, was given up, or can't be started with."""
+    if region.next_spec is not None:
+        asked = unchecked(region, now)
+        looks = f"; first {', '.join(map(str, asked))} looks whether it can run under it" if asked else ""
+        yield f"a changed spec takes effect at the next cut, with a restart of the members{looks}"
+    for refusal in refused(region):
+        yield (
+            f"revision {refusal.revision} of the spec was given up, revision {region.spec.revision} stays in force: "
+            f"{refusal.member} can't run under it: {refusal.refusal}; put that right and apply it again"
+        )
+    for failure in start_failures(region, now):
+        yield told_start_failure(region, now, failure)

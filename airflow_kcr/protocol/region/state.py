@@ -33,6 +33,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     RegionState,
     Reset,
+    SpecCheck,
     Wanted,
 )
 from airflow_kcr.protocol.rules import RegionRules
@@ -41,6 +42,7 @@ from airflow_kcr.protocol.values import (
     BatchId,
     Epoch,
     EventNumber,
+    GroupId,
     GroupPartition,
     Incarnation,
     Lineage,
@@ -68,6 +70,11 @@ class Spec:
 
     rules: RegionRules
     revision: int = 1
+
+    @property
+    def digest(self) -> str:
+        """A short hash over the text, to recognise it by."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +140,9 @@ class Region:
     next_spec: Spec | None = None
     """A changed spec whose topics, members, pipeline or delivery wait for the next cut or start."""
 
+    spec_checks: tuple[SpecCheck, ...] = ()
+    """What members have found of the waiting spec, and why members can't start with the one in force."""
+
     state: RegionState = RegionState.STOPPED
     wanted: Wanted = Wanted.STOPPED
     epoch: Epoch = Epoch(0)
@@ -193,6 +203,12 @@ class Region:
     def rules(self) -> RegionRules:
         """The rules in force."""
         return self.spec.rules
+
+    @property
+    def own_groups(self) -> frozenset[GroupId]:
+        """The groups that are no other region's: of the spec in force, and of one that waits."""
+        waiting = () if self.next_spec is None else self.next_spec.rules.groups
+        return frozenset({*self.rules.groups, *waiting})
 
     @property
     def reset(self) -> Reset | None:

@@ -68,6 +68,9 @@ class MemberView:
     incarnation: Incarnation
     """The member's newest incarnation in the store; another than one's own means fenced."""
 
+    proposed: str = ""
+    """The digest of a changed spec that waits, and that the member's process has to look at; empty: there is none."""
+
     left: bool = False
     """Whether the store counts the member out: it left, or the spec has no place for it any more."""
 
@@ -140,6 +143,7 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
         next_sequence=region.next_sequence,
         spec_revision=region.spec.revision,
         incarnation=row.incarnation,
+        proposed="" if region.next_spec is None else region.next_spec.digest,
         left=row.left,
         acknowledged=row.acknowledged == region.epoch,
         failures=region.failures,

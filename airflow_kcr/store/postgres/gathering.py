@@ -62,6 +62,7 @@ HEAD_COLUMNS: Final = (
     "due_at",
     "initialised",
     "outsiders",
+    "spec_checks",
 )
 """The columns of the region's own row, after id and name."""
 

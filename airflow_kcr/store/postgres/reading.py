@@ -18,6 +18,7 @@ from airflow_kcr.protocol.region.rows import (
     Contribution,
     Halt,
     RegionState,
+    SpecCheck,
     Wanted,
 )
 from airflow_kcr.protocol.region.state import BoundKey, Region, Spec
@@ -156,6 +157,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         due_at,
         initialised,
         outsiders,
+        spec_checks,
         is_any_skipped,
     ) = row[2:HEAD_WIDTH]
     around = ClaimsAndCuts(session, base, open_cut)
@@ -182,6 +184,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         due_at=due_at,
         initialised=initialised,
         outsiders=() if outsiders is None else from_json(outsiders, tuple[Outsider, ...]),
+        spec_checks=() if spec_checks is None else from_json(spec_checks, tuple[SpecCheck, ...]),
         members=_whole(session, MEMBERS),
         leases=_whole(session, LEASES),
         claims=Whole(around.claims),

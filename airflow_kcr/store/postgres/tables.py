@@ -59,6 +59,7 @@ region: Final = table(
     instant_or_null("due_at"),
     truth("initialised"),
     Column("outsiders", JSONB),
+    Column("spec_checks", JSONB),
     key("region", "id"),
     UniqueConstraint("name", name="region_name_key"),
 )

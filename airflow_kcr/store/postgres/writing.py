@@ -14,7 +14,7 @@ from sqlalchemy import Table, TextClause, text
 
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease
+from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, SpecCheck
 from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, without
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
@@ -202,6 +202,7 @@ def head_values(region: Region) -> dict[str, object]:
         "next_spec_revision": region.next_spec and region.next_spec.revision,
         "halt": None if region.halt is None else to_json(region.halt, Halt),
         "outsiders": to_json(region.outsiders, tuple[Outsider, ...]) if region.outsiders else None,
+        "spec_checks": to_json(region.spec_checks, tuple[SpecCheck, ...]) if region.spec_checks else None,
     }
 
 
@@ -251,10 +252,10 @@ def _delete_sql(table: Table, key: tuple[str, ...]) -> str:
 
 
 def _groups(before: Region, after: Region) -> Iterator[Write]:
-    if before.rules is after.rules:
+    if before.spec is after.spec and before.next_spec is after.next_spec:
         return
-    gone = sorted(before.rules.groups.keys() - after.rules.groups.keys())
-    fresh = sorted(after.rules.groups.keys() - before.rules.groups.keys())
+    gone = sorted(before.own_groups - after.own_groups)
+    fresh = sorted(after.own_groups - before.own_groups)
     if gone:
         yield Write(_LEAVE_GROUPS, {"groups_gone": gone})
     if fresh:

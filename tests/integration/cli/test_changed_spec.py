@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.api import Region
+from airflow_kcr.api import Region, goals
 from airflow_kcr.embedded.waiting import happened
-from airflow_kcr.errors import StoreBusy
+from airflow_kcr.errors import SpecRefused, StoreBusy
 from airflow_kcr.spec import parse
 from tests.support.kafka import Kafka
 
@@ -98,6 +98,7 @@ def test_members_follow_a_changed_spec_and_are_built_anew_where_they_have_to_be(
         assert max(count for _, count in processed()[-5:]) == 10
         other = spec_text(name, topic, kafka.bootstrap_servers, second, "batch: {min_records: 10, max_records: 10}")
         applied(region, other)
+        region.wait_for(goals.SPEC_CHECKED)
         region.wait_for_cut(region.drain().request.nonce)
         kafka.fill(topic, {0: 20})
         assert happened(lambda: total() == 170, within=240), log.read_text()[-6000:]
@@ -105,6 +106,74 @@ def test_members_follow_a_changed_spec_and_are_built_anew_where_they_have_to_be(
         region.stop()
         assert process.wait(60) == 0, log.read_text()[-6000:]
         assert region.verify().violations == ()
+
+
+BROKEN = """
+raise ImportError("a library that is nowhere")
+"""
+
+
+def test_a_spec_that_members_can_not_run_under_is_refused_and_one_that_nobody_can_start_with_is_corrected(
+    kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    name, output, log = kafka.group_id("refused"), tmp_path / "output.txt", tmp_path / "member.log"
+    topic = kafka.topic(1)
+    (tmp_path / "pipes.py").write_text(PIPELINE.format(output=str(output)))
+    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "pipes.py").write_text(PIPELINE.format(output=str(output)))
+    good = spec_text(name, topic, kafka.bootstrap_servers, f"{tmp_path}/pipes.py:first")
+    sink = f"{{kind: postgres, table: kcr_nowhere.rows, url: '{database_url.replace('+psycopg', '')}'}}"
+    refusals = {
+        "a library that is nowhere": spec_text(name, topic, kafka.bootstrap_servers, f"{tmp_path}/broken.py:first"),
+        "has no 'third'": spec_text(name, topic, kafka.bootstrap_servers, f"{tmp_path}/pipes.py:third"),
+        "another module named 'pipes'": spec_text(
+            name, topic, kafka.bootstrap_servers, f"{tmp_path}/other/pipes.py:first"
+        ),
+        "nowhere.at.all": good.replace(f"[{topic}]", f"[{topic}, nowhere.at.all]"),
+        "the driver of Postgres is not on the class path": good.replace(
+            ":first'}", f":first', sinks: {{rows: {sink}}}}}"
+        ),
+    }
+
+    with Region(name, database_url) as region, hosted_region(region, good):
+        with hosted(name, database_url, tmp_path, connector_jars) as process:
+            kafka.fill(topic, {0: 100})
+            assert happened(output.exists, within=240), log.read_text()[-6000:]
+            for why, text in refusals.items():
+                applied(region, text)
+                with pytest.raises(SpecRefused, match=why):
+                    region.wait_for(goals.SPEC_CHECKED)
+                assert why in region.show().note
+                region.wait_for_cut(region.drain().request.nonce)
+                assert region.spec() == parse(good)
+            assert process.poll() is None
+            process.terminate()
+            process.wait(60)
+
+        # With nobody there to look, it counts at once, and who starts says that it can't.
+        applied(region, refusals["a library that is nowhere"])
+        assert region.spec() != parse(good)
+        with hosted(name, database_url, tmp_path, connector_jars) as process:
+            assert process.wait(120) == 2, log.read_text()[-6000:]
+        note = region.show().note
+        assert f"{name}[0] could not start with revision" in note
+        assert "a library that is nowhere" in note
+        assert "apply a corrected spec, which counts at once, as no member lives, and start the member again" in note
+
+        # What that names helps, whatever was tried before.
+        for vain in (region.resume, region.pause, region.resume):
+            vain()
+        applied(region, good)
+        seen = len(output.read_text().splitlines())
+        with hosted(name, database_url, tmp_path, connector_jars) as process:
+            kafka.fill(topic, {0: 10})
+            assert happened(lambda: len(output.read_text().splitlines()) > seen, within=240), log.read_text()[-6000:]
+            region.wait_for(goals.RUNNING)
+            assert "could not start" not in region.show().note
+            region.stop()
+            assert process.wait(60) == 0, log.read_text()[-6000:]
+            assert region.verify().violations == ()
 
 
 def applied(region: Region, text: str) -> None:

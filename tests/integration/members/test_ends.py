@@ -17,6 +17,7 @@ from airflow_kcr.spec import RegionSpec
 from tests.support.cutting_proxy import cutting_proxy
 from tests.support.faults import Note, finished, judged
 from tests.support.members import PATIENT, Live, Process
+from tests.support.spec_checks import accept
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -207,3 +208,4 @@ def changed_to(region: Live, *, members: int) -> None:
     fewer = replace(spec, groups=(replace(spec.groups[0], members=members),))
     with Region(region.name, region.store) as one:
         one.apply(fewer)
+    accept(region.store, region.name)

@@ -5,10 +5,14 @@ import pytest
 from airflow_kcr.api import Change, Region
 from airflow_kcr.errors import ConfigurationError, GroupInOtherRegion, RegionExists
 from airflow_kcr.protocol.region.events import SpecChanged
+from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.values import GroupId, MemberId
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Clock
+
+MEMBER = MemberId(GroupId("g"), 0)
 
 
 def spec_of(*, name: str = "flights", group: str = "g", members: int = 2, more: str = "") -> RegionSpec:
@@ -19,13 +23,26 @@ def spec_of(*, name: str = "flights", group: str = "g", members: int = 2, more: 
 
 
 @pytest.fixture
-def store() -> RegionStore:
-    return RegionStore(MemoryTransactions(Clock()))
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> RegionStore:
+    return RegionStore(MemoryTransactions(clock))
 
 
 @pytest.fixture
 def region(store: RegionStore) -> Region:
     return Region("flights", store)
+
+
+def attended(region: Region, store: RegionStore) -> Region:
+    """Declare the region and start it with a living member."""
+    region.apply(spec_of())
+    region.start()
+    store.register(region.name, Arrival(member=MEMBER, token="one"))
+    return region
 
 
 def fields(region: Region, spec: RegionSpec) -> dict[str, str]:
@@ -56,28 +73,52 @@ def test_a_stopped_region_takes_everything_at_once(region: Region) -> None:
     assert region.spec() == spec_of(members=3, more="max_failures: 2")
 
 
-def test_a_started_region_takes_the_rest_at_the_next_cut(region: Region) -> None:
-    region.apply(spec_of())
-    region.start()
+def test_a_region_with_members_takes_the_rest_at_the_next_cut(region: Region, store: RegionStore) -> None:
+    attended(region, store)
     changed = spec_of(members=3, more="max_failures: 2")
     assert fields(region, changed) == {"groups[g].members": "next_cut", "max_failures": "at_once"}
     assert region.apply(changed).change is Change.CHANGED
     assert region.spec() == spec_of(more="max_failures: 2")
     assert "at the next cut" in region.show().note
-    assert region.apply(changed).change is Change.UNCHANGED, "it waits already"
 
 
-def test_what_waits_can_be_taken_back(region: Region) -> None:
-    region.apply(spec_of())
-    region.start()
+def test_the_same_again_is_told_as_what_waits_already(region: Region, store: RegionStore) -> None:
+    attended(region, store)
     region.apply(spec_of(members=3))
-    assert region.apply(spec_of()).change is Change.CHANGED
+    again = region.apply(spec_of(members=3))
+    assert again.change is Change.WAITING
+    assert [d.path for d in again.differences] == ["groups[g].members"]
+
+
+def test_what_waits_can_be_taken_back(region: Region, store: RegionStore) -> None:
+    attended(region, store)
+    region.apply(spec_of(members=3))
+    assert region.apply(spec_of()).to_json() == {"region": "flights", "change": "withdrawn", "differences": []}
     assert "at the next cut" not in region.show().note
+    assert region.apply(spec_of()).change is Change.UNCHANGED
 
 
-def test_a_revision_is_never_used_twice(region: Region) -> None:
+def test_where_nobody_lives_the_whole_spec_counts_at_once(region: Region) -> None:
     region.apply(spec_of())
     region.start()
+    applied = region.apply(spec_of(members=3, more="max_failures: 2"))
+    assert {str(d.takes_effect) for d in applied.differences} == {"at_once"}
+    assert region.spec() == spec_of(members=3, more="max_failures: 2")
+    assert region.show().state == "starting"
+
+
+def test_what_has_waited_for_members_that_live_no_more_counts_already(
+    region: Region, store: RegionStore, clock: Clock
+) -> None:
+    attended(region, store)
+    region.apply(spec_of(members=3))
+    clock.advance(3600)
+    assert region.apply(spec_of(members=3)).change is Change.UNCHANGED
+    assert region.spec() == spec_of(members=3)
+
+
+def test_a_revision_is_never_used_twice(region: Region, store: RegionStore) -> None:
+    attended(region, store)
     for members, failures in ((2, 2), (2, 3), (3, 4), (4, 4), (4, 5)):
         region.apply(spec_of(members=members, more=f"max_failures: {failures}"))
     region.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,8 +11,8 @@ import pytest
 from airflow_kcr.api import CutView, Region, RegionView
 from airflow_kcr.api.checkpoint_views import CheckpointView
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
-from airflow_kcr.protocol.region.rows import Requester, ResetCause
-from airflow_kcr.protocol.values import Nonce, Sequence
+from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
+from airflow_kcr.protocol.values import GroupPartition, Nonce, Sequence
 from tests.support.driver import Driver
 from tests.support.scripts import bound, hourly, located, running
 
@@ -276,3 +277,31 @@ def test_an_aborted_checkpoint_has_no_offsets_to_show() -> None:
     driver.wait(timedelta(minutes=4).total_seconds())
     view = CheckpointView.of(driver.region, Sequence(2))
     assert (str(view.checkpoint.state), dict(view.offsets)) == ("aborted", {})
+
+
+def test_a_large_region_is_shown_by_one_look_at_its_claims() -> None:
+    """Counted, not timed: a look at every claim for every member is what made it slow."""
+    driver = Driver(partitions=200, members=100)
+    driver.up()
+    region, now = driver.store.read(driver.name)
+    counted = Counted(region.claims)
+    view = RegionView.of(replace(region, claims=counted), now)
+    assert sum(len(m.partitions) for _, members in view.groups for m in members) == 200
+    assert counted.walks <= 5
+
+
+class Counted(Mapping[GroupPartition, Claim]):
+    """Claims that count how often all of them are gone through."""
+
+    def __init__(self, claims: Mapping[GroupPartition, Claim]) -> None:
+        self.claims, self.walks = claims, 0
+
+    def __getitem__(self, partition: GroupPartition) -> Claim:
+        return self.claims[partition]
+
+    def __iter__(self) -> Iterator[GroupPartition]:
+        self.walks += 1
+        return iter(self.claims)
+
+    def __len__(self) -> int:
+        return len(self.claims)

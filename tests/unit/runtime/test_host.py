@@ -49,6 +49,7 @@ from tests.support.runtime_fakes import (
     records,
 )
 from tests.support.simulation.broker import Log
+from tests.support.spec_checks import accept
 
 TIMES = Timeouts(
     lease=timedelta(seconds=6),
@@ -463,6 +464,8 @@ def test_a_changed_spec_ends_its_members_at_the_next_cut(stage: Stage) -> None:
     spec = stage.region.spec
     later = replace(spec, text="later", revision=spec.revision + 1)
     stage.store.change_spec(FLIGHTS, SpecUpdate(at_once=spec, later=later))
+    eventually(lambda: member.host.proposed_spec == later.digest, "the member to see it")
+    accept(stage.store, FLIGHTS)
     stage.store.request_cut(FLIGHTS, Nonce("n"))
     end = member.ended()
     assert (end.how, end.is_outdated) == (End.REFUSED, True)

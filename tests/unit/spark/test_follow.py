@@ -14,6 +14,7 @@ from airflow_kcr.runtime.clocks import StoreClock
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.spark.application import MemberRun, Prepared, follow
+from airflow_kcr.spark.parts import Parts
 from airflow_kcr.spark.session import SparkSettings
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
@@ -58,8 +59,8 @@ def followed(in_force: RegionSpec, seen: int) -> tuple[Watched, Prepared, Prepar
         run=MemberRun(region=FLIGHTS, group=GroupId("flights"), indexes=(0,), spark=SparkSettings(app_name="flights")),
         spec=spec(),
         revision=1,
-        kafka={},
-        pipeline=lambda batch, context: None,
+        digest="",
+        parts=Parts(kafka={}, pipeline=lambda batch, context: None),
         store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
     )
     return crew, before, follow(store, before, cast("Crew", crew))

@@ -371,6 +371,7 @@ def test_a_changed_spec_restarts_the_members_at_the_very_cut() -> None:
     spec = driver.region.spec
     later = replace(spec, text="later", revision=2)
     driver.store.change_spec(driver.name, SpecUpdate(at_once=spec, later=later))
+    driver.accept_spec()
     driver.request_cut("n")
     cut = driver.complete()
     assert causes(driver) == ["start", "spec_changed"]

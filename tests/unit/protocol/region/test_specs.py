@@ -7,7 +7,7 @@ import pytest
 from airflow_kcr.errors import LeaseExpired, SpecOutdated, UnknownMember
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, specs
-from airflow_kcr.protocol.region.rows import RegionState, ResetCause, Wanted
+from airflow_kcr.protocol.region.rows import RegionState, ResetCause, SpecCheck, Wanted
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CutMode, CutRules, RegionRules
 from airflow_kcr.schedules import Every
@@ -92,6 +92,7 @@ def test_what_changes_the_members_waits_for_the_next_cut_and_restarts_them_there
     change(driver, later=fewer_members())
     assert driver.region.rules.groups[GROUP].members == 2
     driver.process()
+    driver.accept_spec()
     driver.request_cut("n")
     cut = driver.complete()
     region = driver.region
@@ -106,6 +107,7 @@ def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_
     driver = running()
     driver.process()
     change(driver, later=spec(driver.region.rules))
+    driver.accept_spec()
     driver.request_cut("n")
     driver.complete()
     assert state(driver) is RegionState.STARTING
@@ -134,6 +136,7 @@ def test_a_change_that_was_taken_back_before_the_cut_restarts_nobody() -> None:
 def test_members_that_the_new_spec_has_no_place_for_are_fenced_and_nobody_waits_for_them() -> None:
     driver = running()
     change(driver, later=fewer_members())
+    driver.accept_spec()
     driver.request_cut("n")
     driver.complete()
     stranger = driver.member(1)
@@ -171,7 +174,169 @@ def test_a_member_that_has_left_already_is_not_counted_out_again() -> None:
     assert changed.members == region.members
 
 
+# -- what members find of a spec --------------------------------------------------------------------------------------
+
+
+def test_a_changed_spec_waits_until_every_living_member_can_run_under_it() -> None:
+    driver = running()
+    change(driver, later=spec(driver.region.rules))
+    driver.cut("n1")
+    driver.check_spec(driver.member(0))
+    driver.cut("n2")
+    assert causes(driver) == ["start"]
+    assert specs.unchecked(driver.region, driver.clock.now) == (driver.member(1),)
+    driver.check_spec(driver.member(1))
+    driver.request_cut("n3")
+    driver.complete()
+    assert causes(driver) == ["start", "spec_changed"]
+    assert driver.region.spec_checks == ()
+    judge(driver)
+
+
+def test_one_that_a_member_refuses_is_given_up_and_the_region_runs_on_under_its_own() -> None:
+    driver = running()
+    before = driver.region
+    change(driver, later=spec(driver.region.rules))
+    driver.check_spec(driver.member(0))
+    driver.check_spec(driver.member(1), refusal="there is no module 'nowhere'")
+    region = driver.region
+    assert (region.spec, region.next_spec, region.leases) == (before.spec, None, before.leases)
+    assert [(c.member, c.revision, c.refusal) for c in specs.refused(region)] == [
+        (driver.member(1), 2, "there is no module 'nowhere'")
+    ]
+    driver.process()
+    driver.cut("n")
+    assert causes(driver) == ["start"]
+    change(driver, later=spec(driver.region.rules))
+    assert specs.refused(driver.region) == ()
+    judge(driver)
+
+
+def test_what_was_found_of_another_spec_or_by_an_earlier_incarnation_comes_too_late() -> None:
+    driver = running()
+    change(driver, later=spec(driver.region.rules))
+    late = replace(driver.region, next_spec=None)
+    check = SpecCheck(member=driver.member(0), revision=2, digest=driver.region.next_spec.digest, refusal="no")  # type: ignore[union-attr]
+    for region in (late, driver.region):
+        assert specs.checked(region, driver.clock.now, [check]) is region
+    driver.check_spec(*driver.all_members())
+    driver.leave(driver.member(0))
+    driver.join(driver.member(0))
+    assert specs.unchecked(driver.region, driver.clock.now) == (driver.member(0),)
+
+
+def test_members_without_a_place_in_it_are_not_asked() -> None:
+    driver = running()
+    change(driver, later=fewer_members())
+    driver.check_spec(driver.member(0))
+    assert specs.is_accepted(driver.region, driver.clock.now)
+
+
+def test_who_can_not_start_with_the_spec_in_force_is_remembered_until_it_lives() -> None:
+    driver = running()
+    one, other = driver.all_members()
+    driver.leave(one)
+    for _ in range(3):
+        driver.check_spec(one, refusal="there is no module 'nowhere'")
+        driver.check_spec(other, refusal="a second process of one that lives")
+    found = specs.start_failures(driver.region, driver.clock.now)
+    assert [(c.member, c.refusal) for c in found] == [(one, "there is no module 'nowhere'")]
+    assert len(happened(driver, events.SpecChecked)) == 1
+    driver.join(one)
+    assert specs.start_failures(driver.region, driver.clock.now) == ()
+    driver.leave(one)
+    assert specs.start_failures(driver.region, driver.clock.now) == ()
+
+
+# -- where nobody lives -----------------------------------------------------------------------------------------------
+
+
+def everybody_gone(driver: Driver) -> Driver:
+    for member in driver.all_members():
+        driver.crash(member)
+    driver.wait(120)
+    return driver
+
+
+@pytest.mark.parametrize("wanted", [Wanted.RUNNING, Wanted.PAUSED])
+def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from_it_bring_the_region_to_run(
+    wanted: Wanted,
+) -> None:
+    driver = running()
+    driver.cut("n")
+    driver.process()
+    if wanted is Wanted.PAUSED:
+        driver.store.pause(driver.name)
+    everybody_gone(driver)
+    change(driver, later=fewer_members())
+    region = driver.region
+    assert (region.spec, region.next_spec, state(driver)) == (fewer_members(), None, RegionState.STARTING)
+    assert causes(driver) == ["start", "spec_changed"]
+    driver.processes.clear()
+    driver.join(driver.member(0), spec_revision=2)
+    driver.spread()
+    driver.settle_reset()
+    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, wanted)
+    assert positions(driver) == [0] * 4, "what was begun since the base is processed again"
+    judge(driver)
+
+
+def test_a_region_that_starts_and_has_nobody_takes_another_number_of_members() -> None:
+    driver = Driver()
+    driver.store.start(driver.name)
+    change(driver, later=fewer_members())
+    driver.join(driver.member(0), spec_revision=2)
+    driver.spread()
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+def test_what_waits_for_a_cut_counts_when_the_last_who_could_take_it_is_gone() -> None:
+    driver = running()
+    driver.request_cut("n")
+    change(driver, later=fewer_members())
+    assert driver.region.next_spec == fewer_members()
+    everybody_gone(driver)
+    driver.store.settle(driver.name)
+    region = driver.region
+    assert (region.spec, region.next_spec, region.open_cut) == (fewer_members(), None, None)
+    assert causes(driver)[-1] == "spec_changed"
+    judge(driver)
+
+
+def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> None:
+    driver = running()
+    driver.store.report_outsider(driver.name, "a stranger")
+    everybody_gone(driver)
+    change(driver, later=fewer_members())
+    assert (driver.region.spec, state(driver)) == (fewer_members(), RegionState.HALTED)
+    driver.store.start(driver.name)
+    assert causes(driver) == ["start", "start"]
+    judge(driver)
+
+
 # -- at the next start ------------------------------------------------------------------------------------------------
+
+
+def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -> None:
+    driver = running()
+    batch = driver.begin(driver.member(1))
+    driver.store.report_outsider(driver.name, "a stranger")
+    lease = driver.region.leases[driver.member(1)].until
+    change(driver, later=spec(driver.region.rules))
+    driver.store.start(driver.name)
+    for member in driver.all_members():
+        with pytest.raises(LeaseExpired):
+            driver.claim(member)
+        with pytest.raises(SpecOutdated):
+            driver.join(member, spec_revision=1)
+        driver.join(member, spec_revision=2)
+    assert driver.region.running[batch].quiet_after >= lease, "its process does not know yet that its lease has ended"  # type: ignore[operator]
+    driver.spread()
+    driver.recover()
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
 
 
 def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first() -> None:
