@@ -23,6 +23,7 @@ from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Batch, BoundOffset, ResetCause
 from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
@@ -246,6 +247,10 @@ class MemberStore(Protocol):
         """Say that the member remembers later numbers than the store."""
         ...
 
+    def report_partitions(self, name: RegionName, inventory: Inventory) -> Standing:
+        """Say which partitions the brokers have of what the member's group subscribes to."""
+        ...
+
     def begin_batch(self, name: RegionName, request: BatchRequest) -> Batch:
         """Begin a batch."""
         ...
@@ -420,8 +425,11 @@ class Logs(Protocol):
         """
         ...
 
-    def topics(self) -> Mapping[TopicName, int]:
+    def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         """Return the topics that exist, internal ones left out, with how many partitions each has.
+
+        Args:
+            names: which ones; none named: all of the cluster.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.

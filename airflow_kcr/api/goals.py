@@ -26,7 +26,7 @@ from airflow_kcr.protocol.region.rows import (
     Wanted,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import is_live, live_members
+from airflow_kcr.protocol.region.state import is_live, live_members, universe
 from airflow_kcr.protocol.values import MemberId, Nonce
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
@@ -190,6 +190,9 @@ def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield f"cut {cut.sequence} is not published yet"
     for gap in coverage.missing(region, now):
         yield f"{gap.partition} is not covered (last owner: {gap.last_owner or 'none'})"
+    for partition in coverage.awaited(region, now):
+        if partition not in universe(region):
+            yield f"{partition} is on the brokers and no member owns it yet"
 
 
 def _missing_in_cut(region: StoredRegion, now: datetime, cut: Checkpoint) -> Iterator[str]:

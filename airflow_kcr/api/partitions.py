@@ -40,13 +40,17 @@ class Lag:
     is_recreated: bool = False
     """Whether the position is of a topic that was deleted, and the log of another one of that name."""
 
+    begins: int | None = None
+    """Where it will be read from, where it has no position yet and that is known."""
+
     @property
     def lag(self) -> int | None:
         """How many offsets are left; None where position and end are not of one log, or the log ends before it."""
-        if self.position is None or self.log_end is None or self.is_recreated:
+        place = self.begins if self.position is None else self.position
+        if place is None or self.log_end is None or self.is_recreated:
             return None
         # A position behind a skipped record may lie one past the end, and that is no trouble.
-        left = self.log_end - self.position
+        left = self.log_end - place
         return None if left < 0 and self.trouble else max(left, 0)
 
     def to_json(self) -> dict[str, object]:
@@ -142,16 +146,10 @@ def lag(region: StoredRegion, clusters: Clusters) -> tuple[Lag, ...]:
     """
     spec = RegionSpec.from_json(region.spec.text)
     found: list[Lag] = []
-    for group in sorted(region.rules.groups):
+    for group, rules in sorted(region.rules.groups.items()):
         known = {p for p in region.claims if p.group == group and region.rules.subscribes(group, p.topic)}
         with clusters(spec, group) as cluster:
-            there = {
-                GroupPartition(group, topic, number)
-                for topic, count in cluster.logs.topics().items()
-                if region.rules.subscribes(group, topic)
-                for number in range(count)
-            }
-            partitions = sorted(known | there)
+            partitions = sorted(known | rules.partitions(cluster.logs.topics(rules.topics)))
             held, bounds = cluster.committed(group, partitions), cluster.logs.bounds(partitions)
         found += [_lag(region, p, held.get(p), bounds.get(p)) for p in partitions]
     return tuple(found)
@@ -163,6 +161,8 @@ def _lag(
     claim = region.claims.get(partition)
     seen = {} if bounds is None else {partition: bounds}
     trouble = next((t.why for t in out_of_range.found(region, seen)), "")
+    # What a region that was covered before finds later is read from its beginning; nobody need have claimed it.
+    found_later = bounds is not None and region.initialised and (claim is None or claim.resume is None)
     return Lag(
         partition=partition,
         position=None if claim is None else claim.position if claim.position is not None else claim.resume,
@@ -172,6 +172,7 @@ def _lag(
         member=None if claim is None else claim.owner,
         trouble=trouble,
         is_recreated=bool(recreated.found(region, seen)),
+        begins=bounds.start if bounds is not None and found_later else None,
     )
 
 

@@ -19,7 +19,7 @@ from airflow_kcr.protocol.group_checks import outsiders_in
 from airflow_kcr.protocol.group_members import GroupSeen, Outsider
 from airflow_kcr.protocol.membership_checks import is_all_right, judge
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 
@@ -119,9 +119,7 @@ def gather(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: Grou
     with readers(spec, group) as cluster:
         client = cluster.client
         topics = cluster.logs.topics()
-        there = [
-            GroupPartition(group, t, n) for t, count in topics.items() if rules.subscribes(t) for n in range(count)
-        ]
+        there = sorted(rules.partitions(topics))
         calls = _Calls()
         described = calls.asked(f"describe group {group}", lambda: cluster.describe(group))
         bounds = calls.asked(f"read the logs of group {group}", lambda: cluster.logs.bounds(there))

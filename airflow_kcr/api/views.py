@@ -18,7 +18,7 @@ from airflow_kcr.protocol.region import coverage, path, specs
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
-from airflow_kcr.protocol.values import MemberId, Sequence, TopicPartition
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Sequence, TopicPartition
 
 _NAMED: Final = 3
 """How many of the things that a reset waits for are named."""
@@ -94,6 +94,11 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
         more = f" and {len(waits) - _NAMED} more" if len(waits) > _NAMED else ""
         yield f"its reset waits: {', '.join(waits[:_NAMED])}{more}"
     yield from specs.told(region, now)
+    late = coverage.overdue(region, now)
+    if late:
+        names = ", ".join(f"{p} since {format_instant(since)}" for p, since in list(late.items())[:_NAMED])
+        more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+        yield f"no member owns {names}{more}: their records are not read; a member joins its group anew for them"
     if region.failures and region.halt is None:
         count = "1 failure" if region.failures == 1 else f"{region.failures} failures"
         wait = region.rules.timeouts.retry_after(region.failures).total_seconds()
@@ -180,6 +185,9 @@ class RegionView:
     groups: tuple[tuple[str, tuple[MemberView, ...]], ...]
     """Group ids, each with its members; those that the spec has no place for only while they live."""
 
+    unowned: tuple[tuple[GroupPartition, datetime], ...] = ()
+    """Partitions that the brokers have and no member owns, each with since when."""
+
     halted: str = ""
     """Why it is halted, and what a person can do."""
 
@@ -201,6 +209,7 @@ class RegionView:
             last_complete=last_complete(region),
             next_bound=region.next_bound,
             groups=_by_group(region, now),
+            unowned=tuple(coverage.unowned(region).items()),
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
             note="; ".join(_notes(region, now)),
         )
@@ -220,6 +229,10 @@ class RegionView:
             "groups": [
                 {"group_id": group, "members": [member.to_json() for member in members]}
                 for group, members in self.groups
+            ],
+            "unowned": [
+                {"group": p.group, "topic": p.topic, "partition": p.partition, "since": instant(since)}
+                for p, since in self.unowned
             ],
         }
 

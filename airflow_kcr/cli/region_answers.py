@@ -41,7 +41,7 @@ def listed(found: Sequence[RegionSummary]) -> Answer:
 def shown(view: RegionView) -> Answer:
     """Lay out one region and its members."""
     document = view.to_json()
-    facts = {name: value for name, value in document.items() if name != "groups"}
+    facts = {name: value for name, value in document.items() if name not in {"groups", "unowned"}}
     rows = [
         member.to_json() | {"group_id": group, "partitions": compact(member.partitions)}
         for group, members in view.groups

@@ -115,12 +115,19 @@ class BrokerLogs:
         self._answer(times)
         return {p: _time_answer(times.found[key]) for p, key in keys.items() if key in times.found}
 
-    def topics(self) -> Mapping[TopicName, int]:
+    def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         """Return the topics that exist, internal ones left out, with how many partitions each has.
+
+        Args:
+            names: which ones; none named: all of the cluster.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
+        if names:
+            asked: Question[str, TopicDescription] = Question("topic", sorted(names), _ask_topics)
+            self._answer(asked)
+            return {TopicName(name): len(topic.partitions) for name, topic in sorted(asked.found.items())}
         found = self._calls.blocking("the list of topics", lambda admin, left: admin.list_topics(timeout=left))
         return {
             TopicName(name): len(topic.partitions)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.protocol.evidence import Evidence, Findings
+from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region import coverage, out_of_range, recreated
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, base_offsets, contributions_to, universe
@@ -58,21 +59,24 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
         if gap.partition.group == group
     )
     known = {p for p in universe(region) if p.group == group}
-    there = {
-        GroupPartition(group, t, n)
-        for t, count in evidence.topics.items()
-        for n in range(count)
-        if evidence.rules.subscribes(t)
-    }
+    there = evidence.rules.partitions(evidence.topics)
+    late = coverage.overdue(region, now)
+    unread = tuple(
+        f"{p} has had no owner since {format_instant(since)}: nobody reads it, and cuts lack it. A member joins its "
+        "group anew for it when every owner in the group lives; if that does not help, stop the region and start it"
+        for p, since in late.items()
+        if p in there
+    )
     fresh = tuple(
-        f"{p} is new and unclaimed (last owner: {_last_owner(region, p) or 'none'}); "
-        "a member claims it when Kafka has assigned it"
-        for p in sorted(there - known)
+        f"{p} is new and unclaimed (last owner: {_last_owner(region, p) or 'none'}); a member joins its group anew for "
+        f"it when that has lasted {region.rules.timeouts.rejoin_after.total_seconds():g} s"
+        for p in sorted(there - known - late.keys())
     )
     gone = tuple(f"{p} is in the region but not on the cluster" for p in sorted(known - there))
     fine = f"{len(known)} partition(s), each claimed once"
     if region.state in _WORKING:
-        return Findings(failed=(*gone, *uncovered, *_disputed(region, now, evidence)), warnings=fresh, fine=fine)
+        failed = (*gone, *uncovered, *unread, *_disputed(region, now, evidence))
+        return Findings(failed=failed, warnings=fresh, fine=fine)
     if region.state in _JOINING:
         return Findings(failed=gone, warnings=(*uncovered, *fresh), fine=fine)
     return Findings(failed=gone, fine=f"{len(known)} partition(s) known; the region is {region.state}, nobody claims")

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.start_positions import EARLIEST, StartPosition
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import GroupId, TopicName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName
 
 
 class Assignor(StrEnum):
@@ -91,6 +91,19 @@ class GroupRules:
         if self.pattern is not None:
             return re.search(self.pattern, topic) is not None
         return topic in self.topics
+
+    def partitions(self, topics: Mapping[TopicName, int]) -> frozenset[GroupPartition]:
+        """Return the partitions that this group reads.
+
+        Args:
+            topics: how many partitions each topic has; those that the group does not read are left out.
+        """
+        return frozenset(
+            GroupPartition(self.group_id, topic, number)
+            for topic, count in topics.items()
+            if self.subscribes(topic)
+            for number in range(count)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,22 @@ class Timeouts:
         return min(self.retry * (1 << doublings), longest)
 
     @property
+    def rejoin_after(self) -> timedelta:
+        """How long a partition may be without an owner before a member joins its group anew for it.
+
+        Two leases: a rebalance that Kafka begins by itself is over by then.
+        """
+        return 2 * self.lease
+
+    @property
+    def unowned_wait(self) -> timedelta:
+        """How long a cut waits for a partition without an owner before it goes on without, inexact.
+
+        A static session, within which an owner that is down comes back or loses its slot, and a drain.
+        """
+        return self.session_timeout(static=True) + self.drain
+
+    @property
     def store_grace(self) -> timedelta:
         """How long a member may be without the store before it leaves its group (design section 5).
 

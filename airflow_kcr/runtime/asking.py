@@ -12,6 +12,7 @@ from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Incarnation, Sequence
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.identity import Identity, read_note
@@ -177,6 +178,14 @@ class Asking:
     def report_out_of_range(self, effect: effects.ReportOutOfRange) -> None:
         """Tell what the logs look like."""
         self._requests.tell(lambda: self._store.report_out_of_range(self._who.region, effect.caller, effect.observed))
+
+    def report_partitions(self, effect: effects.ReportPartitions) -> None:
+        """Tell which partitions the brokers have."""
+        region, inventory = self._who.region, effect.inventory
+        self._requests.call(
+            lambda: events.PartitionsReported(standing=self._store.report_partitions(region, inventory)),
+            lambda _: events.PartitionsReported(standing=Standing(again=True)),
+        )
 
     def compare(
         self, held: Mapping[GroupPartition, CommittedOffset], newest: Sequence, incarnation: Incarnation

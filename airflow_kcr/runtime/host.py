@@ -161,7 +161,7 @@ class MemberHost:
             world.engine,
             world.sinks,
             self._planner,
-            Places(world.logs, membership, who.group.start, world.store_clock),
+            Places(world.logs, membership, who.group, world.store_clock),
             happened=self.tell,
             failed=self.fail,
             clock=self._clock,
@@ -361,6 +361,10 @@ class MemberHost:
                 self._grouping.membership.close_keeping_slot()
             case effects.Claim():
                 self._claim(effect)
+            case effects.DiscoverPartitions():
+                working.discover()
+            case effects.ReportPartitions():
+                asking.report_partitions(effect)
             case effects.Plan():
                 self._size = self._size.warned(effect.view.failures)
                 working.plan(effect, self.who.batch_id(next(self._batch_numbers)), self._size.records)

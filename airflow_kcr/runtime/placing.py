@@ -16,11 +16,11 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.claims import Assigned
 from airflow_kcr.protocol.region.rows import OpenTarget
+from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.start_positions import (
     Committed,
-    StartPosition,
     discovered_later,
     resolve_start,
     start_time_needed,
@@ -54,12 +54,12 @@ class Places:
     Args:
         logs: the cluster's.
         membership: for Kafka's committed offsets of the group.
-        start: the group's start position.
+        group: the group's rules.
         store_clock: durations count back from it.
     """
 
-    def __init__(self, logs: Logs, membership: Membership, start: StartPosition, store_clock: StoreClock) -> None:
-        self._logs, self._membership, self._start, self._store_clock = logs, membership, start, store_clock
+    def __init__(self, logs: Logs, membership: Membership, group: GroupRules, store_clock: StoreClock) -> None:
+        self._logs, self._membership, self._group, self._store_clock = logs, membership, group, store_clock
 
     def assigned(self, partitions: frozenset[GroupPartition], *, initialised: bool) -> dict[GroupPartition, Assigned]:
         """Return what a claim of these partitions proposes.
@@ -74,7 +74,7 @@ class Places:
         """
         if not partitions:
             return {}
-        start, read_at = None if initialised else self._start, self._store_clock.now()
+        start, read_at = None if initialised else self._group.start, self._store_clock.now()
         instant = None if start is None else start_time_needed(start, read_at)
         view = self._view(partitions, read_at, instant=instant, committed=isinstance(start, Committed))
         return {
@@ -114,6 +114,14 @@ class Places:
             log = view.bounds[partition]
             found[partition] = Found(offset=entry.offset, clamped_from=entry.clamped_from, log=log)
         return found
+
+    def subscribed(self) -> frozenset[GroupPartition]:
+        """Return every partition that the brokers have of what the group subscribes to.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        return self._group.partitions(self._logs.topics(self._group.topics))
 
     def _starts(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Assigned]:
         return self.assigned(frozenset(partitions), initialised=False)

@@ -128,6 +128,20 @@ class Working:
 
         self._reader.post(task)
 
+    def discover(self) -> None:
+        """Ask which partitions the brokers have of what the group subscribes to."""
+
+        def task() -> None:
+            try:
+                found = self._places.subscribed()
+            except KcrError as error:
+                _LOG.warning("%s: can't tell which partitions there are: %s", self._who.member, error)
+                self._happened(events.PartitionsDiscovered(partitions=None))
+                return
+            self._happened(events.PartitionsDiscovered(partitions=found))
+
+        self._reader.post(task)
+
     def prepare(self, effect: effects.PrepareSinks) -> None:
         """Have the sinks make durable what they hold for a cut, and read what the contribution tells."""
 

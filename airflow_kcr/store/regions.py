@@ -34,6 +34,7 @@ from airflow_kcr.protocol.region import (
     requests,
     retirement,
     specs,
+    unowned,
     view,
 )
 from airflow_kcr.protocol.region.acknowledgement import Caller, Found
@@ -232,6 +233,25 @@ class RegionStore:
         of the outsider.
         """
         return self._decide(name, lambda region, now: outsiders.report(region, now, seen))
+
+    def report_partitions(self, name: RegionName, inventory: unowned.Inventory) -> unowned.Standing:
+        """Say which partitions the brokers have of what a member's group subscribes to.
+
+        Returns:
+            What the member has to do about those that have no owner.
+
+        Raises:
+            StaleIncarnation, UnknownMember, LeaseExpired: the member may not act.
+        """
+        found: list[unowned.Standing] = []
+
+        def rule(region: Region, now: datetime) -> Region:
+            region = unowned.report(region, now, inventory)
+            found.append(unowned.standing(region, now, inventory.member))
+            return region
+
+        self._decide(name, rule)
+        return found[-1]
 
     # -- batches -------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -96,7 +96,7 @@ class FakeCluster:
         known = {p: self.times.get(p.partition) for p in instants if p.partition < self.counts.get(p.topic, 0)}
         return {p: TimeAnswer(offset=None if offset is None else Offset(offset)) for p, offset in known.items()}
 
-    def topics(self) -> Mapping[TopicName, int]:
+    def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         self._require_there()
         return self.counts
 

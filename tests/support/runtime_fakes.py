@@ -112,7 +112,7 @@ class FakeLogs:
         self._ask("times")
         return {p: self.logs[p].first_at_or_after(i) for p, i in instants.items()}
 
-    def topics(self) -> Mapping[TopicName, int]:
+    def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         """See `ports.Logs`."""
         return {TOPIC: len(self.logs)}
 

@@ -26,9 +26,10 @@ def complete(index: Index) -> Iterator[Violation]:
     """R2 (V) a complete checkpoint covers every frozen partition once, by distinct roster members.
 
     Every member of the roster has contributed, once, as the incarnation that is on it; their offsets don't overlap,
-    their union is the frozen partitions and is what the checkpoint holds.
+    their union is the frozen partitions and is what the checkpoint holds. A partition that was known to be on the
+    brokers without an owner is not in it, and the checkpoint says so: it is inexact there.
 
-    It can't see whether the frozen partitions were all that the topics had: what nobody ever claimed is in no event.
+    It can't see partitions that no member has found on the brokers yet: they are in no event.
     """
     for event in index.history.events:
         match event.body:
@@ -38,6 +39,7 @@ def complete(index: Index) -> Iterator[Violation]:
                     yield Violation("R2", f"cut {sequence} is complete, nobody opened it", (event.number,))
                 else:
                     yield from _parts(event.number, cut, body)
+                    yield from _hidden(index, event.number, body)
             case Contributed(sequence=sequence, member=member) if sequence not in index.cuts:
                 yield Violation("R2", f"{member} contributed to cut {sequence}, nobody opened it", (event.number,))
             case _:
@@ -64,6 +66,13 @@ def _parts(number: EventNumber, cut: Cut, body: CutCompleted) -> Iterator[Violat
     if total != dict(body.offsets):
         differ = sorted(p for p in total.keys() | body.offsets.keys() if total.get(p) != body.offsets.get(p))
         yield Violation("R2", f"{name}: {differ[0]} is not what was contributed", (number,))
+
+
+def _hidden(index: Index, number: EventNumber, body: CutCompleted) -> Iterator[Violation]:
+    """Yield what was known to lack an owner, is not in the cut, and is not named by it."""
+    for partition in sorted(index.unowned.at(number) - body.offsets.keys() - body.inexact.keys()):
+        detail = f"cut {body.sequence} lacks {partition}, which had no owner, and does not say that it is inexact"
+        yield Violation("R2", detail, (index.unowned.since(number), number))
 
 
 def inside(index: Index) -> Iterator[Violation]:

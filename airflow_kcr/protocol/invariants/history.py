@@ -224,6 +224,9 @@ class Index:
     epochs: Timeline[Epoch] = field(default_factory=lambda: Timeline(Epoch(0)))
     lineages: Timeline[Lineage] = field(default_factory=lambda: Timeline(Lineage(0)))
     states: Timeline[RegionState] = field(default_factory=lambda: Timeline(RegionState.STOPPED))
+    unowned: Timeline[frozenset[GroupPartition]] = field(default_factory=lambda: Timeline(frozenset()))
+    """The partitions that the brokers have and no member owns, as far as a member told of them."""
+
     bases: Timeline[CutSequence | None] = field(default_factory=lambda: Timeline(None))
     stamps: Timeline[CutSequence] = field(default_factory=lambda: Timeline(CutSequence(1)))
     """The sequence that a batch is stamped with: the open cut's, else the next one."""

@@ -77,7 +77,7 @@ def _note(index: Index, number: EventNumber, body: events.Body) -> None:
         case events.ResetBegun() | events.SeekWritten() | events.ResetDone():
             _note_reset(index, number, body)
         case _:
-            _note_cut(index, number, body)
+            _note_region(index, number, body)
 
 
 def _note_member(
@@ -100,6 +100,7 @@ def _note_member(
                 index.claims.setdefault(partition, Timeline(None)).put(number, None)
             for partition in body.partitions:
                 index.claims.setdefault(partition, Timeline(None)).put(number, holder)
+            index.unowned.put(number, index.unowned.last.difference(body.partitions))
 
 
 def _note_person(
@@ -180,11 +181,15 @@ def _undo(index: Index, number: EventNumber, opening: Mapping[GroupPartition, Of
     return tuple(reversed(gone))
 
 
-def _note_cut(index: Index, number: EventNumber, body: events.Body) -> None:
+def _note_region(index: Index, number: EventNumber, body: events.Body) -> None:
     match body:
         case events.CutOpened():
             index.cuts[body.sequence] = Cut(number=number, opened=body)
             index.stamps.put(number, body.sequence)
+        case events.PartitionsUnowned(partitions=partitions):
+            index.unowned.put(number, frozenset(partitions))
+        case events.Stopped():
+            index.unowned.put(number, frozenset())
         case events.CheckpointsRetired(sequences=sequences):
             for sequence in sequences:
                 if sequence in index.cuts:

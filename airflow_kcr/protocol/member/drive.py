@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from airflow_kcr.protocol.member import batching, duties, placing, presence
+from airflow_kcr.protocol.member import batching, discovery, duties, placing, presence
 from airflow_kcr.protocol.member.effects import Driven, Effect
 from airflow_kcr.protocol.member.state import Member
 
@@ -32,6 +32,9 @@ RULES: Final[tuple[Callable[[Member, float], Driven], ...]] = (
     duties.echo,
     duties.commit,
     duties.publish,
+    discovery.discover,
+    discovery.report,
+    discovery.rejoin,
     placing.place,
     duties.commit_seek,
     presence.settle,

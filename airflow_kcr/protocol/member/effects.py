@@ -14,6 +14,7 @@ from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import BoundOffset, OpenTarget, ResetCause
+from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
@@ -78,6 +79,21 @@ class Claim:
     incarnation: Incarnation
     assignment: AssignmentId
     partitions: frozenset[GroupPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoverPartitions:
+    """Ask the brokers which partitions they have of what the group subscribes to; answered by `PartitionsDiscovered`.
+
+    Kafka does not tell by itself: a static member that comes back gets its old assignment, whatever was added since.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPartitions:
+    """Tell the store which partitions the brokers have; answered by `PartitionsReported`."""
+
+    inventory: Inventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +280,8 @@ Effect: TypeAlias = (
     | LeaveGroup
     | CloseKeepingSlot
     | Claim
+    | DiscoverPartitions
+    | ReportPartitions
     | Plan
     | StoreBounds
     | ReportOutOfRange

@@ -15,6 +15,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -230,6 +231,21 @@ class Committed:
     """What Kafka holds now, as read; empty where nothing is known."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsDiscovered:
+    """The brokers were asked which partitions they have of what the group subscribes to."""
+
+    partitions: frozenset[GroupPartition] | None
+    """None: they did not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsReported:
+    """The store knows which partitions the brokers have; or it refused to hear it, and is told again."""
+
+    standing: Standing
+
+
 # -- Spark and the sinks -------------------------------------------------------------------------------------------
 
 
@@ -345,6 +361,8 @@ Event: TypeAlias = (
     | LeftGroup
     | InstanceFenced
     | Committed
+    | PartitionsDiscovered
+    | PartitionsReported
     | Planned
     | BatchFinished
     | BatchFailed

@@ -126,6 +126,29 @@ class MyBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """What the member knows of the partitions that the brokers have, and of those that have no owner."""
+
+    asked_at: float = 0.0
+    asked_for: tuple[AssignmentId | None, Epoch | None] | None = None
+    """The claim, as assignment and epoch, that was granted when the brokers were asked last."""
+
+    found: frozenset[GroupPartition] | None = None
+    """Their answer, until the store is told."""
+
+    told: frozenset[GroupPartition] | None = None
+    """What the store was told since that claim; None where it is told again."""
+
+    rejoin: bool = False
+    """Whether a rebalance would give partitions an owner, and this member is to cause it."""
+
+    rejoins: int = 0
+    """How often it has done so in vain."""
+
+    rejoined_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One member, between two events."""
 
@@ -193,6 +216,7 @@ class Member:
     positions: OffsetMap = EMPTY
     """Next offsets of the claimed partitions, as far as they are known."""
 
+    discovery: Discovery = Discovery()
     batch: MyBatch | None = None
     batch_cause: ResetCause | None = None
     """Why the batch ended badly; a reset is asked for with it."""

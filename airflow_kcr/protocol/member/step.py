@@ -377,6 +377,23 @@ def _committed(member: Member, event: events.Committed, now: float) -> Member:
     return _stale(replace(answered(member, "commit"), committed=event))
 
 
+def _partitions_discovered(member: Member, event: events.PartitionsDiscovered, now: float) -> Member:
+    return replace(
+        answered(member, "discover"), discovery=replace(member.discovery, found=event.partitions, rejoin=False)
+    )
+
+
+def _partitions_reported(member: Member, event: events.PartitionsReported, now: float) -> Member:
+    known, standing = member.discovery, event.standing
+    told = replace(
+        known,
+        told=None if standing.again else known.told,
+        rejoin=standing.rejoin,
+        rejoins=known.rejoins if standing.again else 0,
+    )
+    return replace(answered(member, "report_partitions"), discovery=told)
+
+
 # -- sinks ---------------------------------------------------------------------------------------------------------
 
 
@@ -453,6 +470,8 @@ TABLE: Final[Mapping[type[events.Event], tuple[frozenset[State], Callable[..., M
     events.LeftGroup: _row(_ANY, _left_group),
     events.InstanceFenced: _row(_ENDED, _instance_fenced),
     events.Committed: _row(_ANY, _committed),
+    events.PartitionsDiscovered: _row(_ANY, _partitions_discovered),
+    events.PartitionsReported: _row(_ANY, _partitions_reported),
     events.SinksReset: _row(_ANY, _sinks_reset),
     events.SinkFailed: _row(_ANY, _sink_failed),
     events.SinksPrepared: _row(_ANY, _sinks_prepared),

@@ -15,7 +15,7 @@ from datetime import datetime
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import cuts, events, out_of_range, resets
+from airflow_kcr.protocol.region import cuts, events, out_of_range, resets, unowned
 from airflow_kcr.protocol.region.rows import Claim, InitialOffset, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import (
     RESET_STATES,
@@ -91,6 +91,7 @@ def claim(region: Region, now: datetime, proposal: Proposal) -> Region:
         acknowledged=region.epoch if settled else member.acknowledged,
     )
     region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
+    region = unowned.claimed(region, proposal.partitions.keys())
     body = events.Claimed(
         member=proposal.member,
         incarnation=proposal.incarnation,

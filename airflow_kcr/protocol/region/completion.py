@@ -23,7 +23,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import bounds, coverage, events, person, recreated, requests, resets, specs
+from airflow_kcr.protocol.region import bounds, coverage, cuts, events, person, recreated, requests, resets, specs
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -226,10 +226,11 @@ def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
 
 
 def _inexact(region: Region, cut: Checkpoint, offsets: OffsetMap) -> dict[GroupPartition, str]:
-    """Return why the cut does not hold exactly the records up to its bound, by partition."""
+    """Return why the cut does not hold exactly the records up to its bound, or nothing of a partition, by partition."""
+    found = cuts.unread(region, offsets)
     if cut.bound is None:
-        return {}
-    found = bounds.overshoot(region, cut.bound, frozenset(offsets))
+        return found
+    found |= bounds.overshoot(region, cut.bound, frozenset(offsets))
     for partition in offsets:
         row = bounds.bound_offset(region, partition, cut.bound)
         if row is not None and row.inexact:

@@ -67,6 +67,23 @@ def could_cover(region: Region, now: datetime) -> bool:
     return True
 
 
+def unowned(region: Region) -> dict[GroupPartition, datetime]:
+    """Return the partitions that the brokers have, the spec subscribes to and no member owns, each with since when."""
+    return {p: since for p, since in sorted(region.unowned.items()) if region.rules.subscribes(p.group, p.topic)}
+
+
+def overdue(region: Region, now: datetime) -> dict[GroupPartition, datetime]:
+    """Return the partitions that have had no owner for longer than a rebalance that begins by itself takes."""
+    bound = region.rules.timeouts.rejoin_after
+    return {p: since for p, since in unowned(region).items() if now - since >= bound}
+
+
+def awaited(region: Region, now: datetime) -> dict[GroupPartition, datetime]:
+    """Return the partitions without an owner that a cut still waits for."""
+    bound = region.rules.timeouts.unowned_wait
+    return {p: since for p, since in unowned(region).items() if now - since < bound}
+
+
 def is_quiet_batch(region: Region, batch: Batch, now: datetime) -> bool:
     """Whether a begun, un-ended batch of an older epoch can't write any more.
 
@@ -121,4 +138,5 @@ def horizon(region: Region, now: datetime) -> datetime | None:
     """Return the next moment at which time alone changes what this module says, or None."""
     moments = [lease.until for m, lease in region.leases.items() if is_live(region, m, now)]
     moments += [moment for batch in region.running.values() if (moment := _quiet_after(region, batch)) is not None]
+    moments += [since + region.rules.timeouts.unowned_wait for since in awaited(region, now).values()]
     return min((m for m in moments if m > now), default=None)

@@ -6,9 +6,11 @@ it is aborted and its sequence is burnt. Contribution and completion are in `com
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
+from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region import bounds, coverage, events, hold, path, requests
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -32,16 +34,20 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
     with_request,
 )
-from airflow_kcr.protocol.values import MemberId, Sequence
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Sequence
 
 
 def may_open(region: Region, now: datetime) -> bool:
-    """Whether a cut may be opened at all: running, none open, none unpublished on the path, all partitions covered."""
+    """Whether a cut may be opened at all: running, none open, none unpublished on the path, all partitions covered.
+
+    One that the brokers have and no member has ever owned is waited for, for a bounded time.
+    """
     return (
         region.state is RegionState.RUNNING
         and region.open_cut is None
         and not path.unpublished(region)
         and not coverage.missing(region, now)
+        and not coverage.awaited(region, now)
         and bool(universe(region))
     )
 
@@ -80,7 +86,7 @@ def _open(region: Region, now: datetime, request: CutRequest) -> Region:
     if covering is not None:
         return requests.answered(region, now, request, covering.sequence)
     if request.bound is not None:
-        past = bounds.overshoot(region, request.bound, partitions)
+        past = bounds.overshoot(region, request.bound, partitions) | unread(region, partitions)
         if past and not request.allow_inexact:
             where, why = next(iter(past.items()))
             sentence = f"{where} is {why}; ask with allow_inexact for a cut that is not exact"
@@ -120,6 +126,15 @@ def _open(region: Region, now: datetime, request: CutRequest) -> Region:
     if request.bound is not None and region.next_bound is not None and request.bound > region.next_bound:
         region = bounds.with_next_bound(region, now, request.bound, "a later bound was asked for")
     return advance(region, now)
+
+
+def unread(region: Region, partitions: Collection[GroupPartition]) -> dict[GroupPartition, str]:
+    """Return why a cut of these partitions holds nothing of others that the brokers have, by partition."""
+    return {
+        p: f"without an owner since {format_instant(since)}; nothing of it is in this cut"
+        for p, since in coverage.unowned(region).items()
+        if p not in partitions
+    }
 
 
 def advance(region: Region, now: datetime) -> Region:

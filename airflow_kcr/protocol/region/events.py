@@ -426,6 +426,17 @@ class OutsidersGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsUnowned:
+    """A member compared what the brokers have with what is claimed, and which partitions have no owner has changed.
+
+    A claim of a partition ends that, and is told by `Claimed`; so does the stop of the region.
+    """
+
+    partitions: tuple[GroupPartition, ...]
+    """All partitions of the region that have no owner now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """A single record will not be processed again, by a person's choice."""
 
@@ -474,6 +485,7 @@ Body: TypeAlias = (
     | StoreRestoredSeen
     | OutsidersSeen
     | OutsidersGone
+    | PartitionsUnowned
     | Skipped
 )
 

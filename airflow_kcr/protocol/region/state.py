@@ -172,6 +172,9 @@ class Region:
     outsiders: tuple[Outsider, ...] = ()
     """Who was in the groups when somebody last looked, and is not the region's; in order."""
 
+    unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
+    """Partitions that the brokers have and no member owns, each with when that was first seen; see `unowned`."""
+
     members: Mapping[MemberId, Member] = field(default_factory=dict)
     leases: Mapping[MemberId, Lease] = field(default_factory=dict)
     claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)

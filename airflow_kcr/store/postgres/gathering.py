@@ -63,6 +63,7 @@ HEAD_COLUMNS: Final = (
     "initialised",
     "outsiders",
     "spec_checks",
+    "unowned",
 )
 """The columns of the region's own row, after id and name."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Columns
 from dataclasses import fields, replace
+from datetime import datetime
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -158,6 +159,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         initialised,
         outsiders,
         spec_checks,
+        unowned,
         is_any_skipped,
     ) = row[2:HEAD_WIDTH]
     around = ClaimsAndCuts(session, base, open_cut)
@@ -185,6 +187,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         initialised=initialised,
         outsiders=() if outsiders is None else from_json(outsiders, tuple[Outsider, ...]),
         spec_checks=() if spec_checks is None else from_json(spec_checks, tuple[SpecCheck, ...]),
+        unowned={} if unowned is None else from_json(unowned, Mapping[GroupPartition, datetime]),  # type: ignore[type-abstract]
         members=_whole(session, MEMBERS),
         leases=_whole(session, LEASES),
         claims=Whole(around.claims),

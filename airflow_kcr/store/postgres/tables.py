@@ -60,6 +60,7 @@ region: Final = table(
     truth("initialised"),
     Column("outsiders", JSONB),
     Column("spec_checks", JSONB),
+    Column("unowned", JSONB),
     key("region", "id"),
     UniqueConstraint("name", name="region_name_key"),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from functools import cache, lru_cache
 from typing import Final, TypeVar
 
@@ -195,7 +196,7 @@ def _head(before: Region, after: Region) -> Iterator[Write]:
 def head_values(region: Region) -> dict[str, object]:
     """Return the values of the region's own row, by column, as they are written in JSON."""
     return {
-        **{c: getattr(region, c) for c in _MOVING if c not in {"halt", "outsiders"}},
+        **{c: getattr(region, c) for c in _MOVING if c not in {"halt", "outsiders", "unowned"}},
         "spec": region.spec.text,
         "spec_revision": region.spec.revision,
         "next_spec": region.next_spec and region.next_spec.text,
@@ -203,6 +204,7 @@ def head_values(region: Region) -> dict[str, object]:
         "halt": None if region.halt is None else to_json(region.halt, Halt),
         "outsiders": to_json(region.outsiders, tuple[Outsider, ...]) if region.outsiders else None,
         "spec_checks": to_json(region.spec_checks, tuple[SpecCheck, ...]) if region.spec_checks else None,
+        "unowned": to_json(region.unowned, Mapping[GroupPartition, datetime]) if region.unowned else None,
     }
 
 

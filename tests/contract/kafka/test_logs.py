@@ -11,6 +11,7 @@ from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.observations import TimeAnswer
+from airflow_kcr.protocol.values import TopicName
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import WITHIN, log, logs_of
 from tests.support.kafka import Kafka, KafkaSet, Record
@@ -137,6 +138,15 @@ def test_topics_are_listed_without_the_brokers_own(kafka: Kafka, logs: BrokerLog
     assert not [name for name in found if name.startswith("__consumer")]
 
 
+def test_topics_are_counted_by_name_as_they_are_now(kafka: Kafka, logs: BrokerLogs) -> None:
+    topic, other = kafka.topic(2), kafka.topic(1)
+    asked = (TopicName(topic), TopicName("no-such-topic"))
+    assert logs.topics(asked) == {topic: 2}
+    kafka.add_partitions(topic, 4)
+    assert logs.topics(asked) == {topic: 4}
+    assert logs.topics((TopicName(topic), TopicName(other))) == {topic: 4, other: 1}
+
+
 def test_the_cluster_says_what_it_is(kafka: Kafka, logs: BrokerLogs) -> None:
     assert logs.cluster_id() == kafka.admin.list_topics(timeout=10).cluster_id
 
@@ -148,6 +158,8 @@ def test_an_unreachable_broker_is_named_with_how_long_it_was_tried() -> None:
         logs.bounds(logs_of("g", "t", 0))
     with pytest.raises(BrokerUnavailable, match=expected):
         logs.topics()
+    with pytest.raises(BrokerUnavailable, match=expected):
+        logs.topics((TopicName("t"),))
 
 
 def test_a_broker_that_hangs_is_given_up_in_time_and_answers_when_it_is_back(broken: KafkaSet) -> None:

@@ -2,7 +2,9 @@
 
 It has just what the protocol can notice: who is assigned what and when they hear of it, which commits are accepted, and
 what a log look-up answers. Revoke and assign reach a consumer in separate polls, possibly far apart; a frozen consumer
-hears nothing and is thrown out when its session is over, while its static id keeps its place.
+hears nothing and is thrown out when its session is over, while its static id keeps its place, and with it what it was
+assigned: nobody is assigned anything new without a rebalance, and a topic that has grown causes one only where the
+group's leader lives to see it grow.
 """
 
 from __future__ import annotations
@@ -73,6 +75,9 @@ class Consumer:
 
     last_poll: float = 0.0
     generation: int = 0
+    known: int = 0
+    """How many partitions the topic had when it last looked; the group's leader joins again when that changes."""
+
     polls: Callable[[], bool] = lambda: True
     waiting: list[tuple[str, frozenset[GroupPartition]]] = field(default_factory=list)
 
@@ -94,6 +99,12 @@ class Broker:
         self.logs = [Log() for _ in range(partitions)]
         self.committed: dict[GroupPartition, Offset] = {}
         self.consumers: dict[int, Consumer] = {}
+        self.assigned: dict[int, frozenset[GroupPartition]] = {}
+        """What each consumer was assigned in the last rebalance."""
+
+        self.leader = 0
+        """The number of the consumer that assigns; who takes a static place takes that over, too."""
+
         self.generation = 0
         self.lost_answers = 0.0
         self.rebalances = 0
@@ -117,9 +128,8 @@ class Broker:
         self.logs[number].stamps.extend([stamp] * records)
 
     def add_partition(self) -> None:
-        """Add a partition; consumers hear of it by a rebalance."""
+        """Add a partition; the group's leader sees it with its next poll."""
         self.logs.append(Log())
-        self._rebalance_soon()
 
     # -- membership ----------------------------------------------------------------------------------------------
 
@@ -128,7 +138,7 @@ class Broker:
         holder = next(
             (c for c in self.consumers.values() if c.static_id is not None and c.static_id == consumer.static_id), None
         )
-        consumer.last_poll = self.world.now
+        consumer.last_poll, consumer.known = self.world.now, len(self.logs)
         self.consumers[consumer.number] = consumer
         if holder is None:
             self._rebalance_soon()
@@ -136,7 +146,8 @@ class Broker:
         del self.consumers[holder.number]
         holder.hear("fenced", frozenset())
         consumer.generation = self.generation
-        held = self._assignment().get(consumer.number, frozenset())
+        held = self.assigned[consumer.number] = self.assigned.pop(holder.number, frozenset())
+        self.leader = consumer.number if self.leader == holder.number else self.leader
         self.world.soon(lambda: self._tell(consumer, "assigned", held))
 
     def new_number(self) -> int:
@@ -151,8 +162,12 @@ class Broker:
     def poll(self, number: int) -> None:
         """Count as alive; one that was thrown out hears that it lost everything, and joins again."""
         consumer = self.consumers.get(number)
-        if consumer is not None:
-            consumer.last_poll = self.world.now
+        if consumer is None:
+            return
+        consumer.last_poll = self.world.now
+        if number == self.leader and consumer.known != len(self.logs):
+            self._rebalance_soon()
+        consumer.known = len(self.logs)
 
     def _expire(self) -> None:
         gone = [c for c in self.consumers.values() if self.world.now - c.last_poll > self.session]
@@ -171,7 +186,10 @@ class Broker:
         self._pending = False
         self.generation += 1
         self.rebalances += 1
-        for number, held in self._assignment().items():
+        self.assigned = self._assignment()
+        if self.leader not in self.consumers:
+            self.leader = min(self.consumers, default=0)
+        for number, held in self.assigned.items():
             consumer = self.consumers[number]
             consumer.generation = self.generation
             first = self.world.random.uniform(0.001, 0.3)
@@ -200,7 +218,7 @@ class Broker:
             self.world.after(0.2, lambda: self._deliver(consumer))
             return
         what, held = consumer.waiting.pop(0)
-        if what != "assigned" or held == self._assignment().get(consumer.number):
+        if what != "assigned" or held == self.assigned.get(consumer.number):
             consumer.hear(what, held)
         self._deliver(consumer)
 

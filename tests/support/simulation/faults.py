@@ -98,6 +98,14 @@ def partition_added(simulation: Simulation) -> None:
         simulation.broker.add_partition()
 
 
+def grown_while_down(simulation: Simulation) -> None:
+    """The topic grows while some processes, or all, are down; static members come back to their old assignment."""
+    hosts = sorted(simulation.hosts.items())
+    for _, host in simulation.world.random.sample(hosts, simulation.world.random.randint(0, len(hosts))):
+        host.crash()
+    partition_added(simulation)
+
+
 def retention(simulation: Simulation) -> None:
     """Retention takes the older half of a log, perhaps beyond somebody's position."""
     log = simulation.world.random.choice(simulation.broker.logs)
@@ -315,6 +323,7 @@ FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (
     lost_answers,
     coordinator_moves,
     partition_added,
+    grown_while_down,
     retention,
     open_transaction,
     record_from_the_future,

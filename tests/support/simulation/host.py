@@ -19,6 +19,7 @@ from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Batch, OpenTarget
+from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
@@ -214,6 +215,13 @@ class Host:
                 self.soon(self._close, 0.3)
             case effects.Claim():
                 self._claim(effect)
+            case effects.DiscoverPartitions():
+                self.soon(self._discover, 0.2)
+            case effects.ReportPartitions(inventory=inventory):
+                self._call(
+                    lambda: events.PartitionsReported(standing=store.report_partitions(name, inventory)),
+                    lambda why: events.PartitionsReported(standing=Standing(again=True)),
+                )
             case effects.Plan():
                 self.soon(lambda: self._plan(effect), 0.1)
             case effects.StoreBounds(caller=caller, bound=bound, found=found):
@@ -382,6 +390,11 @@ class Host:
             return events.ClaimGranted(assignment=effect.assignment, view=view)
 
         self._call(ask, lambda why: events.ClaimRefused(assignment=effect.assignment, why=why))
+
+    def _discover(self) -> None:
+        broker = self.around.broker
+        there = frozenset(broker.partition(number) for number in range(len(broker.logs)))
+        self.deliver(events.PartitionsDiscovered(partitions=there))
 
     def _end(self, batch: BatchId, effect: effects.End) -> None:
         def ask() -> events.Event:

@@ -65,7 +65,7 @@ class FakeCluster:
         if call in self.fails:
             raise self.fails[call]
 
-    def topics(self) -> Mapping[TopicName, int]:
+    def topics(self, names: Collection[TopicName] = ()) -> Mapping[TopicName, int]:
         self._fail("topics")
         return self.there
 

@@ -14,6 +14,7 @@ from airflow_kcr.protocol.membership_checks import is_all_right, judge
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put
+from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.rules import GroupRules, OutsiderPolicy, RegionRules
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicId, TopicName, TopicPartition
 from tests.support.driver import GROUP, TOPIC, Driver, group_rules
@@ -328,6 +329,22 @@ def test_a_new_partition_is_a_warning_until_it_is_claimed() -> None:
     here.topics[TOPIC] = 5
     check = here.check(Question.CLAIMS)
     assert (check.verdict, "g:t-4 is new and unclaimed (last owner: none)" in check.detail) == (WARNING, True)
+
+
+def test_a_partition_that_has_had_no_owner_for_long_fails_with_since_when() -> None:
+    here = world()
+    driver = here.driver
+    here.topics[TOPIC] = 5
+    there = here.evidence().rules.partitions(here.topics)
+    inventory = Inventory(
+        member=driver.member(0), incarnation=driver.processes[driver.member(0)].incarnation, partitions=there
+    )
+    driver.store.report_partitions(driver.name, inventory)
+    assert here.verdict(Question.CLAIMS) is WARNING
+    driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
+    check = here.check(Question.CLAIMS)
+    assert (check.verdict, "g:t-4 has had no owner since 2026-01-01" in check.detail) == (FAILED, True)
+    assert "unclaimed" not in check.detail
 
 
 def test_a_partition_that_the_cluster_does_not_have_fails() -> None:

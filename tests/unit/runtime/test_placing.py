@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -37,9 +38,9 @@ class Desk:
     def __init__(self, start: StartPosition = EARLIEST) -> None:
         stamps = [NOON - hours * HOUR for hours in range(9, -1, -1)]
         self.logs = FakeLogs({p(n): Log(stamps=list(stamps), start=3) for n in range(2)})
-        who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
+        who = Identity(region=FLIGHTS, member=MEMBER, group=replace(group_rules(), start=start), timeouts=Timeouts())
         self.membership = FakeMembership(Grouping(who, lambda _: None, lambda _: None, Metrics()))
-        self.places = Places(self.logs, self.membership, start, StoreClock(Hands(), NOON))
+        self.places = Places(self.logs, self.membership, who.group, StoreClock(Hands(), NOON))
 
     def starts(self, *partitions: int, initialised: bool = False) -> dict[GroupPartition, int | None]:
         asked = self.places.assigned(frozenset(p(n) for n in partitions), initialised=initialised)

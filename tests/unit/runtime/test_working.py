@@ -17,7 +17,6 @@ from airflow_kcr.protocol.region.claims import Assigned
 from airflow_kcr.protocol.region.rows import Claim, OpenTarget, RegionState, Wanted
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.start_positions import EARLIEST
 from airflow_kcr.protocol.targets import Target, ToLatest
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -99,7 +98,7 @@ class Desk:
             self.engine,
             self.sinks,
             self.planner,
-            Places(self.logs, self.membership, EARLIEST, store_clock),
+            Places(self.logs, self.membership, who.group, store_clock),
             happened=self.queue.append,
             failed=self.failed.append,
             clock=self.hands,

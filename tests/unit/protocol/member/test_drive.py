@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inspect
 
-from airflow_kcr.protocol.member import batching, drive, duties, effects, events, placing, presence
+from airflow_kcr.protocol.member import batching, discovery, drive, duties, effects, events, placing, presence
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.values import Incarnation, Sequence
 from tests.support.lone_member import LoneMember, claims_of, view_of
@@ -19,7 +19,7 @@ def rules_of(module: object) -> set[str]:
 
 def test_every_rule_of_the_member_is_asked() -> None:
     asked = {(rule.__module__, rule.__name__) for rule in drive.RULES}
-    modules = (presence, batching, duties, placing)
+    modules = (presence, batching, discovery, duties, placing)
     assert asked == {(module.__name__, name) for module in modules for name in rules_of(module)}
 
 

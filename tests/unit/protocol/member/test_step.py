@@ -12,6 +12,7 @@ from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, TABLE, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
+from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -58,6 +59,8 @@ EVENTS: tuple[events.Event, ...] = (
     events.LeftGroup(),
     events.InstanceFenced(),
     events.Committed(sequence=Sequence(2), offsets=EMPTY),
+    events.PartitionsDiscovered(partitions=frozenset(MINE)),
+    events.PartitionsReported(standing=Standing(again=True, rejoin=True)),
     events.SinksReset(epoch=Epoch(1), found={}),
     events.SinkFailed(epoch=Epoch(1), why="held"),
     events.SinksPrepared(sequence=Sequence(2), bounds={}, committed=EMPTY),

@@ -1,0 +1,59 @@
+"""Partitions without an owner: both stores keep which ones and since when, and let a cut wait for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.protocol.region.rows import RequestState
+from airflow_kcr.protocol.region.unowned import Inventory, Standing
+from airflow_kcr.protocol.values import GroupPartition, Nonce
+from tests.contract.conftest import Drive
+from tests.support.driver import Driver
+
+
+def report(driver: Driver) -> Standing:
+    """Have the first member tell what the brokers have."""
+    member = driver.member(0)
+    inventory = Inventory(
+        member=member, incarnation=driver.processes[member].incarnation, partitions=frozenset(driver.logs)
+    )
+    return driver.store.report_partitions(driver.name, inventory)
+
+
+def grown(driver: Driver) -> GroupPartition:
+    """A partition more, which Kafka assigns to nobody."""
+    fresh = driver.partition(4)
+    driver.grow(fresh, end=500)
+    return fresh
+
+
+def test_what_has_no_owner_is_kept_with_since_when_until_it_is_claimed(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    fresh = grown(driver)
+    assert report(driver) == Standing(again=True)
+    region, now = driver.store.read(driver.name)
+    since = region.unowned[fresh]
+    assert since <= now
+    assert report(driver) == Standing(again=True)
+    assert driver.region.unowned == {fresh: since}
+    assert driver.request_cut("n").state is RequestState.QUEUED
+    driver.spread()
+    assert driver.region.unowned == {}
+    driver.store.settle(driver.name)
+    assert driver.region.requests[Nonce("n")].state is RequestState.OPEN
+
+
+@pytest.mark.postgres
+def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
+    driver = drive_twins()
+    driver.up()
+    driver.process()
+    grown(driver)
+    report(driver)
+    report(driver)
+    driver.spread()
+    driver.store.settle(driver.name)
+    report(driver)
+    driver.process()
+    driver.cut("n1")

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member.discovery import REJOIN_FACTOR, REJOIN_PAUSE
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.unowned import Inventory, Standing
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, GroupPartition, Incarnation, TopicName
+from tests.support.lone_member import ME, MINE, LoneMember, claims_of, view_of
+
+FRESH = GroupPartition(GroupId("g"), TopicName("t"), 2)
+ALL = frozenset({*MINE, FRESH})
+LEASE = Timeouts().lease.total_seconds()
+AGAIN, REJOIN = Standing(again=True), Standing(again=True, rejoin=True)
+
+
+def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) -> list[effects.ReportPartitions]:
+    """Have the brokers answer."""
+    lone.feed(events.PartitionsDiscovered(partitions=partitions))
+    return lone.wanted(effects.ReportPartitions)
+
+
+def told(lone: LoneMember, standing: Standing) -> tuple[effects.Effect, ...]:
+    """Have the store answer."""
+    return lone.feed(events.PartitionsReported(standing=standing))
+
+
+def asks(lone: LoneMember, seconds: float) -> int:
+    """How often the brokers are asked while time passes; they find nothing new."""
+    asked = 0
+    for _ in range(int(seconds)):
+        lone.wait(1)
+        for _ in lone.wanted(effects.DiscoverPartitions):
+            asked += 1
+            found(lone)
+    return asked
+
+
+def test_the_brokers_are_asked_after_a_claim_and_then_once_a_lease() -> None:
+    lone = LoneMember().join().assign()
+    assert not any(isinstance(e, effects.DiscoverPartitions) for e in lone.all)
+    lone.grant()
+    assert len(lone.wanted(effects.DiscoverPartitions)) == 1
+    found(lone)
+    told(lone, Standing())
+    assert asks(lone, 5 * LEASE) == 5
+
+
+def test_the_store_is_told_what_it_does_not_know_and_nothing_twice() -> None:
+    lone = LoneMember().processing()
+    (report,) = found(lone)
+    assert report.inventory == Inventory(member=ME, incarnation=Incarnation(1), partitions=ALL)
+    told(lone, Standing())
+    lone.wait(LEASE)
+    assert found(lone) == []
+    lone.wait(LEASE)
+    assert len(found(lone, frozenset(MINE))) == 1
+
+
+@pytest.mark.parametrize("standing", [AGAIN, REJOIN])
+def test_the_store_is_told_again_while_a_partition_has_no_owner(standing: Standing) -> None:
+    lone = LoneMember().processing().plan()
+    found(lone)
+    told(lone, standing)
+    lone.wait(LEASE)
+    assert len(found(lone)) == 1
+
+
+def test_a_claim_in_another_epoch_is_told_of_again() -> None:
+    lone = LoneMember().processing()
+    found(lone)
+    told(lone, Standing())
+    view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20))
+    lone.feed(events.ViewRead(view=view))
+    lone.grant(view)
+    assert len(lone.wanted(effects.DiscoverPartitions)) == 1
+    assert len(found(lone)) == 1, "a store that was restored has forgotten it"
+
+
+def test_brokers_that_do_not_answer_are_asked_again_later() -> None:
+    lone = LoneMember().processing()
+    assert found(lone, None) == []
+    lone.wait(LEASE)
+    assert len(lone.wanted(effects.DiscoverPartitions)) == 1
+
+
+@pytest.mark.parametrize("state", sorted(set(RegionState) - {RegionState.RUNNING}))
+def test_only_a_region_that_runs_is_compared_with_the_brokers(state: RegionState) -> None:
+    lone = LoneMember().join().assign()
+    lone.grant(replace(view_of(claims_of()), state=state))
+    assert lone.wanted(effects.DiscoverPartitions) == []
+
+
+def test_a_member_leaves_its_group_and_joins_it_again_where_that_gives_a_partition_an_owner() -> None:
+    lone = LoneMember().processing()
+    found(lone)
+    told(lone, REJOIN)
+    assert len(lone.wanted(effects.LeaveGroup)) == 1
+    assert lone.wanted(effects.LeaveStore) == [], "it stays a member of the region"
+    lone.feed(events.Revoked())
+    lone.feed(events.LeftGroup())
+    assert len(lone.wanted(effects.Join)) == 1
+    lone.assign(ALL, assignment=2)
+    (claim,) = lone.wanted(effects.Claim)
+    assert claim.partitions == ALL
+
+
+def test_a_member_joins_anew_between_two_batches() -> None:
+    lone = LoneMember().processing().plan()
+    found(lone)
+    told(lone, REJOIN)
+    assert lone.wanted(effects.LeaveGroup) == []
+    batch = lone.member.batch
+    assert batch is not None
+    lone.feed(events.Begun(batch=batch.batch), events.BatchFinished(batch=batch.batch), events.Ended(batch=batch.batch))
+    assert len(lone.wanted(effects.LeaveGroup)) == 1
+    assert lone.wanted(effects.Plan) == []
+
+
+def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
+    """Answer everything that was wanted since: nothing that the member does gives the partition an owner."""
+    while seen < len(lone.all):
+        match lone.all[seen]:
+            case effects.DiscoverPartitions():
+                found(lone)
+            case effects.ReportPartitions():
+                told(lone, REJOIN)
+            case effects.LeaveGroup():
+                lone.feed(events.Revoked(), events.LeftGroup())
+            case effects.Join():
+                lone.assign(assignment=assignment)
+            case effects.Claim():
+                lone.grant(assignment=assignment)
+            case _:
+                pass
+        seen += 1
+    return seen
+
+
+def test_where_joining_anew_does_not_help_each_pause_is_longer_than_the_one_before() -> None:
+    lone = LoneMember().processing()
+    left: list[float] = []
+    seen = lone.all.index(effects.DiscoverPartitions())
+    while len(left) < 4 and lone.now < 2 * REJOIN_PAUSE * REJOIN_FACTOR**3:
+        seen = answer_all(lone, len(left) + 2, seen)
+        left += [lone.now] * (sum(isinstance(e, effects.LeaveGroup) for e in lone.all) - len(left))
+        lone.wait(1)
+    pauses = [after - before for before, after in pairwise(left)]
+    assert len(pauses) == 3
+    for number, pause in enumerate(pauses):
+        least = REJOIN_PAUSE * REJOIN_FACTOR**number
+        assert least <= pause <= least + 2 * LEASE

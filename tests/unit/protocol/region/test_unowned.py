@@ -1,0 +1,274 @@
+"""What is made of partitions that the brokers have and no member owns: noted, waited for, named; and who joins anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.errors import StaleIncarnation
+from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.invariants import History, verify
+from airflow_kcr.protocol.region import coverage, events
+from airflow_kcr.protocol.region.rows import CutPurpose, RegionState, RequestState
+from airflow_kcr.protocol.region.unowned import Inventory, Standing
+from airflow_kcr.protocol.rules import OutsiderPolicy, RegionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Incarnation, Nonce, Sequence
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.judging import happened, judge
+from tests.support.scripts import bound, started
+
+REJOIN = Timeouts().rejoin_after.total_seconds()
+WAIT = Timeouts().unowned_wait.total_seconds()
+QUIET, AGAIN, REJOINS = Standing(), Standing(again=True), Standing(again=True, rejoin=True)
+
+
+def region_of(members: int = 1, partitions: int = 2) -> Driver:
+    """A region that runs, with a checkpoint of all that there was."""
+    driver = started(Driver(members=members, partitions=partitions))
+    cut(driver, "first")
+    return driver
+
+
+def cut(driver: Driver, nonce: str) -> Sequence:
+    """A cut that is complete and published."""
+    driver.request_cut(nonce)
+    sequence = driver.complete()
+    driver.publish()
+    return sequence
+
+
+def report(driver: Driver, index: int = 0, group: str = "g") -> Standing:
+    """Have a member tell what the brokers have."""
+    member = driver.member(index, group)
+    there = frozenset(p for p in driver.logs if p.group == group)
+    inventory = Inventory(member=member, incarnation=driver.processes[member].incarnation, partitions=there)
+    return driver.store.report_partitions(driver.name, inventory)
+
+
+def grown(driver: Driver, number: int = 2, group: str = "g") -> GroupPartition:
+    """A partition more, which Kafka assigns to nobody."""
+    fresh = driver.partition(number, group)
+    driver.grow(fresh, end=500)
+    return fresh
+
+
+# -- noted ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_all_claimed_is_nothing_to_note() -> None:
+    driver = region_of()
+    before = driver.region.counter
+    assert report(driver) == QUIET
+    assert driver.region.counter == before
+
+
+def test_a_partition_without_an_owner_is_told_once_with_since_when_and_forgotten_when_it_is_claimed() -> None:
+    driver = region_of()
+    fresh = grown(driver)
+    since = driver.clock.now
+    assert report(driver) == AGAIN
+    driver.wait(5)
+    assert report(driver) == AGAIN
+    assert driver.region.unowned == {fresh: since}
+    assert happened(driver, events.PartitionsUnowned) == [events.PartitionsUnowned(partitions=(fresh,))]
+    driver.spread()
+    assert driver.region.unowned == {}
+    assert report(driver) == QUIET
+    judge(driver)
+
+
+def test_a_partition_whose_topic_is_gone_again_is_forgotten() -> None:
+    driver = region_of()
+    fresh = grown(driver)
+    report(driver)
+    del driver.logs[fresh]
+    assert report(driver) == QUIET
+    assert [e.partitions for e in happened(driver, events.PartitionsUnowned)] == [(fresh,), ()]
+
+
+def test_a_partition_that_was_given_back_and_that_nobody_gets_has_no_owner() -> None:
+    driver = region_of(partitions=2)
+    driver.claim(driver.member(0), [driver.partition(0)])
+    assert report(driver) == AGAIN
+    assert list(driver.region.unowned) == [driver.partition(1)]
+
+
+def test_topics_that_the_spec_does_not_read_are_none_of_the_regions() -> None:
+    driver = region_of()
+    driver.grow(driver.partition(0, topic="other"), end=5)
+    assert report(driver) == QUIET
+
+
+def test_two_groups_are_told_of_apart() -> None:
+    rules = RegionRules(groups={GroupId(g): group_rules(g, members=1) for g in ("a", "b")})
+    driver = started(Driver(rules=rules, partitions=1))
+    here, there = grown(driver, 1, "a"), grown(driver, 1, "b")
+    assert report(driver, group="a") == AGAIN
+    assert report(driver, group="b") == AGAIN
+    assert set(driver.region.unowned) == {here, there}
+    driver.claim(driver.member(0, "a"), [driver.partition(0, "a"), here])
+    assert report(driver, group="a") == QUIET
+    assert set(driver.region.unowned) == {there}
+
+
+def test_a_region_that_resets_can_say_nothing_yet_and_asks_to_be_told_again() -> None:
+    driver = region_of()
+    grown(driver)
+    driver.crash(driver.member(0))
+    driver.store.kill(driver.name)
+    driver.store.start(driver.name)
+    driver.wait(60)
+    driver.join(driver.member(0))
+    assert driver.region.state is RegionState.RESETTING
+    assert report(driver) == AGAIN
+    assert driver.region.unowned == {}
+
+
+def test_a_process_that_is_not_the_member_any_more_is_not_believed() -> None:
+    driver = region_of()
+    inventory = Inventory(member=driver.member(0), incarnation=Incarnation(0), partitions=frozenset())
+    with pytest.raises(StaleIncarnation):
+        driver.store.report_partitions(driver.name, inventory)
+
+
+def test_a_stop_forgets_what_had_no_owner() -> None:
+    driver = region_of()
+    grown(driver)
+    report(driver)
+    driver.store.kill(driver.name)
+    assert driver.region.unowned == {}
+    judge(driver)
+
+
+# -- who joins anew ---------------------------------------------------------------------------------------------------
+
+
+def test_a_member_joins_anew_when_no_rebalance_comes_by_itself() -> None:
+    driver = region_of(members=2, partitions=2)
+    fresh = grown(driver)
+    assert report(driver) == AGAIN
+    driver.wait(REJOIN - 1)
+    assert report(driver) == AGAIN
+    assert coverage.overdue(driver.region, driver.clock.now) == {}
+    driver.wait(1)
+    assert (report(driver, 0), report(driver, 1)) == (REJOINS, AGAIN), "one of the group is enough"
+    assert list(coverage.overdue(driver.region, driver.clock.now)) == [fresh]
+
+
+def test_nobody_joins_anew_while_an_owner_is_down_whose_slot_kafka_keeps() -> None:
+    driver = region_of(members=2, partitions=2)
+    grown(driver)
+    driver.crash(driver.member(1))
+    driver.wait(60)
+    assert report(driver) == AGAIN
+    driver.wait(REJOIN)
+    assert report(driver) == AGAIN
+    driver.join(driver.member(1))
+    assert report(driver) == REJOINS, "back with its old assignment, and all are there"
+
+
+def test_nobody_joins_anew_for_what_a_foreign_consumer_has() -> None:
+    driver = started(
+        Driver(rules=RegionRules(groups={GROUP: group_rules(members=1)}, outsiders=OutsiderPolicy.WARN), partitions=2)
+    )
+    grown(driver)
+    report(driver)
+    driver.wait(REJOIN)
+    driver.store.report_groups(driver.name, {GROUP: (Outsider(group=GROUP, client_id="console"),)})
+    assert report(driver) == AGAIN
+    driver.store.report_groups(driver.name, {GROUP: ()})
+    assert report(driver) == REJOINS
+
+
+# -- cuts -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_waits_for_a_partition_without_an_owner() -> None:
+    driver = region_of()
+    grown(driver)
+    report(driver)
+    driver.request_cut("n")
+    driver.wait(WAIT / 2)
+    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
+    driver.spread()
+    driver.wait(1)
+    sequence = driver.complete()
+    row = driver.region.checkpoints[sequence]
+    assert len(driver.region.offsets[sequence]) == 3
+    assert not row.inexact
+    judge(driver)
+
+
+def test_a_cut_that_has_waited_long_enough_goes_on_without_and_names_what_it_lacks() -> None:
+    driver = region_of()
+    fresh = grown(driver)
+    report(driver)
+    driver.request_cut("n", purpose=CutPurpose.DRAIN)
+    driver.wait(WAIT + 1)
+    assert driver.region.requests[Nonce("n")].state is RequestState.OPEN, "time alone opens it"
+    sequence = driver.complete()
+    row = driver.region.checkpoints[sequence]
+    assert row.inexact.keys() == {fresh}
+    assert "without an owner since 2026-01-01" in row.inexact[fresh]
+    judge(driver)
+
+
+def test_a_dag_run_that_wants_an_exact_cut_is_refused_one_that_lacks_a_partition() -> None:
+    driver = region_of()
+    fresh = grown(driver)
+    report(driver)
+    driver.wait(WAIT + 1)
+    asked = driver.request_cut("n", bound=bound(1))
+    assert asked.state is RequestState.REFUSED
+    assert str(fresh) in asked.refusal
+    assert driver.request_cut("m", bound=bound(1), allow_inexact=True).state is RequestState.OPEN
+
+
+def test_a_cut_that_was_opened_before_a_partition_was_found_is_tried_again_with_it() -> None:
+    driver = region_of()
+    driver.request_cut("n")
+    assert driver.region.state is RegionState.DRAINING
+    fresh = grown(driver)
+    report(driver)
+    assert driver.region.open_cut is None
+    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
+    (aborted,) = happened(driver, events.CutAborted)
+    assert str(fresh) in aborted.reason
+    driver.spread()
+    sequence = driver.complete()
+    assert fresh in driver.region.offsets[sequence]
+    judge(driver)
+
+
+def test_what_a_cut_covers_already_does_not_stop_it() -> None:
+    driver = region_of()
+    fresh = grown(driver)
+    report(driver)
+    driver.wait(WAIT + 1)
+    driver.request_cut("n")
+    assert report(driver).again
+    assert driver.region.open_cut is not None, f"{fresh} was known when it was opened"
+
+
+# -- verify -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_hides_what_it_lacks_is_a_violation() -> None:
+    driver = region_of()
+    fresh = grown(driver)
+    report(driver)
+    driver.wait(WAIT + 1)
+    driver.request_cut("n")
+    sequence = driver.complete()
+    assert not verify(History(events=driver.events, batches=driver.batches))
+    hidden = [
+        replace(e, body=replace(e.body, inexact={}))
+        if isinstance(e.body, events.CutCompleted) and e.body.sequence == sequence
+        else e
+        for e in driver.events
+    ]
+    (violation,) = verify(History(events=hidden, batches=driver.batches))
+    assert violation.invariant == "R2"
+    assert f"cut {sequence} lacks {fresh}" in violation.detail
