@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from py4j.java_gateway import get_field
+from py4j.java_gateway import get_field  # type: ignore[import-untyped]
 
 from airflow_kcr.confidential import names_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError
