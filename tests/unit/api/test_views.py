@@ -51,6 +51,7 @@ def test_a_region_is_shown_as_promised() -> None:
                 ],
             }
         ],
+        "unowned": [],
     }
 
 
