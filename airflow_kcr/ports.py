@@ -168,6 +168,10 @@ class Transactions(Protocol):
         """Return the batches that are stamped with a later sequence than this, oldest first; reads no older ones."""
         ...
 
+    def worked_at(self, name: RegionName) -> datetime | None:
+        """Return when the batch that was begun last began or ended; None: there was none. Reads that batch alone."""
+        ...
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """Return every batch whose ranges contain this offset of this partition, oldest first."""
         ...

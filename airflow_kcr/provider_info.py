@@ -23,7 +23,7 @@ _OPERATORS: Final = (
     "stop",
     "validate",
 )
-_SENSORS: Final = ("checkpoint", "lag", "membership", "region_state")
+_SENSORS: Final = ("checkpoint", "lag", "membership", "progress", "region_state")
 
 
 def get_provider_info() -> dict[str, Any]:

@@ -112,7 +112,8 @@ class Region:
 
     def show(self) -> RegionView:
         """Return the region and its members as they are now."""
-        return RegionView.of(*self._store.read(self.name))
+        seen = self._store.seen(self.name)
+        return RegionView.of(*self._store.read(self.name), seen)
 
     def spec(self) -> RegionSpec:
         """Return the spec in force."""

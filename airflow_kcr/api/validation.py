@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.api.clusters import Cluster
@@ -18,6 +19,9 @@ from airflow_kcr.protocol.evidence import Check, Evidence, Roster
 from airflow_kcr.protocol.group_checks import outsiders_in
 from airflow_kcr.protocol.group_members import GroupSeen, Outsider
 from airflow_kcr.protocol.membership_checks import is_all_right, judge
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec
@@ -96,10 +100,12 @@ def validate(
     """
     region, now = store.read(name)
     spec = RegionSpec.from_json(region.spec.text)
-    found = [gather(region, spec, group, readers, names) for group in _chosen(region, groups)]
+    known = replace(store.seen(name), linger=spec.batch.linger)
+    before = liveness.missed_before(region, now, known)
+    found = [gather(region, spec, group, readers, names, before) for group in _chosen(region, groups)]
     # The region is read again: what has changed meanwhile would otherwise be held against it.
     region, now = store.read(name)
-    checks = [check for evidence in found for check in judge(region, now, evidence)]
+    checks = [check for evidence in found for check in judge(region, now, evidence, known)]
     seen = {e.group: outsiders_in(e) for e in found if e.described is not None}
     return Validation(checks=tuple(checks), outsiders=seen)
 
@@ -109,8 +115,24 @@ def report(store: RegionStore, name: RegionName, validation: Validation) -> Stor
     return store.report_groups(name, validation.outsiders)
 
 
-def gather(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: GroupReaders, names: Names) -> Evidence:
+def gather(
+    region: StoredRegion,
+    spec: RegionSpec,
+    group: GroupId,
+    readers: GroupReaders,
+    names: Names,
+    missed_before: datetime | None = None,
+) -> Evidence:
     """Return what Kafka says about one group; a call that is refused or unanswered is noted, the others go on.
+
+    Args:
+        region: as stored.
+        spec: its spec.
+        group: one of its groups.
+        readers: how Kafka is reached.
+        names: how Kafka knows its members.
+        missed_before: asks, of partitions that are behind, which of their records came before this instant; None: that
+            is of no interest.
 
     Raises:
         BrokerUnavailable, CredentialsRefused: the cluster as a whole can't be reached, or lets nobody in.
@@ -124,16 +146,42 @@ def gather(region: StoredRegion, spec: RegionSpec, group: GroupId, readers: Grou
         described = calls.asked(f"describe group {group}", lambda: cluster.describe(group))
         bounds = calls.asked(f"read the logs of group {group}", lambda: cluster.logs.bounds(there))
         held = calls.asked(f"read the committed offsets of group {group}", lambda: cluster.committed(group, there))
+        behind = {p: log for p, log in (bounds or {}).items() if _is_behind(region, p, log)}
+        ends = (
+            {}
+            if missed_before is None
+            else calls.asked(
+                f"look records of group {group} up by time", lambda: _ends_at(cluster, missed_before, behind)
+            )
+        )
     return Evidence(
         rules=rules,
         roster=roster(region, group, names, client),
         described=described,
         topics=topics,
         bounds=bounds,
+        earlier_ends=ends or {},
         committed=None if held is None else {p: row.offset for p, row in held.items()},
         refused=tuple(calls.refused),
         silent=tuple(calls.silent),
     )
+
+
+def _is_behind(region: StoredRegion, partition: GroupPartition, log: LogBounds) -> bool:
+    claim = region.claims.get(partition)
+    return claim is not None and claim.position is not None and claim.position < log.end
+
+
+def _ends_at(
+    cluster: Cluster, instant: datetime, logs: Mapping[GroupPartition, LogBounds]
+) -> dict[GroupPartition, LogEnd]:
+    """Return how far logs went at an instant, by their time index: up to the first record that came later."""
+    answers = cluster.logs.first_at_or_after(dict.fromkeys(logs, instant)) if logs else {}
+    return {
+        p: LogEnd(log.end if (found := answers[p].offset) is None else found, instant)
+        for p, log in logs.items()
+        if p in answers
+    }
 
 
 def roster(region: StoredRegion, group: GroupId, names: Names, client: str | None = None) -> Roster:

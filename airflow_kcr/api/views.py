@@ -14,7 +14,8 @@ from typing import Final, Self
 
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import coverage, path, specs
+from airflow_kcr.protocol.region import coverage, liveness, path, specs
+from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
@@ -185,6 +186,9 @@ class RegionView:
     groups: tuple[tuple[str, tuple[MemberView, ...]], ...]
     """Group ids, each with its members; those that the spec has no place for only while they live."""
 
+    liveness: Liveness
+    """Whether it makes progress, and what it waits for."""
+
     unowned: tuple[tuple[GroupPartition, datetime], ...] = ()
     """Partitions that the brokers have and no member owns, each with since when."""
 
@@ -195,8 +199,14 @@ class RegionView:
     """What else a person should know."""
 
     @classmethod
-    def of(cls, region: StoredRegion, now: datetime) -> Self:
-        """Return a region as it was read."""
+    def of(cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN) -> Self:
+        """Return a region as it was read.
+
+        Args:
+            region: as stored.
+            now: the store's clock.
+            seen: what the store knows beside it; without, a wait for batches never counts as too long.
+        """
         halt = region.halt
         return cls(
             region=region.name,
@@ -210,6 +220,7 @@ class RegionView:
             next_bound=region.next_bound,
             groups=_by_group(region, now),
             unowned=tuple(coverage.unowned(region).items()),
+            liveness=liveness.judge(region, now, seen),
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
             note="; ".join(_notes(region, now)),
         )
@@ -226,6 +237,11 @@ class RegionView:
             "base": self.base,
             "last_complete": self.last_complete,
             "next_bound": instant(self.next_bound),
+            "progress": str(self.liveness.verdict),
+            "waits": [
+                {"rule": str(w.rule), "since": instant(w.since), "stalled_from": instant(w.until), "what": w.what}
+                for w in self.liveness.waits
+            ],
             "groups": [
                 {"group_id": group, "members": [member.to_json() for member in members]}
                 for group, members in self.groups

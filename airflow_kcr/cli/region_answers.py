@@ -41,7 +41,7 @@ def listed(found: Sequence[RegionSummary]) -> Answer:
 def shown(view: RegionView) -> Answer:
     """Lay out one region and its members."""
     document = view.to_json()
-    facts = {name: value for name, value in document.items() if name not in {"groups", "unowned"}}
+    facts = {name: value for name, value in document.items() if name not in {"groups", "unowned", "waits"}}
     rows = [
         member.to_json() | {"group_id": group, "partitions": compact(member.partitions)}
         for group, members in view.groups
@@ -51,7 +51,7 @@ def shown(view: RegionView) -> Answer:
         document=document,
         columns=MEMBER,
         rows=rows,
-        facts=facts | {"halted": view.halted, "note": view.note},
+        facts=facts | {"progress": view.liveness.text(), "halted": view.halted, "note": view.note},
         numbers=frozenset({"incarnation"}),
     )
 

@@ -12,6 +12,7 @@ from airflow_kcr.api.views import RegionView, last_complete
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import recreated
+from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import GroupPartition, MemberId
@@ -59,12 +60,12 @@ class Overview:
     resets: tuple[ResetView, ...]
 
     @classmethod
-    def of(cls, region: StoredRegion, now: datetime) -> Self:
+    def of(cls, region: StoredRegion, now: datetime, seen: Seen) -> Self:
         """Return what there is to show of a region as it was read."""
         rows = sorted(_partitions(region), key=lambda row: (-(row.behind or 0), row.partition))
         known = [row.behind for row in rows if row.behind is not None]
         return cls(
-            region=RegionView.of(region, now),
+            region=RegionView.of(region, now, seen),
             now=now,
             partitions=tuple(rows[:PARTITIONS]),
             partition_count=len(rows),

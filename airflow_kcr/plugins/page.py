@@ -101,7 +101,9 @@ def build_page(stores: Mapping[str, Lend]) -> FastAPI:
             return _page("problem.html", status=404, message=NOT_SHOWN, up=up)
         try:
             with lend() as opened:
-                overview = Overview.of(*opened.read(region_name(region)))
+                name = region_name(region)
+                seen = opened.seen(name)
+                overview = Overview.of(*opened.read(name), seen)
         except KcrError as error:
             status = 404 if isinstance(error, UnknownRegion | InvalidIdentifier) else 503
             return _page("problem.html", status=status, message=error.message, up=up)

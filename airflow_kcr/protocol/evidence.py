@@ -13,6 +13,7 @@ from typing import Final
 
 from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, TopicName
 
@@ -52,6 +53,9 @@ class Question(StrEnum):
 
     OFFSETS = "offsets"
     """Positions, base and committed offsets are inside their logs."""
+
+    PROGRESS = "progress"
+    """The region works, or waits for something and no longer than it may."""
 
 
 class Verdict(StrEnum):
@@ -105,6 +109,9 @@ class Evidence:
 
     bounds: Mapping[GroupPartition, LogBounds] | None = None
     committed: Mapping[GroupPartition, Offset] | None = None
+    earlier_ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
+    """How far logs could be read some time ago, of partitions that are behind in a region where nobody works."""
+
     refused: tuple[str, ...] = ()
     """Calls that Kafka did not allow, each with its reason."""
 

@@ -7,20 +7,24 @@ store, whose policy does (`region.outsiders`), and positions outside their logs 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol import group_checks, log_checks
-from airflow_kcr.protocol.evidence import Check, Evidence, Question, Verdict, answer
+from airflow_kcr.protocol.evidence import Check, Evidence, Findings, Question, Verdict, answer
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.state import Region
 
 
-def judge(region: Region, now: datetime, evidence: Evidence) -> tuple[Check, ...]:
+def judge(region: Region, now: datetime, evidence: Evidence, seen: Seen = NOTHING_SEEN) -> tuple[Check, ...]:
     """Return every check of one group, one line a question.
 
     Args:
         region: as the store has it.
         now: the store's clock.
         evidence: what Kafka said of the group, which is one of the region's.
+        seen: what the store and the spec say beside the region's rows; the ends of logs come from `evidence`.
     """
     answers = {
         Question.REGION: group_checks.one_region(region, evidence),
@@ -33,8 +37,17 @@ def judge(region: Region, now: datetime, evidence: Evidence) -> tuple[Check, ...
         Question.OUTSIDERS: group_checks.outsiders(region, evidence),
         Question.CLAIMS: log_checks.claims(region, now, evidence),
         Question.OFFSETS: log_checks.offsets(region, evidence),
+        Question.PROGRESS: progress(region, now, evidence, seen),
     }
     return tuple(answer(evidence, question, answers[question]) for question in Question)
+
+
+def progress(region: Region, now: datetime, evidence: Evidence, seen: Seen) -> Findings:
+    """The region works, or waits for something and no longer than it may; other groups' own waits are left out."""
+    found = liveness.judge(region, now, replace(seen, ends=evidence.earlier_ends))
+    own = Liveness(waits=tuple(w for w in found.waits if w.group in {None, evidence.group}), now=now)
+    failed = tuple(f"{own.verdict}: {wait.text(now)}" for wait in own.stalled)
+    return Findings(failed=failed, fine=own.text())
 
 
 def is_all_right(checks: Iterable[Check]) -> bool:

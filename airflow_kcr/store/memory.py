@@ -141,6 +141,11 @@ class MemoryTransactions:
         """See `ports.Transactions.batches_since`."""
         return tuple(b for b in self.batches(name) if b.sequence > after)
 
+    def worked_at(self, name: RegionName) -> datetime | None:
+        """See `ports.Transactions.worked_at`."""
+        newest = next(reversed([*self.batches(name)]), None)
+        return None if newest is None else newest.ended_at or newest.begun_at
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""
         return tuple(

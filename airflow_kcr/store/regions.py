@@ -39,6 +39,7 @@ from airflow_kcr.protocol.region import (
 )
 from airflow_kcr.protocol.region.acknowledgement import Caller, Found
 from airflow_kcr.protocol.region.batches import BatchRequest
+from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import (
     Batch,
     BoundOffset,
@@ -154,6 +155,10 @@ class RegionStore:
     def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
         """Return the batches that are stamped with a later sequence than this, oldest first."""
         return self._transactions.batches_since(name, after)
+
+    def seen(self, name: RegionName) -> Seen:
+        """Return what the judgement of a region's liveness needs beside its rows, as far as the store has it."""
+        return Seen(worked_at=self._transactions.worked_at(name) or NEVER)
 
     def history(self, name: RegionName) -> History:
         """Return all events and the whole ledger as committed at one moment: what `verify` judges."""

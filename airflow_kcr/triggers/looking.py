@@ -19,6 +19,7 @@ from airflow_kcr.api.waiting import AWAY, Progress, missing, settled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.instants import parse_instant
+from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.values import GroupId, MemberId, Nonce, RegionName, Sequence
 from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.triggers.payloads import (
@@ -29,6 +30,7 @@ from airflow_kcr.triggers.payloads import (
     LagBelow,
     MembersEnded,
     MembershipHealthy,
+    Progresses,
     Reaching,
     RegionReaches,
     ResetDone,
@@ -73,7 +75,7 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
         case MembersEnded(group=group, indexes=indexes, before=before):
             members = (MemberId(GroupId(group), index) for index in indexes)
             return member_goals.ended(dict(zip(members, before, strict=True)))
-        case MembershipHealthy() | LagBelow():
+        case MembershipHealthy() | LagBelow() | Progresses():
             return None
 
 
@@ -114,6 +116,8 @@ def _progress(
         return None if goal.is_reached(region, now) else missing(region, now, goal)
     if isinstance(waiting_for, LagBelow):
         return _lag(region, waiting_for, hook)
+    if isinstance(waiting_for, Progresses):
+        return _standing(store, region, now)
     if isinstance(waiting_for, MembershipHealthy):
         return _membership(store, region, now, waiting_for, hook)
     raise TypeError(waiting_for)
@@ -129,6 +133,14 @@ def _lag(region: StoredRegion, wanted: LagBelow, hook: KcrHook) -> Progress | No
     named = [f"{row.partition} is {row.lag:,} behind (claimed by {row.member or 'nobody'})" for row in behind]
     first = f"it is {total:,} behind" if rows else "it has no partition yet"
     return _missing(f"a lag below {wanted.records:,}", region, (first, *unknown, *named))
+
+
+def _standing(store: RegionStore, region: StoredRegion, now: datetime) -> Progress | None:
+    if not goals.RUNNING.is_reached(region, now):
+        return missing(region, now, goals.RUNNING)
+    stalled = liveness.judge(region, now, store.seen(region.name)).stalled
+    named = [wait.text(now) for wait in stalled]
+    return _missing("it to make progress again; it is stalled", region, named) if named else None
 
 
 def _membership(

@@ -89,6 +89,13 @@ class RegionReaches(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progresses(_Payload):
+    """The region runs, and nothing in it waits for longer than it may."""
+
+    kind: ClassVar[str] = "progresses"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetDone(_Payload):
     """A person's accepted reset, by its nonce, is done."""
 
@@ -147,6 +154,7 @@ WaitingFor: TypeAlias = (
     | CheckpointCommitted
     | CheckpointExists
     | RegionReaches
+    | Progresses
     | ResetDone
     | MembersEnded
     | MembershipHealthy
@@ -160,6 +168,7 @@ _KINDS: Final[Mapping[str, Callable[..., WaitingFor]]] = {
         CheckpointCommitted,
         CheckpointExists,
         RegionReaches,
+        Progresses,
         ResetDone,
         MembersEnded,
         MembershipHealthy,

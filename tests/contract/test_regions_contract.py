@@ -34,6 +34,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.liveness import NEVER
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -434,3 +435,16 @@ def test_ids_with_odd_characters_are_kept(subject: Subject) -> None:
     assert request.requester == Requester(who=odd, dag_id=odd, run_id=odd, reason=odd)
     assert {p.group for p in driver.region.offsets[driver.region.base or Sequence(0)]} == {odd}
     assert subject.transactions.batch(driver.name, driver.batches[0].batch) == driver.batches[0]
+
+
+def test_when_a_region_last_worked_is_told_by_the_batch_that_began_last(drive: Drive) -> None:
+    driver = drive(partitions=2, members=2)
+    assert driver.store.seen(driver.name).worked_at == NEVER
+    driver.up()
+    first = driver.begin(driver.member(0))
+    assert driver.store.seen(driver.name).worked_at == driver.row(first).begun_at
+    second = driver.begin(driver.member(1))
+    driver.end(first)
+    assert driver.store.seen(driver.name).worked_at == driver.row(second).begun_at
+    driver.end(second)
+    assert driver.store.seen(driver.name).worked_at == driver.row(second).ended_at

@@ -28,7 +28,7 @@ from airflow_kcr.protocol.member import effects as member_effects
 from airflow_kcr.protocol.member import events as member_events
 from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
-from airflow_kcr.protocol.region import events, rows
+from airflow_kcr.protocol.region import events, liveness, rows
 from airflow_kcr.protocol.start_positions import format_start
 from airflow_kcr.spec import document
 from airflow_kcr.spec.changes import TakesEffect, differences
@@ -763,6 +763,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-moves": lambda: moves(REGION_MOVES),
     "wanted": lambda: values_of(rows, rows.Wanted),
     "halt-reasons": lambda: values_of(rows, rows.HaltReason),
+    "liveness-rules": lambda: values_of(liveness, liveness.Rule),
     "member-states": lambda: values_of(member_state, member_state.State),
     "member-whys": lambda: values_of(member_state, member_state.Why),
     "member-moves": member_moves,

@@ -133,6 +133,9 @@ class Twin:
     def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
         return self._postgres.batches_since(name, after)
 
+    def worked_at(self, name: RegionName) -> datetime | None:
+        return self._postgres.worked_at(name)
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         return self._postgres.batches_with(name, partition, offset)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from itertools import groupby
 from typing import Final
 
@@ -22,6 +23,18 @@ _PAGE_BACK: Final = text(
     f"SELECT {', '.join(BATCH_COLUMNS)} FROM kcr.batch WHERE region_id = :region AND number < :before "  # noqa: S608
     "ORDER BY number DESC LIMIT :page"
 )
+
+
+# name: newest_work — of the one batch at the end of the index.
+_WORKED_AT: Final = text(
+    "SELECT coalesce(ended_at, begun_at) FROM kcr.batch WHERE region_id = :region ORDER BY number DESC LIMIT 1"
+)
+
+
+def worked_at(session: Session) -> datetime | None:
+    """Return when the newest batch ended, or began if it runs; None: there is none."""
+    found = session.rows(_WORKED_AT)
+    return found[0][0] if found else None
 
 
 def since(session: Session, after: Sequence) -> list[Batch]:

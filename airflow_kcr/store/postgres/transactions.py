@@ -253,6 +253,11 @@ class PostgresTransactions:
         with self._about(name) as session:
             return tuple(ledger_tail.since(session, after))
 
+    def worked_at(self, name: RegionName) -> datetime | None:
+        """See `ports.Transactions.worked_at`."""
+        with self._about(name) as session:
+            return ledger_tail.worked_at(session)
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""
         with self._about(name) as session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -280,6 +281,20 @@ def _apply(simulation: Simulation, wanted: PersonReset) -> None:
 def reset(simulation: Simulation) -> None:
     """A person resets online; sometimes asks twice with one nonce."""
     _apply(simulation, _wanted(simulation, _target(simulation)))
+
+
+def reset_to_equal_ones(simulation: Simulation) -> None:
+    """A person resets to every kept checkpoint that has the newest one's offsets in turn, the oldest one last."""
+    region = simulation.region
+    kept = [s for s, c in sorted(region.checkpoints.items()) if c.is_complete and c.is_on_path]
+    equal = [s for s in kept if region.offsets[s] == region.offsets[kept[-1]]]
+    for turn, sequence in enumerate(reversed(equal)):
+        target = ToCheckpoint(sequence=Sequence(sequence))
+        simulation.world.after(turn * 2.0, partial(_reset_to, simulation, target))
+
+
+def _reset_to(simulation: Simulation, target: Target) -> None:
+    _apply(simulation, _wanted(simulation, target))
 
 
 def forced_reset(simulation: Simulation) -> None:

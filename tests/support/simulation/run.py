@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from random import Random
 
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member.state import Member
 from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.liveness import Rule
 from airflow_kcr.protocol.region.rows import (
     CheckpointState,
     Committed,
@@ -32,16 +34,18 @@ from airflow_kcr.schedules import Every
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import Broker
-from tests.support.simulation.faults import FAULTS
+from tests.support.simulation.faults import FAULTS, reset_to_equal_ones
 from tests.support.simulation.host import Host, Surroundings
 from tests.support.simulation.judge import judge
 from tests.support.simulation.lossy import LossyTransactions
 from tests.support.simulation.snapshots import Snapshot, put_back
+from tests.support.simulation.watch import Watch
 from tests.support.simulation.world import World
 
 GROUP = GroupId("g")
 NAME = RegionName("flights")
 FAULTS_END = 45.0
+IDLE_PERIOD = 4
 LIVENESS = 75.0
 """Seconds within which a region is where it is wanted once faults have stopped: a static session, a lease with its
 bound, an attempt or two, and the backlog (R14)."""
@@ -56,6 +60,8 @@ TIMEOUTS = Timeouts(
     close=timedelta(seconds=2),
     batch=timedelta(seconds=5),
     max_poll=timedelta(seconds=60),
+    relaunch=timedelta(seconds=9),
+    session=timedelta(seconds=8),
 )
 
 
@@ -74,13 +80,17 @@ class Shape:
     records: int | None = None
     """A cut after so many records; one member only."""
 
+    idle: tuple[float, float] = (0.0, 0.0)
+    """From when until when nobody produces: checkpoints of these boundaries have equal offsets."""
+
 
 def drawn(world: World) -> Shape:
     """Draw a region."""
     random = world.random
     members = random.choice((1, 2, 2, 3, 3, 4))
     by_count = members == 1 and random.random() < 0.5
-    return Shape(
+    idle = _idle(world)
+    shape = Shape(
         members=members,
         partitions=random.choice((1, 2, 3, 4, 5)),
         delivery=random.choice(list(Delivery)),
@@ -90,7 +100,17 @@ def drawn(world: World) -> Shape:
         mode=random.choice((CutMode.AUTO, CutMode.AUTO, CutMode.DAG_RUN)),
         catchup=random.random() < 0.3,
         faults=random.randint(0, 7),
+        idle=idle,
     )
+    # Several boundaries fall into the stretch.
+    return replace(shape, period=IDLE_PERIOD) if idle[1] and shape.period is not None else shape
+
+
+def _idle(world: World) -> tuple[float, float]:
+    """Draw a stretch without records, in a third of the regions, by chance of its own: other draws stay as they are."""
+    random = Random(f"idle {world.seed}")
+    begin = random.uniform(0.0, 20.0)
+    return (begin, begin + random.uniform(15.0, 30.0)) if random.random() < 0.33 else (0.0, 0.0)
 
 
 class Simulation:
@@ -121,6 +141,9 @@ class Simulation:
 
         self.absent: set[int] = set()
         """Members that nobody launches before the end."""
+
+        self.waited: frozenset[Rule] = frozenset()
+        """The rules that waited at some time, as `liveness` has them."""
 
         self.restored = False
         """Whether the store was put back to an older state: its history no longer has all that happened."""
@@ -212,12 +235,24 @@ class Simulation:
         for _ in range(self.shape.faults):
             fault = self.world.random.choice(FAULTS)
             self.world.after(self.world.random.uniform(2, FAULTS_END - 5), lambda f=fault: self._fault(f))  # type: ignore[misc]
-        self.world.run_until(FAULTS_END)
+        if self.shape.idle[1]:
+            self.world.after(self.shape.idle[1] - 8.0, lambda: self._fault(reset_to_equal_ones))
+        watch = Watch(self)
+        while self.world.now < FAULTS_END:
+            self.world.run_until(self.world.now + 1.0)
+            watch.look()
         self._heal()
         end = FAULTS_END + LIVENESS
         while self.world.now < end and not self._is_done():
             self.world.run_until(self.world.now + 1.0)
-        wrong = [] if self._is_done() else [f"R14: not done after {LIVENESS} s: {self._standing()}"]
+            watch.look()
+        found = watch.look()
+        self.waited = frozenset(watch.rules)
+        wrong = list(watch.wrong)
+        if not self._is_done():
+            wrong.append(f"R14: not done after {LIVENESS} s: {self._standing()}; it says {found.text()}")
+        elif found.stalled:
+            wrong.append(f"R14: done, and yet {found.text()}")
         return (*wrong, *judge(self))
 
     def _fault(self, fault: Callable[[Simulation], None]) -> None:
@@ -236,8 +271,10 @@ class Simulation:
     def _produce(self) -> None:
         if not self.producing:
             return
+        begin, end = self.shape.idle
         for number in range(len(self.broker.logs)):
-            self.broker.produce(number, self.world.random.randint(0, 4))
+            records = self.world.random.randint(0, 4)
+            self.broker.produce(number, 0 if begin <= self.world.now < end else records)
         self.world.after(self.world.random.uniform(0.2, 1.5), self._produce)
 
     def _ask(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
 from airflow_kcr.api.preflight import preflight
-from airflow_kcr.api.validation import Validation, report, validate
+from airflow_kcr.api.validation import Validation, gather, report, validate
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -26,13 +26,15 @@ from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen, Outsider
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, RegionName, TopicName
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
-from tests.support.driver import Clock
+from tests.support.driver import BEGINNING, Clock
+from tests.support.scripts import running
 
 NAME = RegionName("flights")
 G, H = GroupId("g"), GroupId("h")
@@ -94,7 +96,8 @@ class FakeCluster:
         raise AssertionError("validation looks at no transaction")
 
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
-        raise AssertionError("validation looks no time up")
+        assert not instants, "validation looks no time up"
+        return {}
 
     @contextmanager
     def __call__(self, spec: RegionSpec, group: GroupId) -> Iterator[FakeCluster]:
@@ -133,6 +136,21 @@ def test_only_the_groups_that_are_asked_for_are_read() -> None:
     assert (cluster.asked, {c.group for c in found.checks}) == ([H], {H})
     with pytest.raises(ConfigurationError, match="region flights has no group x; it has: g, h"):
         look(store_of(), cluster, GroupId("x"))
+
+
+def test_what_is_behind_is_looked_up_by_time_where_nobody_works() -> None:
+    class Timed(FakeCluster):
+        def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
+            return {p: TimeAnswer(offset=Offset(4) if p.partition == 0 else None) for p in instants}
+
+    driver, spec = running(partitions=2, members=1), parse(SPEC)
+    before = BEGINNING - timedelta(minutes=5)
+    found = gather(driver.region, spec, G, Timed(), kafka_names, before)
+    ends = {driver.partition(0): LogEnd(Offset(4), before), driver.partition(1): LogEnd(Offset(9), before)}
+    assert found.earlier_ends == ends
+    assert gather(driver.region, spec, G, FakeCluster(), kafka_names).earlier_ends == {}
+    driver.process(width=9)
+    assert gather(driver.region, spec, G, FakeCluster(), kafka_names, before).earlier_ends == {}
 
 
 def test_members_are_known_by_the_names_that_their_clients_have() -> None:

@@ -35,6 +35,8 @@ def test_a_region_is_shown_as_promised() -> None:
         "base": 2,
         "last_complete": 2,
         "next_bound": "2026-01-01T01:00:00Z",
+        "progress": "progressing",
+        "waits": [],
         "groups": [
             {
                 "group_id": "g",
@@ -53,6 +55,25 @@ def test_a_region_is_shown_as_promised() -> None:
         ],
         "unowned": [],
     }
+
+
+def test_a_stalled_region_is_shown_with_the_rule_that_waits_and_since_when() -> None:
+    driver = running(partitions=1, members=1)
+    driver.crash(driver.member(0))
+    driver.wait(300)
+    shown = region_of(driver).show()
+    assert (shown.to_json()["progress"], shown.to_json()["waits"]) == (
+        "stalled",
+        [
+            {
+                "rule": "members",
+                "since": "2026-01-01T00:00:10Z",
+                "stalled_from": "2026-01-01T00:02:20Z",
+                "what": "no member lives; start them",
+            }
+        ],
+    )
+    assert shown.liveness.text() == "stalled: members since 2026-01-01T00:00:10Z: no member lives; start them"
 
 
 def test_a_region_that_never_started_shows_the_members_it_will_have() -> None:

@@ -234,7 +234,12 @@ def test_a_secret_is_refused_where_the_dag_is_read_before_it_is_stored(options: 
 def test_a_secret_that_a_template_brings_is_refused_before_anything_starts(
     driver: Driver, submits: Callable[[str], None], tmp_path: Path, place: str
 ) -> None:
-    options: dict[str, Any] = {"region": "flights", "group_id": "g", "indexes": 0, place: {"kafka.x": "{{ var.value.x }}"}}
+    options: dict[str, Any] = {
+        "region": "flights",
+        "group_id": "g",
+        "indexes": 0,
+        place: {"kafka.x": "{{ var.value.x }}"},
+    }
     operator = KcrConsumeOperator(task_id="consume", **options)
     setattr(operator, place, {"kafka.x": "https://me:pw@h"})  # rendered
     with pytest.raises(AirflowFailException, match=rf"{place} holds what looks like a secret: kafka\.x") as raised:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from fastapi.routing import APIRoute
 
 from airflow_kcr.api.opening import opened
 from airflow_kcr.plugins.page import build_page
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.store.regions import RegionStore
 from tests.support.browsing import TestClient
@@ -165,6 +168,21 @@ def test_a_halted_region_says_why_and_what_can_be_done(viewer: TestClient, drive
     assert "State halted" in said
     assert "choices:" in said
     assert "&lt;script&gt;" in said
+
+
+def test_a_stalled_region_is_an_alert_with_the_rule_that_waits(
+    viewer: TestClient, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.up()
+    assert "Progress progressing" in words(viewer.get("/regions/flights").text)
+    now = driver.store.read(driver.name)[1]
+    slow = Wait(rule=Rule.RUN, since=now, what=EVIL)
+    monkeypatch.setattr(liveness, "judge", lambda *_: Liveness(waits=(slow,), now=now))
+    assert "Progress waiting" in words(viewer.get("/regions/flights").text)
+    monkeypatch.setattr(liveness, "judge", lambda *_: Liveness(waits=(replace(slow, until=now),), now=now))
+    text = viewer.get("/regions/flights").text
+    assert 'class="trouble" role="alert">stalled: run since ' in text
+    assert "script" not in Tags(text).tags
 
 
 def test_what_people_have_written_is_text_and_nothing_else(viewer: TestClient, driver: Driver) -> None:

@@ -12,6 +12,8 @@ from airflow_kcr.protocol.group_checks import outsiders_in
 from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen, Outsider
 from airflow_kcr.protocol.membership_checks import is_all_right, judge
 from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put
 from airflow_kcr.protocol.region.unowned import Inventory
@@ -114,7 +116,7 @@ def test_what_could_not_be_read_is_unknown_with_the_reason_and_not_all_right() -
     region, now = here.driver.store.read(here.driver.name)
     found = {c.question: c for c in judge(region, now, blind)}
     unknown = {q for q, c in found.items() if c.verdict is UNKNOWN}
-    assert unknown == set(Question) - {Question.REGION, Question.TOPICS, Question.CLAIMS}
+    assert unknown == set(Question) - {Question.REGION, Question.TOPICS, Question.CLAIMS, Question.PROGRESS}
     assert "no answer from broker:9092" in found[Question.ROSTER].detail
     assert not is_all_right(found.values())
 
@@ -441,3 +443,34 @@ def test_a_committed_offset_that_is_not_the_regions_is_a_warning() -> None:
 def test_before_the_first_cut_is_committed_nothing_is_expected_of_kafka() -> None:
     here = world()
     assert here.verdict(Question.OFFSETS, here.evidence(committed={here.driver.partition(0): Offset(3)})) is OK
+
+
+# -- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stalled_region_fails_with_the_rule_that_waits_and_since_when() -> None:
+    here = world()
+    assert here.check(Question.PROGRESS).detail == "progressing"
+    here.driver.crash(here.driver.member(0))
+    here.driver.wait(60)
+    waiting = here.check(Question.PROGRESS)
+    assert waiting.verdict is OK
+    assert waiting.detail.startswith("waiting: partitions since 2026-01-01T00:00:10Z: g:t-0 (last owner: g[0])")
+    here.driver.wait(300)
+    stalled = here.check(Question.PROGRESS)
+    assert stalled.verdict is FAILED
+    assert stalled.detail.startswith("stalled: partitions since 2026-01-01T00:00:10Z: g:t-0 (last owner: g[0])")
+
+
+def test_records_that_were_there_long_ago_and_that_nobody_reads_are_a_stall() -> None:
+    here = world()
+    here.driver.wait(300)
+    region, now = here.driver.store.read(here.driver.name)
+    seen = here.driver.store.seen(here.driver.name)
+    before = liveness.missed_before(region, now, seen)
+    assert before is not None
+    place = here.driver.partition(0)
+    evidence = here.evidence(earlier_ends={place: LogEnd(Offset(40), before)})
+    check = next(c for c in judge(region, now, evidence, seen) if c.question is Question.PROGRESS)
+    assert check.verdict is FAILED
+    assert "40 of g:t-0 can be read, and no batch reads them" in check.detail

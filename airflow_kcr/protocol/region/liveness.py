@@ -1,0 +1,462 @@
+"""Liveness: does the region make progress, what does it wait for, and is that taking longer than it may?
+
+A region that is wanted running, and has something to do, either works or waits for something that this module names.
+Each **wait** has the rule that waits, since when by the store's clock, and how long that may last; beyond it the region
+is **stalled**. Waits for a person or a DAG run may last for ever.
+
+All times are stored ones, so the judgement is the same for whoever makes it, and a restart does not begin it anew. It
+reads the rows of the present only: what it costs does not grow with the region's history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from airflow_kcr.protocol.instants import format_instant
+from airflow_kcr.protocol.region import bounds, coverage, cuts, hold, path, requests, specs
+from airflow_kcr.protocol.region.rows import Checkpoint, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
+from airflow_kcr.protocol.rules import CutMode
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset
+
+_NAMED: Final = 3
+"""How many members, partitions or reasons one wait names."""
+
+
+class Rule(StrEnum):
+    """Which rule waits."""
+
+    PERSON = "person"
+    """The region is halted or paused; a person chooses."""
+
+    MEMBERS = "members"
+    """No member lives."""
+
+    PARTITIONS = "partitions"
+    """Partitions have no living owner."""
+
+    RESET = "reset"
+    """A reset, or a start, is not done."""
+
+    CHECKPOINT = "checkpoint"
+    """A checkpoint is open: members go on to its boundary, or drain."""
+
+    PUBLISH = "publish"
+    """A complete checkpoint is not published."""
+
+    FOREIGN = "foreign consumer"
+    """The region holds while a foreign consumer is in one of its groups."""
+
+    RUN = "run"
+    """Members hold at a boundary until a DAG run asks for its checkpoint."""
+
+    BOUNDARY = "boundary"
+    """A boundary has passed, and its checkpoint is not open."""
+
+    REQUEST = "request"
+    """A request for a checkpoint is queued."""
+
+    BATCH = "batch"
+    """A batch takes longer than it may."""
+
+    RECORDS = "records"
+    """There are records to read, and no batch reads them."""
+
+    DUE = "due"
+    """Something is due, and nobody has done it."""
+
+
+class Verdict(StrEnum):
+    """What the waits come to."""
+
+    PROGRESSING = "progressing"
+    """Nothing is waited for: the region works, or has nothing to do."""
+
+    WAITING = "waiting"
+    """It waits, and no longer than it may."""
+
+    STALLED = "stalled"
+    """It waits for longer than it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One thing that the region waits for."""
+
+    rule: Rule
+    since: datetime | None
+    """By the store's clock; None: that is not stored."""
+
+    what: str
+    """A sentence for people."""
+
+    until: datetime | None = None
+    """From when on it has lasted too long; None: never."""
+
+    group: GroupId | None = None
+    """The only group that it is about; None: the whole region."""
+
+    def is_over(self, now: datetime) -> bool:
+        """Whether it has lasted for longer than it may."""
+        return self.until is not None and now >= self.until
+
+    def text(self, now: datetime) -> str:
+        """Return the wait as people read it."""
+        since = "" if self.since is None else f" since {format_instant(self.since)}"
+        return f"{self.rule}{since}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """What a region waits for, as judged at one moment."""
+
+    waits: tuple[Wait, ...]
+    """Those that last too long first, then by their begin."""
+
+    now: datetime
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the waits come to."""
+        if self.stalled:
+            return Verdict.STALLED
+        return Verdict.WAITING if self.waits else Verdict.PROGRESSING
+
+    @property
+    def stalled(self) -> tuple[Wait, ...]:
+        """The waits that last for too long."""
+        return tuple(w for w in self.waits if w.is_over(self.now))
+
+    def text(self) -> str:
+        """Return the verdict with what is waited for; only the verdict, where that is nothing."""
+        waits = "; ".join(w.text(self.now) for w in self.stalled or self.waits)
+        return f"{self.verdict}: {waits}" if waits else str(self.verdict)
+
+
+class LogEnd(NamedTuple):
+    """How far a log could be read at some moment."""
+
+    offset: Offset
+    at: datetime
+    """By the store's clock, or earlier than it was: a record is not missed for longer than it has been there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the judgement needs beside the region's rows."""
+
+    worked_at: datetime | None = None
+    """When the batch that was begun last began or ended; `NEVER`: there was none; None: that was not read."""
+
+    ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
+    """How far logs could be read, where Kafka was asked; of others, what members saw at the base counts."""
+
+    linger: timedelta = timedelta(0)
+    """For how long members wait for more records before they begin a small batch, while no boundary waits."""
+
+
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
+"""Before every moment."""
+
+NOTHING_SEEN: Final = Seen()
+
+
+def patience(region: Region) -> timedelta:
+    """Return how long a region may do nothing about something that a member could do at once.
+
+    A member that died is back, or its partitions are with others, within the longer of a relaunch and a session; then
+    its lease, and the longest wait after failed batches.
+    """
+    timeouts = region.rules.timeouts
+    sessions = [timeouts.session_timeout(static=g.static_membership) for g in region.rules.groups.values()]
+    return max(timeouts.relaunch, *sessions) + timeouts.lease + timeouts.retry_after(region.failures)
+
+
+def missed_before(region: Region, now: datetime, seen: Seen) -> datetime | None:
+    """Return from before when on a record that nobody has read is a stall; None: batches run, or ran lately.
+
+    Only then is it worth asking Kafka for when the unread records came.
+    """
+    idle = _idle_since(region, seen)
+    moment = now - seen.linger - patience(region)
+    return None if idle is None or idle > moment or not _may_work(region) else moment
+
+
+def judge(region: Region, now: datetime, seen: Seen = NOTHING_SEEN) -> Liveness:
+    """Return what the region waits for at `now`.
+
+    Args:
+        region: as stored.
+        now: the store's clock.
+        seen: when it last worked, and the ends of its logs.
+    """
+    waits: list[Wait] = []
+    for rule in _RULES:
+        waits += rule(region, now, seen, tuple(waits))
+    last = datetime.max.replace(tzinfo=UTC)
+    return Liveness(waits=tuple(sorted(waits, key=lambda w: (not w.is_over(now), w.since or last))), now=now)
+
+
+Waits = Iterator[Wait]
+
+
+def _person(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    if region.halt is not None:
+        yield Wait(rule=Rule.PERSON, since=None, what=f"the region is halted: {region.halt.text}")
+    elif region.wanted is Wanted.PAUSED and region.state is not RegionState.STOPPED:
+        yield Wait(rule=Rule.PERSON, since=None, what="the region is paused; resume it")
+
+
+def _is_on(region: Region) -> bool:
+    """Whether members have something to do in it at all."""
+    return region.state not in {RegionState.HALTED, RegionState.STOPPED}
+
+
+def _members(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    if not _is_on(region) or live_members(region, now):
+        return
+    ended = [lease.until for lease in region.leases.values() if lease.until <= now]
+    reset = region.reset
+    since = max([*ended, *([] if reset is None else [reset.begun_at])], default=None)
+    until = None if since is None else since + patience(region)
+    failures = [f"{c.member} can't start: {c.refusal}" for c in specs.start_failures(region, now)]
+    what = f"no member lives; {_listed(failures) if failures else 'start them'}"
+    yield Wait(rule=Rule.MEMBERS, since=since, what=what, until=until)
+
+
+def _partitions(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    if region.state not in {RegionState.RUNNING, RegionState.DRAINING} or not live_members(region, now):
+        return
+    gaps: dict[GroupId, list[coverage.Missing]] = {}
+    for gap in coverage.missing(region, now):
+        gaps.setdefault(gap.partition.group, []).append(gap)
+    for group, found in gaps.items():
+        since = max((moment for gap in found if (moment := _lost_at(region, now, gap)) is not None), default=None)
+        since = since or _running_since(region)
+        until = None if since is None else since + patience(region)
+        what = f"{_listed([str(gap) for gap in found])} without a living owner"
+        yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=until, group=group)
+    yield from _unassigned(region)
+
+
+def _unassigned(region: Region) -> Waits:
+    """Partitions that the brokers have and no member ever owned."""
+    groups: dict[GroupId, dict[GroupPartition, datetime]] = {}
+    for partition, since in coverage.unowned(region).items():
+        groups.setdefault(partition.group, {})[partition] = since
+    for group, found in groups.items():
+        since = min(found.values())
+        what = f"{_listed([str(p) for p in found])} without an owner; Kafka assigns {len(found)} partition(s) to nobody"
+        yield Wait(rule=Rule.PARTITIONS, since=since, what=what, until=since + patience(region), group=group)
+
+
+def _lost_at(region: Region, now: datetime, gap: coverage.Missing) -> datetime | None:
+    """When the lease of the last owner ended; None: it lives, or there was none."""
+    lease = None if gap.last_owner is None else region.leases.get(gap.last_owner)
+    return None if lease is None or lease.until > now else lease.until
+
+
+def _running_since(region: Region) -> datetime | None:
+    reset = region.resets.get(region.epoch)
+    return None if reset is None else reset.done_at
+
+
+def _reset(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    reset = region.reset
+    if reset is None or Rule.MEMBERS in _rules(earlier):
+        return
+    deadline = reset.begun_at if reset.deadline is None else reset.deadline
+    what = f"{reset.cause}: {_listed(list(coverage.unready(region, now)))}"
+    yield Wait(rule=Rule.RESET, since=reset.begun_at, what=what, until=deadline + patience(region))
+
+
+def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    cut = region.cut
+    if cut is None:
+        return
+    if cut.phase is CutPhase.DRAINING:
+        until = None if cut.drain_deadline is None else cut.drain_deadline + patience(region)
+        what = f"checkpoint {cut.sequence} drains; late: {_listed(list(cuts.late(region)))}"
+        yield Wait(rule=Rule.CHECKPOINT, since=cut.opened_at, what=what, until=until)
+    elif cut.bound is not None and cut.bound <= now:
+        yield from _approach(region, cut, cut.bound, seen)
+
+
+def _approach(region: Region, cut: Checkpoint, bound: datetime, seen: Seen) -> Waits:
+    """A backlog takes as long as it takes: only one that nobody works at is a wait that may last too long."""
+    since = max(cut.opened_at, bound)
+    left = [
+        str(p)
+        for p in sorted(region.frozen[cut.sequence])
+        if not bounds.is_reached(region.claims[p], bounds.bound_offset(region, p, bound))
+    ]
+    idle = _idle_since(region, seen)
+    until = None if idle is None else max(since, idle) + region.rules.cut.grace + patience(region)
+    what = f"checkpoint {cut.sequence} approaches its boundary {format_instant(bound)}; not there yet: {_listed(left)}"
+    yield Wait(rule=Rule.CHECKPOINT, since=since, what=what, until=until)
+
+
+def _idle_since(region: Region, seen: Seen) -> datetime | None:
+    """Since when no batch has run; None: one runs, or that is not known."""
+    if region.running or seen.worked_at is None:
+        return None
+    return max(seen.worked_at, _running_since(region) or NEVER)
+
+
+def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    for cut in path.unpublished(region):
+        if not _is_on(region):
+            return
+        ended = cut.ended_at or cut.opened_at
+        until = (cut.publish_deadline or ended + region.rules.timeouts.publish) + region.rules.timeouts.lease
+        what = f"checkpoint {cut.sequence} is complete and not published; its sinks, or their member, have not said so"
+        yield Wait(rule=Rule.PUBLISH, since=ended, what=what, until=until)
+
+
+def _foreign(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    held_by = hold.held_by(region)
+    if held_by and _is_on(region):
+        what = f"the region holds until {_listed([str(o) for o in held_by])} has left"
+        yield Wait(rule=Rule.FOREIGN, since=None, what=what)
+
+
+def _boundary(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    bound = region.next_bound
+    if not _may_work(region) or bound is None or bound > now or _opens_beyond(region, bound):
+        return
+    if region.rules.cut.mode is CutMode.DAG_RUN and not _is_asked_for(region, bound):
+        what = f"members hold at the boundary {format_instant(bound)} until a DAG run asks for its checkpoint"
+        yield Wait(rule=Rule.RUN, since=bound, what=what)
+        return
+    what = f"the boundary {format_instant(bound)} has passed and no checkpoint of it is open{_behind(earlier)}"
+    since = max(bound, _free_since(region))
+    yield Wait(rule=Rule.BOUNDARY, since=since, what=what, until=_unless_behind(earlier, since + patience(region)))
+
+
+def _may_work(region: Region) -> bool:
+    return region.state is RegionState.RUNNING and region.wanted is Wanted.RUNNING
+
+
+def _opens_beyond(region: Region, bound: datetime) -> bool:
+    cut = region.cut
+    return cut is not None and cut.bound is not None and cut.bound >= bound
+
+
+def _is_asked_for(region: Region, bound: datetime) -> bool:
+    return any(r.bound is not None and r.bound >= bound for r in requests.queue(region))
+
+
+def _request(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    queue = requests.queue(region)
+    if region.state is not RegionState.RUNNING or region.cut is not None or not queue:
+        return
+    first = queue[0]
+    if first.bound is not None and region.next_bound == first.bound and Rule.BOUNDARY in _rules(earlier):
+        return
+    what = f"request {first.nonce} is queued{_behind(earlier)}"
+    since = max(first.requested_at, _free_since(region))
+    yield Wait(rule=Rule.REQUEST, since=since, what=what, until=_unless_behind(earlier, since + patience(region)))
+
+
+def _free_since(region: Region) -> datetime:
+    """Since when nothing that came earlier keeps a checkpoint from being opened: a reset, or the checkpoint before."""
+    base = None if region.base is None else region.checkpoints.get(region.base)
+    moments = (_running_since(region), *(() if base is None else (base.ended_at, base.published_at)))
+    return max((m for m in moments if m is not None), default=NEVER)
+
+
+_BLOCKING: Final = (Rule.PERSON, Rule.MEMBERS, Rule.PARTITIONS, Rule.PUBLISH, Rule.FOREIGN)
+"""What keeps a checkpoint from being opened; each has a deadline of its own, or waits for somebody outside."""
+
+
+def _rules(waits: tuple[Wait, ...]) -> frozenset[Rule]:
+    return frozenset(w.rule for w in waits)
+
+
+def _behind(earlier: tuple[Wait, ...]) -> str:
+    blocking = [str(rule) for rule in _BLOCKING if rule in _rules(earlier)]
+    return f" (behind: {', '.join(blocking)})" if blocking else ""
+
+
+def _unless_behind(earlier: tuple[Wait, ...], until: datetime) -> datetime | None:
+    return None if _rules(earlier) & set(_BLOCKING) else until
+
+
+def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    timeouts = region.rules.timeouts
+    longest = timeouts.batch + timeouts.process_end_bound
+    for batch in sorted(region.running.values(), key=lambda b: b.begun_at):
+        if now < batch.begun_at + longest or not is_live(region, batch.member, now) or not _is_on(region):
+            continue
+        what = f"batch {batch.batch} of {batch.member} runs for longer than {timeouts.batch}"
+        until = batch.begun_at + longest + patience(region)
+        yield Wait(rule=Rule.BATCH, since=batch.begun_at, what=what, until=until, group=batch.member.group)
+
+
+def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    """Records that could be read, by partitions whose owner may begin a batch, while none has run for too long."""
+    idle = _idle_since(region, seen)
+    if idle is None or not _may_work(region) or Rule.FOREIGN in _rules(earlier):
+        return
+    ends = _ends_at_base(region) | dict(seen.ends)
+    unread: dict[GroupId, dict[GroupPartition, int]] = {}
+    for partition, end in sorted(ends.items()):
+        if (left := _readable(region, now, partition, end.offset)) > 0:
+            unread.setdefault(partition.group, {})[partition] = left
+    for group, found in unread.items():
+        since = max(idle, min(ends[p].at for p in found))
+        if now < since + region.rules.timeouts.lease:
+            continue  # members that work plan their next batch
+        what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them"
+        until = since + seen.linger + patience(region)
+        yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
+
+
+def _ends_at_base(region: Region) -> dict[GroupPartition, LogEnd]:
+    if region.base is None or region.base_epoch is not None:
+        return {}
+    parts = contributions_to(region, region.base).values()
+    return {p: LogEnd(log.end, part.contributed_at) for part in parts for p, log in part.bounds.items()}
+
+
+def _readable(region: Region, now: datetime, partition: GroupPartition, end: Offset) -> int:
+    claim, bound = region.claims.get(partition), bounds.limit(region)
+    if claim is None or claim.position is None or not coverage.is_current(region, claim, now):
+        return 0
+    place = None if bound is None else bounds.bound_offset(region, partition, bound)
+    return (end if place is None else min(end, place.offset)) - claim.position
+
+
+def _due(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
+    if region.due_at is None or region.due_at > now or not _is_on(region) or Rule.MEMBERS in _rules(earlier):
+        return
+    until = region.due_at + patience(region)
+    if now >= until:
+        what = "something is due that no member does; their logs say why"
+        yield Wait(rule=Rule.DUE, since=region.due_at, what=what, until=until)
+
+
+_RULES: Final[tuple[Callable[[Region, datetime, Seen, tuple[Wait, ...]], Waits], ...]] = (
+    _person,
+    _members,
+    _partitions,
+    _reset,
+    _checkpoint,
+    _publish,
+    _foreign,
+    _boundary,
+    _request,
+    _batch,
+    _records,
+    _due,
+)
+"""Each is told what those before it have found."""
+
+
+def _listed(texts: list[str]) -> str:
+    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+    return (", ".join(texts[:_NAMED]) or "nothing") + more

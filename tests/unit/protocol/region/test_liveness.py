@@ -1,0 +1,301 @@
+"""What a region waits for, since when, and from when on that is too long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.region import liveness
+from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Rule, Seen, Verdict, Wait
+from airflow_kcr.protocol.region.rows import CutPurpose, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.rules import CutMode, CutRules, OutsiderPolicy, RegionRules
+from airflow_kcr.protocol.values import Nonce, Offset
+from airflow_kcr.schedules import Every
+from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
+from tests.support.scripts import HOUR, all_crash, bound, hourly, located, running, started
+
+DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+
+
+def judged(driver: Driver, *, later: timedelta = timedelta(0), ends: int | None = None) -> Liveness:
+    """Judge a driver's region as it is, or as it would be if nobody did anything for so long."""
+    region, now = driver.store.read(driver.name)
+    seen = driver.store.seen(driver.name)
+    if ends is not None:
+        seen = replace(seen, ends={p: LogEnd(Offset(ends), BEGINNING) for p in region.claims})
+    lasting = {m: replace(row, until=row.until + later) if row.until > now else row for m, row in region.leases.items()}
+    return liveness.judge(replace(region, leases=lasting), now + later, seen)
+
+
+def only(found: Liveness) -> Wait:
+    assert len(found.waits) == 1, found.text()
+    return found.waits[0]
+
+
+def patience(driver: Driver) -> timedelta:
+    return liveness.patience(driver.region)
+
+
+def test_a_region_that_has_nothing_to_do_waits_for_nothing() -> None:
+    found = judged(running(), later=DAY)
+    assert (found.verdict, found.waits, found.text()) == (Verdict.PROGRESSING, (), "progressing")
+
+
+def test_a_stopped_region_waits_for_nothing() -> None:
+    assert judged(Driver(), later=DAY).verdict is Verdict.PROGRESSING
+
+
+def test_a_halted_or_paused_region_waits_for_a_person_as_long_as_it_takes() -> None:
+    driver = running()
+    driver.store.pause(driver.name)
+    found = judged(driver, later=DAY)
+    assert (found.verdict, found.text()) == (Verdict.WAITING, "waiting: person: the region is paused; resume it")
+    driver.store.report_outsider(driver.name, "a stranger reads along")
+    assert "person: the region is halted: a stranger reads along" in judged(driver, later=DAY).text()
+
+
+def test_without_a_member_a_region_waits_for_one_and_is_stalled_when_none_comes_back() -> None:
+    driver = running()
+    all_crash(driver)
+    wait = only(judged(driver))
+    assert (wait.rule, wait.what) == (Rule.MEMBERS, "no member lives; start them")
+    assert wait.since == max(lease.until for lease in driver.region.leases.values())
+    assert wait.until == wait.since + patience(driver)
+    assert judged(driver, later=DAY).verdict is Verdict.STALLED
+
+
+def test_a_region_that_nobody_joins_after_its_start_is_stalled_as_well() -> None:
+    driver = Driver()
+    driver.store.start(driver.name)
+    assert judged(driver).verdict is Verdict.WAITING
+    found = judged(driver, later=patience(driver))
+    assert found.text() == "stalled: members since 2026-01-01T00:00:00Z: no member lives; start them"
+
+
+def test_partitions_without_a_living_owner_are_named_with_their_last_one() -> None:
+    driver = running()
+    all_crash(driver, [driver.member(1)])
+    wait = only(judged(driver))
+    assert (wait.rule, wait.group) == (Rule.PARTITIONS, GROUP)
+    assert wait.what == "g:t-2 (last owner: g[1]), g:t-3 (last owner: g[1]) without a living owner"
+    assert wait.since == driver.region.leases[driver.member(1)].until
+    assert judged(driver, later=DAY).verdict is Verdict.STALLED
+
+
+def test_partitions_that_a_living_member_dropped_count_from_when_the_region_ran() -> None:
+    driver = running()
+    driver.claim(driver.member(1), [driver.partition(2)])
+    wait = only(judged(driver))
+    assert (wait.what, wait.since) == ("g:t-3 (last owner: g[1]) without a living owner", BEGINNING)
+
+
+def test_a_reset_that_is_not_done_says_who_is_missing() -> None:
+    driver = running()
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    wait = only(judged(driver))
+    assert wait.rule is Rule.RESET
+    assert wait.what.startswith("batch_refused: ")
+    assert "g:t-0 is not covered (last owner: g[0])" in wait.what
+    assert judged(driver, later=DAY).verdict is Verdict.STALLED
+
+
+def test_a_checkpoint_that_drains_names_who_is_late() -> None:
+    driver = running()
+    driver.request_cut("n")
+    driver.contribute(driver.member(0))
+    wait = only(judged(driver))
+    assert wait.what == f"checkpoint {driver.region.open_cut} drains; late: g[1] (g:t-2, g:t-3)"
+    drain = driver.region.rules.timeouts.drain
+    assert wait.until == BEGINNING + drain + patience(driver)
+
+
+def test_a_checkpoint_may_approach_its_boundary_for_as_long_as_batches_run() -> None:
+    driver = hourly(mode=CutMode.AUTO, partitions=1, members=1)
+    driver.wait(3_600)
+    located(driver, bound(1), 30)
+    wait = only(judged(driver))
+    assert wait.rule is Rule.CHECKPOINT
+    assert wait.since == bound(1)
+    assert wait.what.endswith("approaches its boundary 2026-01-01T01:00:00Z; not there yet: g:t-0")
+    assert judged(driver, later=patience(driver) + HOUR).verdict is Verdict.STALLED
+    batch = driver.begin(driver.member(0))
+    assert judged(driver, later=timedelta(minutes=1)).verdict is Verdict.WAITING
+    driver.wait(1_800)
+    driver.end(batch)
+    assert only(judged(driver)).until == driver.clock.now + driver.region.rules.cut.grace + patience(driver)
+
+
+def test_a_checkpoint_of_a_boundary_to_come_is_no_wait() -> None:
+    driver = hourly()
+    driver.request_cut("early", bound=bound(1))
+    assert judged(driver).waits == ()
+
+
+def test_a_complete_checkpoint_waits_for_its_publication_and_what_is_behind_it_says_so() -> None:
+    driver = hourly(mode=CutMode.AUTO)
+    driver.request_cut("n")
+    driver.complete()
+    driver.request_cut("second")
+    publish, request = judged(driver).waits
+    assert (publish.rule, request.rule) == (Rule.PUBLISH, Rule.REQUEST)
+    assert publish.until == BEGINNING + driver.region.rules.timeouts.publish + driver.region.rules.timeouts.lease
+    assert (request.what, request.until) == ("request second is queued (behind: publish)", None)
+    driver.wait(3_600)
+    found = judged(driver)
+    assert Rule.PUBLISH in {w.rule for w in found.stalled}
+    assert "(behind: publish)" in next(w.what for w in found.waits if w.rule is Rule.BOUNDARY)
+
+
+def test_a_region_that_holds_for_a_foreign_consumer_names_it() -> None:
+    rules = RegionRules(groups={GROUP: group_rules()}, outsiders=OutsiderPolicy.HOLD)
+    driver = started(Driver(rules=rules))
+    stranger = Outsider(group=GROUP, client_id="console", host="/10.0.0.1", instance_id="", what="consumer")
+    driver.store.report_groups(driver.name, {GROUP: (stranger,)})
+    wait = only(judged(driver, later=DAY))
+    assert (wait.rule, wait.until) == (Rule.FOREIGN, None)
+    assert "console" in wait.what
+
+
+def test_where_runs_ask_members_wait_at_the_boundary_for_as_long_as_it_takes() -> None:
+    driver = hourly()
+    driver.wait(7_200)
+    wait = only(judged(driver, later=DAY))
+    assert (wait.rule, wait.since, wait.until) == (Rule.RUN, bound(1), None)
+
+
+def test_a_passed_boundary_that_nothing_explains_is_a_stall_with_its_boundary() -> None:
+    driver = hourly(mode=CutMode.AUTO)
+    wait = only(judged(driver, later=HOUR))
+    assert (wait.rule, wait.since, wait.until) == (Rule.BOUNDARY, bound(1), bound(1) + patience(driver))
+    found = judged(driver, later=HOUR + patience(driver))
+    assert found.text().startswith("stalled: boundary since 2026-01-01T01:00:00Z: the boundary 2026-01-01T01:00:00Z")
+
+
+def test_a_boundary_counts_from_when_the_region_could_have_seen_to_it() -> None:
+    driver = hourly(mode=CutMode.AUTO)
+    region = replace(driver.region, next_bound=bound(-5))
+    assert only(liveness.judge(region, driver.clock.now)).since == BEGINNING
+
+
+def test_a_queued_request_that_nothing_explains_is_a_stall() -> None:
+    driver = running()
+    driver.request_cut("n")
+    region = driver.region
+    queued = replace(region.requests[Nonce("n")], state=RequestState.QUEUED)
+    stuck = replace(region, open_cut=None, requests={queued.nonce: queued}, state=RegionState.RUNNING, due_at=None)
+    wait = only(liveness.judge(stuck, driver.clock.now))
+    assert (wait.rule, wait.what, wait.since) == (Rule.REQUEST, "request n is queued", BEGINNING)
+    assert wait.until == BEGINNING + patience(driver)
+
+
+def test_a_batch_that_runs_for_too_long_is_named() -> None:
+    driver = running(partitions=1, members=1)
+    batch = driver.begin(driver.member(0))
+    timeouts = driver.region.rules.timeouts
+    longest = timeouts.batch + timeouts.process_end_bound
+    assert judged(driver, later=longest - timedelta(seconds=1)).waits == ()
+    wait = only(judged(driver, later=longest))
+    assert (wait.rule, wait.what) == (Rule.BATCH, f"batch {batch} of g[0] runs for longer than 0:02:00")
+
+
+def test_records_that_nobody_reads_are_a_stall_where_the_ends_of_the_logs_are_known() -> None:
+    driver = running(partitions=2, members=1)
+    assert judged(driver, later=DAY).waits == ()
+    assert judged(driver, later=DAY, ends=0).waits == ()
+    assert judged(driver, ends=5_000).waits == ()
+    wait = only(judged(driver, later=MINUTE, ends=5_000))
+    assert (wait.rule, wait.since, wait.group) == (Rule.RECORDS, BEGINNING, GROUP)
+    assert wait.what == "5,000 of g:t-0, 5,000 of g:t-1 can be read, and no batch reads them"
+    assert wait.until == BEGINNING + patience(driver)
+    driver.wait(60)
+    driver.process()
+    assert only(judged(driver, later=MINUTE, ends=5_000)).since == driver.clock.now
+    driver.begin(driver.member(0))
+    assert judged(driver, ends=5_000).waits == ()
+
+
+def test_records_that_have_only_just_come_after_a_long_silence_are_not_missed_yet() -> None:
+    driver = running(partitions=1, members=1)
+    driver.wait(DAY.total_seconds())
+    region, now = driver.store.read(driver.name)
+    seen = replace(driver.store.seen(driver.name), ends={driver.partition(0): LogEnd(Offset(5), now)})
+    assert liveness.judge(region, now, seen).waits == ()
+
+
+def test_without_kafka_the_ends_that_members_saw_at_the_base_count() -> None:
+    driver = running(partitions=1, members=1)
+    driver.process()
+    driver.cut("n")
+    wait = only(judged(driver, later=MINUTE))
+    assert (wait.rule, wait.what) == (Rule.RECORDS, "990 of g:t-0 can be read, and no batch reads them")
+
+
+def test_kafka_is_only_worth_asking_where_nobody_has_worked_for_long() -> None:
+    driver = running(partitions=1, members=1)
+    region, now = driver.store.read(driver.name)
+    long = patience(driver)
+    seen = Seen(worked_at=NEVER)
+    assert liveness.missed_before(region, now, Seen()) is None
+    assert liveness.missed_before(region, now + long - timedelta(seconds=1), seen) is None
+    assert liveness.missed_before(region, now + long, seen) == now
+    driver.store.pause(driver.name)
+    assert liveness.missed_before(driver.region, now + long, seen) is None
+
+
+def test_a_member_that_waits_for_more_records_may_do_so() -> None:
+    driver = running(partitions=1, members=1)
+    region, now = driver.store.read(driver.name)
+    ends = {driver.partition(0): LogEnd(Offset(5), now - MINUTE)}
+    region = replace(region, resets={region.epoch: replace(region.resets[region.epoch], done_at=now - MINUTE)})
+    patient = liveness.judge(region, now, Seen(worked_at=NEVER, ends=ends, linger=HOUR))
+    assert only(patient).until == BEGINNING - MINUTE + HOUR + patience(driver)
+
+
+def test_records_beyond_the_boundary_are_not_readable() -> None:
+    driver = hourly(partitions=1, members=1)
+    located(driver, bound(1), 0)
+    assert judged(driver, ends=50).waits == ()
+
+
+def test_what_is_due_and_done_by_nobody_is_a_stall() -> None:
+    driver = running(partitions=1, members=1)
+    overdue = replace(driver.region, due_at=BEGINNING)
+    lasting = {m: replace(row, until=BEGINNING + DAY) for m, row in overdue.leases.items()}
+    overdue = replace(overdue, leases=lasting)
+    assert liveness.judge(overdue, BEGINNING).waits == ()
+    found = liveness.judge(overdue, BEGINNING + patience(driver))
+    assert (only(found).rule, found.verdict) == (Rule.DUE, Verdict.STALLED)
+
+
+@pytest.mark.parametrize("failures", [0, 1, 20])
+def test_patience_takes_the_wait_after_failures_in(failures: int) -> None:
+    region = replace(running().region, failures=failures)
+    timeouts = region.rules.timeouts
+    longest = max(timeouts.relaunch, timeouts.session_timeout(static=True))
+    assert liveness.patience(region) == longest + timeouts.lease + timeouts.retry_after(failures)
+
+
+def test_the_longest_wait_comes_first_and_those_that_are_too_long_before_all() -> None:
+    def wait(rule: Rule, since: datetime | None, until: datetime | None) -> Wait:
+        return Wait(rule=rule, since=since, what="w", until=until)
+
+    driver = hourly(mode=CutMode.AUTO)
+    driver.request_cut("n", purpose=CutPurpose.DRAIN)
+    driver.complete()
+    driver.wait(3_600)
+    found = judged(driver, later=DAY)
+    stalled = len(found.stalled)
+    assert found.waits[:stalled] == found.stalled
+    assert wait(Rule.DUE, None, None).text(BEGINNING) == "due: w"
+
+
+def test_the_judgement_of_a_schedule_that_is_taken_away_ends() -> None:
+    driver = hourly(mode=CutMode.AUTO)
+    region = replace(driver.region, next_bound=None)
+    rules = replace(region.rules, cut=CutRules(schedule=Every(HOUR)))
+    region = replace(region, spec=replace(region.spec, rules=rules))
+    assert liveness.judge(region, driver.clock.now).waits == ()
