@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Self
 
 from airflow_kcr.api.reachability import Reach, reach
@@ -97,6 +98,16 @@ class CheckpointView:
             lacking=completion.lacking(region, row) if is_open else (),
             runs=_runs(region, sequence),
         )
+
+    @classmethod
+    def several(cls, region: StoredRegion, sequences: Iterable[Sequence]) -> tuple[Self, ...]:
+        """Return some checkpoints, in the order asked for; the store is asked as often as for one.
+
+        Raises:
+            UnknownCheckpoint: there is none of one of these sequences; the message names those that there are.
+        """
+        region = replace(region, offsets=dict(region.offsets.items()), echoes=dict(region.echoes.items()))
+        return tuple(cls.of(region, sequence) for sequence in sequences)
 
     def inexact_at(self, partition: GroupPartition) -> str:
         """Return why the bound does not separate a partition's records exactly; empty: it does."""

@@ -42,10 +42,11 @@ class _Seen(NamedTuple):
 def reach(region: StoredRegion) -> Mapping[Sequence, Reach]:
     """Return, for every checkpoint that has offsets, whether it can still be gone back to."""
     seen = _seen(region)
+    # Walked through, so that the store is asked once; one that was retired since it was read is not among them.
     return {
-        sequence: _reach(region.offsets[sequence], seen, recreated.topics_of(region, sequence))
-        for sequence, row in region.checkpoints.items()
-        if row.is_complete
+        sequence: _reach(offsets, seen, recreated.topics_of(region, sequence))
+        for sequence, offsets in region.offsets.items()
+        if sequence in region.checkpoints and region.checkpoints[sequence].is_complete
     }
 
 

@@ -270,6 +270,14 @@ class Region:
         """
         return CheckpointView.of(self._read(), Sequence(sequence))
 
+    def checkpoint_views(self, sequences: Iterable[int]) -> tuple[CheckpointView, ...]:
+        """Return some checkpoints with their offsets, in the order asked for; the store is asked once for all.
+
+        Raises:
+            UnknownCheckpoint: there is none of one of these sequences.
+        """
+        return CheckpointView.several(self._read(), map(Sequence, sequences))
+
     def checkpoint_of_run(self, dag_id: str, run_id: str) -> CheckpointView:
         """Return the newest complete cut on the path that answered a request of a DAG run.
 
@@ -325,8 +333,11 @@ class Region:
         """Forget the checkpoints that age and count retire, and return their sequences."""
         counter = self._read().counter
         self._store.retire(self.name)
-        bodies = [event.body for event in self._store.events(self.name, counter)]
-        return tuple(s for body in bodies if isinstance(body, CheckpointsRetired) for s in body.sequences)
+        gone: list[int] = []
+        while page := self._store.events(self.name, counter):
+            gone += [s for event in page if isinstance(event.body, CheckpointsRetired) for s in event.body.sequences]
+            counter = page[-1].number
+        return tuple(gone)
 
     # -- resets --------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class KcrChooseCheckpointOperator(HITLOperator):
             usable = [one for one in region.checkpoints() if one.checkpoint.is_complete and one.checkpoint.is_on_path]
             reachable = [one for one in usable if one.reach is None or not one.reach.is_unreachable]
             shown = [one.checkpoint.sequence for one in reversed(reachable)][: self.newest]
-            found = [region.checkpoint(sequence) for sequence in shown]
+            found = region.checkpoint_views(shown)
             if not found:
                 lost = f" that the logs still have ({len(usable)} are unreachable)" if usable else ""
                 raise CheckpointNotUsable(

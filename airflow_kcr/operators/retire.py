@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class KcrRetireOperator(RegionOperator):
     """Forgets the checkpoints that the region's retention gives up, as `kcr checkpoint retire` does.
 
-    Nothing retires by itself. A task of this kind behind the last one of the cut DAG keeps the store small.
+    A running region does so by itself, a piece with each decision. A task of this kind forgets all that is due, now,
+    also of a region that does not run.
     """
 
     def execute(self, context: Context) -> dict[str, object]:

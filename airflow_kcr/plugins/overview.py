@@ -77,7 +77,7 @@ class Overview:
 
 def _partitions(region: StoredRegion) -> list[PartitionRow]:
     newest = last_complete(region)
-    offsets = next((found for sequence, found in region.offsets.items() if sequence == newest), EMPTY)
+    offsets = EMPTY if newest is None else region.offsets.get(newest, EMPTY)
     ends: dict[GroupPartition, LogBounds] = {}
     for (sequence, _), part in region.contributions.items():
         if sequence == newest:

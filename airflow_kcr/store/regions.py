@@ -382,8 +382,11 @@ class RegionStore:
         return self._decide(name, rule)
 
     def retire(self, name: RegionName) -> Region:
-        """Forget the checkpoints that age and count retire."""
-        return self._decide(name, retirement.retire)
+        """Forget the checkpoints that age and count retire; many of them in one transaction after the other."""
+        region = self._decide(name, retirement.retire)
+        while retirement.due(*self._transactions.read(name)):
+            region = self._decide(name, retirement.retire)
+        return region
 
     def pin(self, name: RegionName, sequence: Sequence, label: str, reason: str) -> Region:
         """Pin a checkpoint under a label, or release it with an empty one."""

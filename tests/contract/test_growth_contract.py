@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 
+from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView
+from airflow_kcr.api.reset_views import all_of
+from airflow_kcr.plugins.overview import Overview
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import path, retirement
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import Offset, Sequence
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
-from tests.support.plans import touched
+from tests.support.plans import statements, touched
+from tests.support.scripts import cuts_of_ten
 from tests.support.stores import postgres_store
 
 pytestmark = pytest.mark.postgres
@@ -87,3 +95,39 @@ def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(
         driver.settle_reset()
         undone = [(b.outcome, dict(b.undone_from) == {p: r.from_ for p, r in b.ranges.items()}) for b in driver.batches]
         assert undone == [(Outcome.UNDONE, True)] * 20_000
+
+
+LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
+    lambda region, now: CheckpointSummary.all_of(region),
+    lambda region, now: CheckpointView.several(region, region.checkpoints),
+    lambda region, now: all_of(region),
+    Overview.of,
+    lambda region, now: path.undone_by(region, OffsetMap()),
+    lambda region, now: retirement.protected(region),
+)
+
+
+def asked(driver: Driver) -> list[int]:
+    """Return how many statements each look at the region takes, beside reading it."""
+    counts = []
+    for look in LOOKS:
+        region, now = driver.store.read(driver.name)
+        with statements() as run:
+            look(region, now)
+        counts.append(len(run))
+    return counts
+
+
+def test_however_many_checkpoints_are_kept_a_look_asks_as_often(database_url: str) -> None:
+    with driver_over(database_url, 4) as driver:
+        first = cuts_of_ten(driver, 3)[0]
+        driver.reset(ToCheckpoint(sequence=first))
+        driver.complete()
+        driver.settle_reset()
+        driver.process()
+        driver.cut("the base is a cut again")
+        few = asked(driver)
+        for number in range(12):
+            driver.process()
+            driver.cut(f"more-{number}")
+        assert asked(driver) == few

@@ -54,3 +54,18 @@ def touched() -> Iterator[Counter[str]]:
         yield counted
     finally:
         event.remove(Engine, "before_cursor_execute", explain)
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """Note every statement that whatever runs meanwhile sends."""
+    run: list[str] = []
+
+    def note(*about: object) -> None:
+        run.append(str(about[2]))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield run
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)

@@ -53,10 +53,11 @@ def undone_by(region: Region, opening: OffsetMap) -> tuple[Sequence, ...]:
     with a cut that no longer holds.
     """
     gone: list[Sequence] = []
+    held = dict(region.offsets.items())  # at once: one by one, each would be a question to the store
     kept_newer = False
     for checkpoint in reversed(on_path(region)):
         if checkpoint.is_complete:
-            stays = opening.covers(region.offsets[checkpoint.sequence])
+            stays = opening.covers(held[checkpoint.sequence])
             kept_newer = kept_newer or stays
         else:
             stays = kept_newer

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.region import events, path, person
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset, RegionState
 from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, put, record, with_checkpoint, without
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import Sequence
+
+PIECE: Final = 10_000
+"""Offsets that are forgotten in one transaction; of one checkpoint all are, however many partitions it has."""
 
 
 def protected(region: Region) -> dict[Sequence, str]:
@@ -69,28 +73,32 @@ def _targets(region: Region, reset: PersonReset) -> tuple[Sequence, ...]:
 
 def due(region: Region, now: datetime) -> tuple[Sequence, ...]:
     """Return the checkpoints that age or count retires, oldest first."""
-    rules, kept = region.rules.retention, protected(region)
-    candidates = [region.checkpoints[s] for s in sorted(region.checkpoints) if s not in kept]
-    alive = [c for c in candidates if c.state is not CheckpointState.RETIRED]
-    complete = [c for c in alive if c.is_complete]
-    held = sum(1 for s, c in region.checkpoints.items() if c.is_complete and s in kept)
-    surplus = max(len(complete) + held - rules.keep, 0)
-    gone = {c.sequence for c in complete[:surplus]}
-    gone.update(c.sequence for c in alive if c.state is CheckpointState.ABORTED and _is_superseded(region, c))
+    rules = region.rules.retention
+    alive = [row for row in region.checkpoints.values() if row.state is not CheckpointState.RETIRED]
+    if rules.max_age is None and len(alive) <= rules.keep:
+        return ()
+    kept = protected(region)
+    candidates = sorted((row for row in alive if row.sequence not in kept), key=lambda row: row.sequence)
+    complete = [row.sequence for row in candidates if row.is_complete]
+    surplus = max(sum(1 for row in alive if row.is_complete) - rules.keep, 0)
+    gone = set(complete[:surplus])
+    # An aborted cut is of no more use once as many complete ones as are kept are newer.
+    newer = [row.sequence for row in path.usable(region)][-rules.keep :]
+    if len(newer) == rules.keep:
+        gone.update(
+            row.sequence for row in candidates if row.state is CheckpointState.ABORTED and row.sequence < newer[0]
+        )
     if rules.max_age is not None:
-        gone.update(c.sequence for c in alive if (c.ended_at or c.opened_at) < now - rules.max_age)
+        gone.update(row.sequence for row in candidates if (row.ended_at or row.opened_at) < now - rules.max_age)
     return tuple(sorted(gone))
 
 
-def _is_superseded(region: Region, aborted: Checkpoint) -> bool:
-    """Whether an aborted cut is of no more use: as many complete ones as are kept are newer."""
-    newer = [c for c in path.usable(region) if c.sequence > aborted.sequence]
-    return len(newer) >= region.rules.retention.keep
-
-
 def retire(region: Region, now: datetime) -> Region:
-    """Return the region without the checkpoints that are due; asked twice, the second time changes nothing."""
-    gone = due(region, now)
+    """Return the region without the oldest checkpoints that are due, no more of them than one transaction can forget.
+
+    Asked until nothing is due, it has forgotten all; asked again then, it changes nothing.
+    """
+    gone = due(region, now)[: max(PIECE // max(len(region.claims), 1), 1)]
     if not gone:
         return region
     rows = {s: replace(region.checkpoints[s], state=CheckpointState.RETIRED) for s in gone}
@@ -102,6 +110,11 @@ def retire(region: Region, now: datetime) -> Region:
         frozen=without(region.frozen, forgotten),
     )
     return record(region, now, events.CheckpointsRetired(sequences=gone))
+
+
+def by_itself(region: Region, now: datetime) -> Region:
+    """Return the region as `retire` does, while it runs; who looks at one that does not shall find what there was."""
+    return retire(region, now) if region.state is RegionState.RUNNING else region
 
 
 def pin(region: Region, now: datetime, sequence: Sequence, name: str, reason: str) -> Region:

@@ -123,12 +123,21 @@ def _joined(layout: Layout[K, V], gathered: Columns[Any]) -> dict[K, V]:
 
 # -- with the claims -------------------------------------------------------------------------------------------------
 
-_LOG: Final = ("log_start", "log_end", "log_topic_id", "log_leader_epoch")
+_CONTRIBUTED: Final = (
+    "topic",
+    "partition",
+    "next_offset",
+    "committed_offset",
+    "log_start",
+    "log_end",
+    "log_topic_id",
+    "log_leader_epoch",
+)
 
 
 def _contributions_to(number: str) -> str:
     """Return the expression of all contributions to the cut of a bound number, as JSON."""
-    part = ", ".join(f"o.{column}" for column in ("topic", "partition", "next_offset", "committed_offset", *_LOG))
+    part = ", ".join(f"o.{column}" for column in _CONTRIBUTED)
     return f"""(
         SELECT json_agg(json_build_array({CONTRIBUTORS.selected("c")[0]}, (
             SELECT json_agg(json_build_array({part})) FROM kcr.contribution_offset o
@@ -176,6 +185,17 @@ _CLAIMS_AND_CUTS: Final = positional(
 _CONTRIBUTIONS_TO: Final = positional(text(f"SELECT {_contributions_to('sequence')}"), 1)
 
 
+# name: all_contributions — the members' rows, and the partitions'; whoever joins them knows how many they are.
+_CONTRIBUTORS: Final = positional(
+    text(f"SELECT {CONTRIBUTORS.selected('c')[0]} FROM kcr.contribution c WHERE c.region_id = :region"),  # noqa: S608
+    CONTRIBUTORS.width,
+)
+_ALL_CONTRIBUTED: Final = text(
+    f"SELECT sequence, group_id, member_index, {', '.join(_CONTRIBUTED)} "  # noqa: S608 (constants of this package)
+    "FROM kcr.contribution_offset WHERE region_id = :region"
+)
+
+
 class ClaimsAndCuts:
     """The claims, with what belongs to the base and to the open cut: read at once, when the first of them is needed.
 
@@ -206,6 +226,14 @@ class ClaimsAndCuts:
             return _contributions(self._read()[1])
         return _contributions(self._session.rows(_CONTRIBUTIONS_TO, sequence=sequence)[0][0])
 
+    def all_contributions(self) -> dict[ContributionKey, Contribution]:
+        """Return what was contributed to every cut; some of it may be from before a retirement, some from after."""
+        rows: dict[tuple[object, ...], list[Columns[Any]]] = {}
+        for sequence, group, index, *held in self._session.rows(_ALL_CONTRIBUTED):
+            rows.setdefault((sequence, group, index), []).append(held)
+        contributors = self._session.rows(_CONTRIBUTORS)
+        return dict(_contribution(whole, rows.get(tuple(whole[:3]), [])) for (whole,) in contributors)
+
     def rows_of(self, layout: MapLayout, number: int) -> Columns[Columns[Any]] | None:
         """Return the rows of a map; None where they were not read, and nothing is read for it."""
         if layout is ECHOES and number == self._numbers["open_cut"]:
@@ -225,7 +253,7 @@ def _contributions(found: list[Any] | None) -> dict[ContributionKey, Contributio
     return dict(_contribution(whole, rows or []) for whole, rows in found or [])
 
 
-def _contribution(whole: list[Any], rows: list[list[Any]]) -> tuple[ContributionKey, Contribution]:
+def _contribution(whole: list[Any], rows: Iterable[Columns[Any]]) -> tuple[ContributionKey, Contribution]:
     key, by = CONTRIBUTORS.join((whole,))
     parts = [(partition_of(key[1].group, topic, partition), *held) for topic, partition, *held in rows]
     return key, Contribution(

@@ -93,10 +93,11 @@ class Parts(Layered[K, V]):
         keys: reads the keys of every row, without the values.
         part: tells to which part a key belongs.
         load: reads the rows of the part that a key belongs to; none where the store has none.
+        load_all: reads every row at once, for who walks through them; a key that is gone since is left out.
         has: asks whether there is a key; None: all keys are read for that.
     """
 
-    __slots__ = ("_has", "_keys", "_load", "_part", "_parts", "_read_keys", "_rows")
+    __slots__ = ("_has", "_is_complete", "_keys", "_load", "_load_all", "_part", "_parts", "_read_keys", "_rows")
 
     def __init__(
         self,
@@ -104,11 +105,14 @@ class Parts(Layered[K, V]):
         keys: Callable[[], Iterable[K]],
         part: Callable[[K], Hashable],
         load: Callable[[K], Mapping[K, V]],
+        load_all: Callable[[], Mapping[K, V]],
         has: Callable[[K], bool] | None = None,
     ) -> None:
         self._read_keys = keys
         self._part = part
         self._load = load
+        self._load_all = load_all
+        self._is_complete = False
         self._has = has
         self._keys: dict[K, None] | None = None
         self._parts: set[Hashable] = set()
@@ -140,6 +144,24 @@ class Parts(Layered[K, V]):
 
     def __len__(self) -> int:
         return len(self._all_keys)
+
+    @property
+    def rows(self) -> dict[K, V]:
+        """Every row; nobody changes it. What was read before stays as it was."""
+        if not self._is_complete:
+            keys, found = self._all_keys, self._load_all()
+            self._rows = {key: self._rows.get(key, row) for key, row in found.items() if key in keys}
+            self._parts.update(map(self._part, keys))
+            self._is_complete = True
+        return self._rows
+
+    def values(self) -> ValuesView[V]:
+        """See `Mapping.values`; read at once."""
+        return self.rows.values()
+
+    def items(self) -> ItemsView[K, V]:
+        """See `Mapping.items`; read at once."""
+        return self.rows.items()
 
     @property
     def _all_keys(self) -> dict[K, None]:
@@ -188,6 +210,19 @@ class Overlay(Layered[K, V]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    @property
+    def rows(self) -> dict[K, V]:
+        """Every row, those of the base read at once."""
+        return {k: v for k, v in self.base.items() if k not in self.gone} | dict(self.written)
+
+    def values(self) -> ValuesView[V]:
+        """See `Mapping.values`."""
+        return self.rows.values()
+
+    def items(self) -> ItemsView[K, V]:
+        """See `Mapping.items`."""
+        return self.rows.items()
 
     def put(self, rows: Mapping[K, V]) -> Mapping[K, V]:
         """See `Layered.put`."""

@@ -241,6 +241,12 @@ def _select_map(layout: MapLayout) -> TextClause:
     )
 
 
+@cache
+def _select_maps(layout: MapLayout) -> TextClause:
+    columns = ", ".join((layout.number, "group_id", "topic", "partition", *layout.values))
+    return text(f"SELECT {columns} FROM kcr.{layout.table.name} WHERE region_id = :region")  # noqa: S608
+
+
 def _whole(session: Session, layout: Layout[K, V], condition: str = "", **parameters: object) -> Whole[K, V]:
     join = layout.join
     return Whole(lambda: dict(map(join, session.rows(select(layout, condition), **parameters))))
@@ -262,7 +268,16 @@ def _maps(
         rows = session.rows(_select_map(layout), number=key) if read is None else read
         return {key: build(rows)} if rows or (layout.may_be_empty and has(key)) else {}
 
-    return Parts(keys=lambda: [number(key) for (key,) in session.rows(keys)], part=lambda key: key, load=load, has=has)
+    def known() -> Iterable[N]:
+        return [number(key) for (key,) in session.rows(keys)]
+
+    def load_all() -> dict[N, M]:
+        rows: dict[N, list[Columns[Any]]] = {key: [] for key in known()} if layout.may_be_empty else {}
+        for key, *columns in session.rows(_select_maps(layout)):
+            rows.setdefault(number(key), []).append(columns)
+        return {key: build(held) for key, held in rows.items()}
+
+    return Parts(keys=known, part=lambda key: key, load=load, load_all=load_all, has=has)
 
 
 @cache
@@ -298,7 +313,10 @@ def _bound_offsets(session: Session) -> Parts[BoundKey, BoundOffset]:
     def keys() -> Iterable[BoundKey]:
         return ((partition_of(g, t, p), topic_id, bound) for g, t, p, topic_id, bound in session.rows(_BOUND_KEYS))
 
-    return Parts(keys=keys, part=lambda key: key[2], load=load)
+    def load_all() -> dict[BoundKey, BoundOffset]:
+        return dict(map(BOUND_OFFSETS.join, session.rows(select(BOUND_OFFSETS))))
+
+    return Parts(keys=keys, part=lambda key: key[2], load=load, load_all=load_all)
 
 
 def _contributions(session: Session, around: ClaimsAndCuts, unused: Sequence) -> Parts[ContributionKey, Contribution]:
@@ -313,4 +331,10 @@ def _contributions(session: Session, around: ClaimsAndCuts, unused: Sequence) ->
             return False
         return bool(session.rows(_HAS_CONTRIBUTION, sequence=sequence, group=member.group, index=member.index))
 
-    return Parts(keys=keys, part=lambda key: key[0], load=lambda key: around.contributions(key[0]), has=has)
+    return Parts(
+        keys=keys,
+        part=lambda key: key[0],
+        load=lambda key: around.contributions(key[0]),
+        load_all=around.all_contributions,
+        has=has,
+    )

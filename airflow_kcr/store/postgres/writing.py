@@ -247,10 +247,10 @@ def _upsert_sql(table: Table, key: tuple[str, ...], columns: tuple[str, ...], gi
 
 @cache
 def _delete_sql(table: Table, key: tuple[str, ...]) -> str:
-    """Return what deletes rows by their keys."""
-    same = " AND ".join(f"t.{c} = n.{c}" for c in key)
-    gone = unnested(table, key, _gone(table))
-    return f"DELETE FROM kcr.{table.name} t USING {gone} WHERE t.region_id = :region AND {same}"  # noqa: S608
+    """Return what deletes rows by their keys, which are fenced as in `permits`: walked through once."""
+    same = " AND ".join(f"t.{c} = n.{c}" for c in ("region_id", *key))
+    gone = f"SELECT CAST(:region AS bigint) AS region_id, n.* FROM {unnested(table, key, _gone(table))} OFFSET 0"  # noqa: S608
+    return f"DELETE FROM kcr.{table.name} t USING ({gone}) n WHERE {same}"  # noqa: S608
 
 
 def _groups(before: Region, after: Region) -> Iterator[Write]:

@@ -36,7 +36,11 @@ class Source:
             self.read.append("keys")
             return list(self.rows)
 
-        return Parts(keys=keys, part=lambda key: key[0], load=load)
+        def load_all() -> dict[tuple[int, int], str]:
+            self.read.append("all")
+            return dict(self.rows)
+
+        return Parts(keys=keys, part=lambda key: key[0], load=load, load_all=load_all)
 
 
 ROWS = {(1, 1): "a", (1, 2): "b", (2, 1): "c"}
@@ -58,6 +62,18 @@ def test_of_a_table_of_parts_only_the_part_is_read() -> None:
     assert source.read == [1]
     assert ((2, 1) in table, (3, 1) in table, len(table)) == (True, False, 3)
     assert source.read == [1, "keys"]
+
+
+def test_who_walks_through_a_table_of_parts_reads_it_at_once() -> None:
+    source = Source(ROWS)
+    table = source.parts()
+    assert table[1, 1] == "a"
+    assert len(table) == len(ROWS)
+    source.rows = {(1, 1): "changed since", (1, 2): "b", (9, 9): "new since"}
+    assert dict(table.items()) == {(1, 1): "a", (1, 2): "b"}
+    assert (list(table.values()), table.get((2, 1))) == (["a", "b"], None)
+    assert dict(put(table, {(3, 1): "d"}).items()) == {(1, 1): "a", (1, 2): "b", (3, 1): "d"}
+    assert source.read == [1, "keys", "all"]
 
 
 def test_what_a_part_does_not_have_is_not_asked_for_again() -> None:

@@ -115,8 +115,9 @@ def test_a_pinned_one_stays_and_counts() -> None:
 
 def test_what_was_kept_goes_later_out_of_order_and_only_once() -> None:
     driver = hourly(keep=2)
-    cuts = cuts_of_ten(driver, 4)
+    cuts = cuts_of_ten(driver, 2)
     driver.store.pin(driver.name, cuts[0], "golden", "audited")
+    cuts += [driver.cut(f"later-{n}") for n in range(2)]
 
     def retired() -> list[tuple[Sequence, ...]]:
         driver.store.retire(driver.name)
@@ -171,9 +172,9 @@ def test_a_reset_to_no_checkpoint_keeps_none() -> None:
 
 def test_offsets_and_contributions_go_the_digest_and_the_answer_stay() -> None:
     driver = hourly(keep=2)
-    cuts = cuts_of_ten(driver, 4)
+    cuts = cuts_of_ten(driver, 1)
     digest = driver.region.checkpoints[cuts[0]].digest
-    driver.store.retire(driver.name)
+    cuts += [driver.cut(f"later-{n}") for n in range(3)]
     region = driver.region
     assert [region.checkpoints[c].state for c in cuts[:2]] == [CheckpointState.RETIRED] * 2
     assert region.checkpoints[cuts[0]].digest == digest
@@ -181,16 +182,82 @@ def test_offsets_and_contributions_go_the_digest_and_the_answer_stay() -> None:
         assert not set(cuts[:2]) & set(table)
         assert set(cuts[2:]) <= set(table)
     assert region.requests[Nonce("n0")].state is RequestState.ANSWERED
-    assert happened(driver, events.CheckpointsRetired) == [events.CheckpointsRetired(sequences=tuple(cuts[:2]))]
+    assert happened(driver, events.CheckpointsRetired) == [events.CheckpointsRetired(sequences=(c,)) for c in cuts[:2]]
     judge(driver)
 
 
-def test_retiring_twice_retires_once() -> None:
+def test_retiring_when_nothing_is_due_changes_nothing() -> None:
     driver = hourly(keep=2)
     cuts_of_ten(driver, 4)
-    for _ in range(2):
+    before = driver.events
+    driver.store.retire(driver.name)
+    assert driver.events == before
+
+
+# -- by itself --------------------------------------------------------------------------------------------------------
+
+
+def held(driver: Driver) -> list[Sequence]:
+    return [s for s, row in sorted(driver.region.checkpoints.items()) if row.is_complete]
+
+
+def keep_fewer(driver: Driver, keep: int) -> None:
+    """Change the region's retention, as a changed spec does at once; nobody does yet what follows from it."""
+    rules = keeping(driver, keep).rules
+    driver.store._transactions.decide(
+        driver.name, lambda region, now: replace(region, spec=replace(region.spec, rules=rules))
+    )
+
+
+def test_a_running_region_keeps_as_many_as_its_spec_says_and_nobody_asks_for_it() -> None:
+    driver = hourly(keep=3)
+    cuts: list[Sequence] = []
+    for number in range(8):
+        driver.process()
+        cuts.append(driver.cut(f"n{number}"))
+        assert held(driver) == cuts[-3:]
+    assert driver.region.due_at is None or driver.region.due_at > driver.clock.now + timedelta(seconds=1)
+    judge(driver)
+
+
+def test_many_go_in_pieces_each_in_a_transaction_of_its_own_and_the_next_is_due_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retirement, "PIECE", 12)  # three checkpoints of four partitions
+    driver = hourly(keep=50)
+    cuts = cuts_of_ten(driver, 12)
+    keep_fewer(driver, 2)
+    rounds = []
+    for _ in range(4):
+        driver.store.settle(driver.name)
+        rounds.append(held(driver)[0])
+        if rounds[-1] != cuts[-2]:
+            assert driver.region.due_at == driver.clock.now + timedelta(milliseconds=100)
+    assert rounds == [cuts[3], cuts[6], cuts[9], cuts[10]]
+    assert [len(e.sequences) for e in happened(driver, events.CheckpointsRetired)] == [3, 3, 3, 1]
+    assert driver.region.due_at is None or driver.region.due_at > driver.clock.now + timedelta(seconds=1)
+    judge(driver)
+
+
+def test_who_asks_for_it_gets_all_of_it_now() -> None:
+    driver = hourly(keep=50)
+    cuts = cuts_of_ten(driver, 12)
+    keep_fewer(driver, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retirement, "PIECE", 1)
         driver.store.retire(driver.name)
-    assert len(happened(driver, events.CheckpointsRetired)) == 1
+    assert held(driver) == cuts[-2:]
+
+
+def test_a_region_that_does_not_run_keeps_what_there_was_until_somebody_asks() -> None:
+    driver = hourly(keep=50)
+    cuts = cuts_of_ten(driver, 4)
+    driver.store.kill(driver.name)
+    keep_fewer(driver, 2)
+    driver.store.settle(driver.name)
+    assert held(driver) == cuts
+    driver.store.retire(driver.name)
+    assert held(driver) == cuts[-2:]
 
 
 # -- pins -------------------------------------------------------------------------------------------------------------
