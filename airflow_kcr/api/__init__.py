@@ -19,6 +19,7 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
 from airflow_kcr.api.waiting import Progress
+from airflow_kcr.api.ways_back import WayBack
 
 __all__ = [
     "Applied",
@@ -42,6 +43,7 @@ __all__ = [
     "ResetRequest",
     "ResetView",
     "Verdict",
+    "WayBack",
     "opened",
     "regions",
     "store_url",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from airflow_kcr.api.reachability import Reach, reach
@@ -48,7 +47,8 @@ class CheckpointSummary:
             "bound": instant(row.bound),
             "inexact": bool(row.inexact),
             "committed": str(row.committed) if row.is_complete else None,
-            "on_path": row.is_on_path,
+            "on_path": row.is_on_path if row.is_on_path or row.undone_by is not None else None,
+            "undone_by": row.undone_by,
             "opened_at": instant(row.opened_at),
             "ended_at": instant(row.ended_at),
             "published_at": instant(row.published_at),
@@ -98,16 +98,6 @@ class CheckpointView:
             lacking=completion.lacking(region, row) if is_open else (),
             runs=_runs(region, sequence),
         )
-
-    @classmethod
-    def several(cls, region: StoredRegion, sequences: Iterable[Sequence]) -> tuple[Self, ...]:
-        """Return some checkpoints, in the order asked for; the store is asked as often as for one.
-
-        Raises:
-            UnknownCheckpoint: there is none of one of these sequences; the message names those that there are.
-        """
-        region = replace(region, offsets=dict(region.offsets.items()), echoes=dict(region.echoes.items()))
-        return tuple(cls.of(region, sequence) for sequence in sequences)
 
     def inexact_at(self, partition: GroupPartition) -> str:
         """Return why the bound does not separate a partition's records exactly; empty: it does."""

@@ -24,6 +24,7 @@ from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, Progress, silent
+from airflow_kcr.api.ways_back import WayBack, ways_back
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.instants import checked_instant
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -270,13 +271,16 @@ class Region:
         """
         return CheckpointView.of(self._read(), Sequence(sequence))
 
-    def checkpoint_views(self, sequences: Iterable[int]) -> tuple[CheckpointView, ...]:
-        """Return some checkpoints with their offsets, in the order asked for; the store is asked once for all.
+    def ways_back(self, newest: int) -> tuple[WayBack, ...]:
+        """Return the newest checkpoints that the region can go back to, and what each would mean, the newest first.
+
+        Args:
+            newest: how many, at most.
 
         Raises:
-            UnknownCheckpoint: there is none of one of these sequences.
+            CheckpointNotUsable: there is none.
         """
-        return CheckpointView.several(self._read(), map(Sequence, sequences))
+        return ways_back(self._read(), newest)
 
     def checkpoint_of_run(self, dag_id: str, run_id: str) -> CheckpointView:
         """Return the newest complete cut on the path that answered a request of a DAG run.

@@ -171,6 +171,14 @@ class PlanView:
         )
 
     @property
+    def moves(self) -> str:
+        """How many partitions it moves, in words; where it moves none, that it changes nothing."""
+        totals = self.totals
+        if not totals.moved:
+            return f"nothing: all {totals.partitions:,} partition(s) are at their targets already"
+        return f"{totals.moved:,} of {totals.partitions:,} partition(s)"
+
+    @property
     def target(self) -> str:
         """The target in words."""
         return describe(self.request.target)

@@ -23,7 +23,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Self
 
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import coverage, liveness, path, specs
+from airflow_kcr.protocol.region import bounds, coverage, liveness, path, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -28,6 +28,20 @@ _NAMED: Final = 3
 def instant(moment: datetime | None) -> str | None:
     """Return an instant as JSON has it."""
     return None if moment is None else format_instant(moment)
+
+
+def span(time: timedelta) -> str:
+    """Return how long something took as people say it: its two largest units, as `2 h 5 min`."""
+    minutes, seconds = divmod(int(time.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    units = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    first = next((place for place, (count, _) in enumerate(units) if count), len(units) - 1)
+    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count) or "0 s"
+
+
+def _seconds(time: timedelta | None) -> int | None:
+    return None if time is None else int(time.total_seconds())
 
 
 def last_complete(region: StoredRegion) -> Sequence | None:
@@ -140,6 +154,9 @@ class RegionSummary:
     alive: int
     """How many hold leases."""
 
+    overdue: timedelta | None = None
+    """How long the next bound has passed with no cut made for it; None: it has not."""
+
     @classmethod
     def of(cls, region: StoredRegion, now: datetime) -> Self:
         """Return a region in a line."""
@@ -153,6 +170,7 @@ class RegionSummary:
             next_bound=region.next_bound,
             members=sum(group.members for group in region.rules.groups.values()),
             alive=len(live_members(region, now)),
+            overdue=bounds.overdue(region, now),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -165,6 +183,7 @@ class RegionSummary:
             "lineage": self.lineage,
             "last_complete": self.last_complete,
             "next_bound": instant(self.next_bound),
+            "overdue_seconds": _seconds(self.overdue),
             "members": self.members,
             "alive": self.alive,
         }
@@ -195,6 +214,9 @@ class RegionView:
     halted: str = ""
     """Why it is halted, and what a person can do."""
 
+    overdue: timedelta | None = None
+    """How long the next bound has passed with no cut made for it; None: it has not."""
+
     note: str = ""
     """What else a person should know."""
 
@@ -222,6 +244,7 @@ class RegionView:
             unowned=tuple(coverage.unowned(region).items()),
             liveness=liveness.judge(region, now, seen),
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
+            overdue=bounds.overdue(region, now),
             note="; ".join(_notes(region, now)),
         )
 
@@ -237,6 +260,7 @@ class RegionView:
             "base": self.base,
             "last_complete": self.last_complete,
             "next_bound": instant(self.next_bound),
+            "overdue_seconds": _seconds(self.overdue),
             "progress": str(self.liveness.verdict),
             "waits": [
                 {"rule": str(w.rule), "since": instant(w.since), "stalled_from": instant(w.until), "what": w.what}

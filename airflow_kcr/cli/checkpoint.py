@@ -32,6 +32,7 @@ LISTED: Final = (
     "inexact",
     "committed",
     "on_path",
+    "undone_by",
     "opened_at",
     "ended_at",
     "published_at",
@@ -61,6 +62,8 @@ _NUMBERS: Final = frozenset({"sequence", "lineage", "partition", "offset", "comm
 @reported
 def list_(name: Name, store: Url, output: Output = None) -> None:
     """List the checkpoints that the store remembers, oldest first.
+
+    `on_path` is no where a reset has undone the checkpoint, and empty where it never was complete: open or aborted.
 
     `log` says whether a checkpoint can still be gone back to: unreachable, where the newest cut saw a log that begins
     beyond it; or until when, at the speed at which the logs' starts moved between the cuts.
@@ -199,6 +202,7 @@ def _shown(view: CheckpointView) -> Answer:
             "pinned_as": row.pinned_as,
             "inexact": why,
             "aborted": row.abort_reason,
+            "undone": "" if row.undone_by is None else f"by the reset that opened lineage {row.undone_by}",
             "waits_for": "; ".join(view.lacking),
         },
         numbers=_NUMBERS,

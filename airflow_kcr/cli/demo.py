@@ -29,7 +29,7 @@ Folder = Annotated[
 
 @reported
 def demo(keep: Keep = False, folder: Folder = None, output: Output = None) -> None:
-    """Show a region at work, and check every record of it: some five minutes, 6 GiB of memory, nothing left behind.
+    """Show a region at work, and check every record of it: in about 5 min and 4 to 5 GiB of memory.
 
     Starts a Kafka, a Postgres and an Airflow of its own, writes flights to a topic, has Airflow start the consumers and
     cut each data interval, kills a consumer, resets to an earlier checkpoint as a person would in Airflow, and compares

@@ -20,6 +20,7 @@ SUMMARY: Final = (
     "lineage",
     "last_complete",
     "next_bound",
+    "overdue_seconds",
     "members",
     "alive",
 )
@@ -33,15 +34,19 @@ def listed(found: Sequence[RegionSummary]) -> Answer:
         document=rows,
         columns=SUMMARY,
         rows=rows,
-        numbers=frozenset({"epoch", "lineage", "last_complete", "members", "alive"}),
+        numbers=frozenset({"epoch", "lineage", "last_complete", "overdue_seconds", "members", "alive"}),
         empty="there is no region in this store yet; `kcr region apply -f FILE` makes one",
     )
 
 
 def shown(view: RegionView) -> Answer:
     """Lay out one region and its members."""
+    from airflow_kcr.api.views import span
+
     document = view.to_json()
-    facts = {name: value for name, value in document.items() if name not in {"groups", "unowned", "waits"}}
+    apart = {"groups", "unowned", "waits", "overdue_seconds"}
+    facts = {name: value for name, value in document.items() if name not in apart}
+    facts |= {"overdue": "" if view.overdue is None else f"the next bound passed {span(view.overdue)} ago, not cut yet"}
     rows = [
         member.to_json() | {"group_id": group, "partitions": compact(member.partitions)}
         for group, members in view.groups

@@ -71,7 +71,7 @@ def planned(plan: PlanView) -> Answer:
         "epoch": plan.epoch,
         "target": plan.target,
         "scope": plan.request.scope,
-        "moves": f"{totals.moved} of {totals.partitions} partition(s)",
+        "moves": plan.moves,
         "processed again": f"{totals.replay:,} record(s)",
         "passed over": f"{totals.skip:,} record(s)" if totals.skip else "",
         "skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 PAGE: Final = "/kcr"
 """Where the plugin's page is, below Airflow's own address."""
 
+ROUTE: Final = "kcr"
+"""What Airflow calls the frame that it shows the page in: `/plugin/kcr`."""
+
 
 def page_path(place: str) -> str:
     """Return the way to a place of the page, from the root of the server; Airflow may be below a path of its own.
@@ -27,18 +30,25 @@ def page_path(place: str) -> str:
     Args:
         place: begins with `/`.
     """
+    return _below_airflow(f"{PAGE}{place}")
+
+
+def _below_airflow(path: str) -> str:
     below = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
-    return f"{below}{PAGE}{place}"
+    return f"{below}{path}"
 
 
 def region_path(region: str, kcr_conn_id: str = DEFAULT_CONNECTION) -> str:
-    """Return the way to a region's page.
+    """Return the way to a region's page within Airflow's own frame, beside its menu.
+
+    Airflow shows a plugin's page in a frame below `/plugin/ROUTE/`; what follows is the address of that page, from the
+    root of the server.
 
     Args:
         region: its name.
         kcr_conn_id: the connection of its store.
     """
-    return page_path(f"/{region_place(region, kcr_conn_id)}")
+    return _below_airflow(f"/plugin/{ROUTE}{page_path(f'/{region_place(region, kcr_conn_id)}')}")
 
 
 def region_place(region: str, kcr_conn_id: str) -> str:

@@ -18,17 +18,31 @@ from airflow_kcr.operators.reset_documents import answered, asking, responder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_kcr.api import CheckpointView
+    from airflow_kcr.api import WayBack
 
 CHOOSE: Final = "Choose"
 CANCEL: Final = "Cancel"
 
+LABEL_RUNS: Final = 1
+"""How many DAG runs an entry of the list names: a run id fills most of its line."""
+
+TABLE_RUNS: Final = 3
+"""How many of them a row of the table names."""
+
+NOTHING_MOVES: Final = (
+    "Nothing has been processed since any of these checkpoints: a reset to one of them moves no partition."
+)
+
 
 class KcrChooseCheckpointOperator(HITLOperator):
     """Shows a person the checkpoints that a region can go back to, as they are then, and returns the one chosen.
+
+    Each checkpoint is listed with its boundary, the DAG runs that it answers, and how many records would be processed
+    again as things stand. The newest one that would move a partition is proposed; where none would, that is said.
 
     The list is made when the task runs, and the answer is looked up in the store again: Airflow does not compare it
     with the list, and retention may have been quicker than the person. What retention had overtaken when the newest cut
@@ -72,24 +86,16 @@ class KcrChooseCheckpointOperator(HITLOperator):
         """
         RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated(), KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
-            usable = [one for one in region.checkpoints() if one.checkpoint.is_complete and one.checkpoint.is_on_path]
-            reachable = [one for one in usable if one.reach is None or not one.reach.is_unreachable]
-            shown = [one.checkpoint.sequence for one in reversed(reachable)][: self.newest]
-            found = region.checkpoint_views(shown)
-            if not found:
-                lost = f" that the logs still have ({len(usable)} are unreachable)" if usable else ""
-                raise CheckpointNotUsable(
-                    f"region {self.region} has no complete checkpoint on its path{lost}; plan with another target"
-                )
+            found = region.ways_back(self.newest)
         self.subject = f"Reset region {self.region}: to which checkpoint?"
         self.body = _body(found)
         self.params = ParamsDict(
             {
                 "checkpoint": Param(
-                    int(found[0].checkpoint.sequence),
+                    int(next((one for one in found if one.moved), found[0]).checkpoint.sequence),
                     type="integer",
-                    enum=[int(view.checkpoint.sequence) for view in found],
-                    values_display={str(view.checkpoint.sequence): _label(view) for view in found},
+                    enum=[int(one.checkpoint.sequence) for one in found],
+                    values_display={str(one.checkpoint.sequence): _label(one) for one in found},
                     title="Checkpoint",
                 ),
                 "reason": Param(
@@ -136,26 +142,47 @@ def _sequence(answer: Mapping[str, object]) -> int:
     raise ConfigurationError(f"the answer names no checkpoint, but {value!r}; clear this task to choose one")
 
 
-def _label(view: CheckpointView) -> str:
-    row = view.checkpoint
-    when = "" if row.ended_at is None else f"{row.ended_at:%Y-%m-%d %H:%M:%S} UTC"
-    bound = "" if row.bound is None else f"bound {row.bound:%Y-%m-%d %H:%M:%S} UTC"
-    run = view.requester.run_id
+def _label(one: WayBack) -> str:
+    row = one.checkpoint
+    made = "" if row.ended_at is None else f"made {_time(row.ended_at)}"
+    boundary = "" if row.bound is None else f"boundary {_time(row.bound)}"
+    runs = _listed([run.run_id for run in one.runs], LABEL_RUNS)
     pinned = f"pinned as {row.pinned_as}" if row.pinned_as else ""
-    return " · ".join(text for text in (str(row.sequence), bound or when, run, pinned) if text)
+    return " · ".join(text for text in (str(row.sequence), boundary or made, runs, _again(one), pinned) if text)
 
 
-def _body(found: Sequence[CheckpointView]) -> str:
+def _again(one: WayBack) -> str:
+    if not one.moved:
+        return "moves nothing"
+    records = "1 record" if one.replay == 1 else f"{one.replay:,} records"
+    return f"{records} again"
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _listed(texts: Sequence[str], most: int) -> str:
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def _body(found: Sequence[WayBack]) -> str:
     from airflow_kcr.operators.plan_markdown import table
 
     rows = [
         (
-            str(view.checkpoint.sequence),
-            "" if view.checkpoint.bound is None else f"{view.checkpoint.bound:%Y-%m-%d %H:%M:%S} UTC",
-            "" if view.checkpoint.ended_at is None else f"{view.checkpoint.ended_at:%Y-%m-%d %H:%M:%S} UTC",
-            f"{view.requester.dag_id} / {view.requester.run_id}" if view.requester.dag_id else view.requester.who,
-            view.checkpoint.pinned_as,
+            str(one.checkpoint.sequence),
+            "" if one.checkpoint.bound is None else _time(one.checkpoint.bound),
+            _listed([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
+            f"{one.replay:,}" if one.moved else "moves nothing",
+            "" if one.checkpoint.ended_at is None else _time(one.checkpoint.ended_at),
+            one.checkpoint.pinned_as,
         )
-        for view in found
+        for one in found
     ]
-    return table(("Checkpoint", "Bound", "Made at", "Asked for by", "Pinned as"), rows, numbers=(0,))
+    head = ("Checkpoint", "Boundary", "DAG runs answered", "Records again", "Made at", "Pinned as")
+    parts = [table(head, rows, numbers=(0, 3))]
+    if not any(one.moved for one in found):
+        parts.insert(0, NOTHING_MOVES)
+    return "\n\n".join(parts)

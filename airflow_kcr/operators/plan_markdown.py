@@ -28,7 +28,7 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
     facts = {
         "Target": plan.target,
         "Scope": str(plan.request.scope),
-        "Partitions that move": f"{totals.moved:,} of {totals.partitions:,}",
+        "Moves": plan.moves,
         "Records processed again": f"{totals.replay:,}",
         "Records passed over": f"{totals.skip:,}" if totals.skip else "",
         "Records skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),

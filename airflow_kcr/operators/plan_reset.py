@@ -92,7 +92,7 @@ class KcrPlanResetOperator(RegionOperator):
                 )
         totals = plan.totals
         self.log.info("Plan %s of region %s, epoch %d: %s", plan.plan, plan.region, plan.epoch, plan.target)
-        self.log.info("%d of %d partition(s) move, %d record(s) again", totals.moved, totals.partitions, totals.replay)
+        self.log.info("It moves %s; %d record(s) again", plan.moves, totals.replay)
         if plan.upserts:
             sinks = ", ".join(map(str, plan.upserts))
             self.log.warning("Not restored, as mode upsert keeps no history: %s; apply it with consent_upsert", sinks)

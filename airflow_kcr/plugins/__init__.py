@@ -13,7 +13,7 @@ from airflow.sdk import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
-from airflow_kcr.hooks.links import PAGE, page_path
+from airflow_kcr.hooks.links import PAGE, ROUTE, page_path
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -29,7 +29,7 @@ class KcrPlugin(AirflowPlugin):
             "href": page_path("/"),
             "destination": "nav",
             "category": "browse",
-            "url_route": PAGE.strip("/"),
+            "url_route": ROUTE,
         }
     ]
 

@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_kcr.api import RegionSummary
 from airflow_kcr.api.opening import regions
+from airflow_kcr.api.views import span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
 from airflow_kcr.hooks.links import region_place
@@ -125,7 +126,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"instant": _instant, "number": _number}
+    found.filters |= {"instant": _instant, "number": _number, "span": span}
     return found
 
 

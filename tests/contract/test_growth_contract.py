@@ -9,8 +9,9 @@ from datetime import datetime
 
 import pytest
 
-from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView
+from airflow_kcr.api.checkpoint_views import CheckpointSummary
 from airflow_kcr.api.reset_views import all_of
+from airflow_kcr.api.ways_back import ways_back
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import path, retirement
@@ -99,7 +100,7 @@ def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(
 
 LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
     lambda region, now: CheckpointSummary.all_of(region),
-    lambda region, now: CheckpointView.several(region, region.checkpoints),
+    lambda region, now: ways_back(region, len(region.checkpoints)),
     lambda region, now: all_of(region),
     Overview.of,
     lambda region, now: path.undone_by(region, OffsetMap()),

@@ -165,7 +165,7 @@ class Play:
             self.editor.unpause(dag)
         self.editor.trigger(CONSUMERS)
         self.region.wait_for(
-            RUNNING, timedelta(seconds=RUNNING_WITHIN), lambda told: phase.tell(0, None, str(told.missing[:1] or ""))
+            RUNNING, timedelta(seconds=RUNNING_WITHIN), lambda told: phase.tell(0, None, next(iter(told.missing), ""))
         )
         self.editor.unpause(CUT)
 

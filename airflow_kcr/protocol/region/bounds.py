@@ -136,6 +136,17 @@ def passed(region: Region, now: datetime) -> datetime | None:
     return max(region.next_bound, cut.schedule.at_or_before(now))
 
 
+def overdue(region: Region, now: datetime) -> timedelta | None:
+    """Return how long the next bound has passed with no cut made for it; None: not at all, or within the grace.
+
+    A stopped region makes no cuts, so none is overdue there.
+    """
+    bound = region.next_bound
+    if bound is None or region.state is RegionState.STOPPED or now - bound <= region.rules.cut.grace:
+        return None
+    return now - bound
+
+
 def held_until(region: Region) -> datetime | None:
     """Return when a hold at the next bound has lasted a whole period; None where no run is waited for.
 

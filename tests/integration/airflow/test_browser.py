@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.embedded.flights import producer
+from airflow_kcr.hooks.links import region_path
 from airflow_kcr.spec import parse
 from tests.integration.airflow.test_reset_dag import DAGS, asked
 from tests.support.live_airflow import LiveAirflow
@@ -111,8 +112,10 @@ def test_a_reset_is_chosen_looked_at_approved_and_seen_by_an_editor_and_by_no_vi
     viewer.goes_to_task(DAG, run, "apply", "details")
     viewer.reads("Extra Links")
     link = viewer.links()["Region"]
-    assert link == f"{airflow.airflow.url}/kcr/regions/{REGION}"
-    viewer.driver.get(link)
+    assert link == f"{airflow.airflow.url}/plugin/kcr/kcr/regions/{REGION}"
+    viewer.driver.find_element("link text", "Region").click()
+    viewer.one("button[aria-label=Browse]")  # Airflow's own menu is still there
+    viewer.enters_frame()
     page = viewer.reads("Resets", "wrong rates")
     assert f"to-checkpoint {second} editor" in page
     assert "undone by a reset" in page
@@ -132,6 +135,12 @@ def test_the_regions_are_in_airflow_s_menu_and_each_has_its_page(
     viewer.takes_picture("region")
     viewer.driver.find_element("link text", "All regions").click()
     viewer.reads("Members alive")
+    viewer.goes(region_path(REGION))
+    viewer.enters_frame()
+    viewer.reads("Members", "tills-etl[0]", "Checkpoints", "Resets")
+    viewer.goes(region_path("nowhere"))
+    viewer.enters_frame()
+    viewer.reads("This can't be shown", "nowhere")
 
 
 def test_a_consumer_has_a_link_to_its_region_and_one_to_spark(
@@ -144,4 +153,4 @@ def test_a_consumer_has_a_link_to_its_region_and_one_to_spark(
     viewer.reads("Extra Links", "Region", "Spark UI")
     links = viewer.links()
     assert links["Spark UI"].rstrip("/") == "http://driver.example:4040"
-    assert links["Region"] == f"{airflow.airflow.url}/kcr/regions/{REGION}"
+    assert links["Region"] == f"{airflow.airflow.url}/plugin/kcr/kcr/regions/{REGION}"

@@ -8,13 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.api import CutView, Region, RegionView
+from airflow_kcr.api import CheckpointSummary, CutView, Region, RegionSummary, RegionView
 from airflow_kcr.api.checkpoint_views import CheckpointView
+from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
-from airflow_kcr.protocol.values import GroupPartition, Nonce, Sequence
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import GroupPartition, Nonce, Offset, Sequence
 from tests.support.driver import Driver
-from tests.support.scripts import bound, hourly, located, running
+from tests.support.scripts import bound, hourly, located, rewind, running
 
 
 def region_of(driver: Driver) -> Region:
@@ -35,6 +37,7 @@ def test_a_region_is_shown_as_promised() -> None:
         "base": 2,
         "last_complete": 2,
         "next_bound": "2026-01-01T01:00:00Z",
+        "overdue_seconds": None,
         "progress": "progressing",
         "waits": [],
         "groups": [
@@ -239,6 +242,72 @@ def test_checkpoints_are_listed_with_why_they_are_kept() -> None:
     }
     region.unpin(2)
     assert region.checkpoints()[0].kept == ""
+
+
+def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone() -> None:
+    driver = running()
+    driver.process()
+    undone = driver.cut("undone")
+    driver.process()
+    driver.request_cut("aborted")
+    aborted = driver.region.open_cut
+    assert aborted is not None
+    region = region_of(driver)
+    assert [(row["state"], row["on_path"], row["undone_by"]) for row in map(by_name, region.checkpoints())] == [
+        ("published", True, None),
+        ("open", None, None),
+    ]
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "a test")
+    driver.settle_reset()
+    driver.complete()  # the request is tried again
+    driver.publish()
+    rewind(driver, ToOffset(offset=Offset(0)))
+    rows = {
+        row["sequence"]: (row["state"], row["on_path"], row["undone_by"]) for row in map(by_name, region.checkpoints())
+    }
+    assert rows[aborted] == ("aborted", None, None)
+    assert rows[undone] == ("published", False, driver.region.lineage)
+
+
+def by_name(summary: CheckpointSummary) -> dict[str, object]:
+    return summary.to_json()
+
+
+def test_a_bound_that_has_passed_is_told_with_how_long_ago_until_its_cut_is_made() -> None:
+    driver = hourly(partitions=1, members=1)
+    driver.wait(3_602)
+    view = RegionView.of(driver.region, driver.clock.now)
+    assert (view.overdue, view.to_json()["overdue_seconds"]) == (None, None)
+    driver.wait(7_502)
+    for read in (RegionView, RegionSummary):
+        late = read.of(driver.region, driver.clock.now)
+        assert late.overdue == timedelta(seconds=7_504)
+        assert late.to_json()["overdue_seconds"] == 7_504
+    located(driver, bound(1), 20)
+    driver.request_cut("n", bound=bound(1))
+    driver.process(width=20)
+    driver.store.settle(driver.name)
+    driver.complete()
+    assert driver.region.next_bound == bound(2)
+    driver.store.kill(driver.name)
+    driver.wait(86_400)
+    assert RegionView.of(driver.region, driver.clock.now).overdue is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (0.4, "0 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (372, "6 min 12 s"),
+        (7_504, "2 h 5 min"),
+        (90_061, "1 d 1 h"),
+    ],
+)
+def test_how_long_something_took_is_said_in_its_two_largest_units(seconds: float, said: str) -> None:
+    assert span(timedelta(seconds=seconds)) == said
 
 
 def test_a_pin_needs_a_label_and_offsets_to_keep() -> None:

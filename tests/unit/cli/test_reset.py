@@ -126,6 +126,12 @@ def test_the_table_has_the_sums_and_every_partition(kcr: Kcr, cut: Driver) -> No
     assert "nothing was changed" in called.stderr
 
 
+def test_a_plan_that_moves_nothing_says_so(kcr: Kcr, cut: Driver) -> None:
+    newest = cut.cut("nothing since")
+    called = kcr("reset", "plan", "flights", "--to-checkpoint", newest, "-o", "table")
+    assert "moves            nothing: all 4 partition(s) are at their targets already" in called.stdout.splitlines()
+
+
 def test_a_plan_is_saved_beside_its_table(kcr: Kcr, cut: Driver, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     called = kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--save", file, "-o", "table")

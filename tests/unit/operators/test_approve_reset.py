@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.api import PlanView, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks.links import region_path
 from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
 from airflow_kcr.operators.plan_markdown import markdown
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
@@ -51,7 +52,7 @@ def test_sums_come_first_then_the_partitions(plan: dict[str, Any], world: World)
     lines = world.shown["body"].splitlines()
     assert lines[0] == "| Reset of region | flights |"
     for line in (
-        "| Partitions that move | 4 of 4 |",
+        "| Moves | 4 of 4 partition(s) |",
         "| Records processed again | 800 |",
         "| Checkpoints undone | 3 |",
         "| Chosen by | bob |",
@@ -65,7 +66,16 @@ def test_sums_come_first_then_the_partitions(plan: dict[str, Any], world: World)
 def test_the_region_s_page_is_a_click_away_while_it_waits(plan: dict[str, Any], world: World) -> None:
     task = FakeTask(task_id="approve")
     asked(approve(plan), task_context(task))
-    assert task.xcoms["_link_RegionLink"] == "/kcr/regions/flights"
+    assert task.xcoms["_link_RegionLink"] == region_path("flights")
+
+
+def test_a_plan_that_moves_nothing_says_so(driver: Driver, world: World) -> None:
+    driver.cut("third")
+    region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(4))))
+    asked(approve(plan.summary()), task_context(FakeTask(task_id="approve")))
+    said = "| Moves | nothing: all 4 partition(s) are at their targets already |"
+    assert said in world.shown["body"].splitlines()
 
 
 def test_big_plans_show_the_worst_twenty(store_connection: str, world: World) -> None:

@@ -7,12 +7,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.choose_checkpoint import KcrChooseCheckpointOperator
+from airflow_kcr.protocol.region.rows import CutPurpose, Requester
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset, Sequence
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
 from tests.support.reset_tasks import World, answer, asked, prepared, with_two_cuts
+from tests.support.scripts import bound, located
 
 
 @pytest.fixture
@@ -42,11 +44,55 @@ def test_the_list_is_made_when_the_task_runs(driver: Driver, world: World) -> No
     assert world.shown["defaults"] is None
     form = world.shown["params"]["checkpoint"]
     assert (form["value"], form["schema"]["enum"]) == (3, [3, 2])
-    assert form["schema"]["values_display"]["2"].endswith("· monday · pinned as before-upgrade")
+    labels = form["schema"]["values_display"]
+    assert labels["2"].endswith("· monday · 800 records again · pinned as before-upgrade")
+    assert labels["3"].endswith(" UTC · 400 records again")
     assert world.shown["params"]["reason"]["schema"]["type"] == ["null", "string"]
     rows = world.shown["body"].splitlines()
-    assert rows[0] == "| Checkpoint | Bound | Made at | Asked for by | Pinned as |"
-    assert [row.split(" | ")[0] for row in rows[2:]] == ["| 3", "| 2"]
+    assert rows[0] == "| Checkpoint | Boundary | DAG runs answered | Records again | Made at | Pinned as |"
+    assert [row.split(" | ")[:4] for row in rows[2:]] == [
+        ["| 3", "", "none", "400"],
+        ["| 2", "", "flights_cut / monday", "800"],
+    ]
+
+
+def test_a_checkpoint_of_the_region_s_own_is_shown_with_its_boundary_and_the_runs_that_it_answered_later(
+    store_connection: str, world: World
+) -> None:
+    with live_region(store_connection) as driver:
+        driver.up()
+        driver.process(width=10)
+        located(driver, bound(1), 10)
+        driver.request_cut(f"bound:{bound(1).isoformat()}", bound=bound(1), purpose=CutPurpose.SCHEDULE)
+        sequence = driver.complete()
+        driver.publish()
+        for run in ("monday", "again", "third", "fourth"):
+            requester = Requester(dag_id="flights_cut", run_id=run)
+            assert driver.request_cut(run, bound=bound(1), requester=requester).sequence == sequence
+        asked(choose(), CONTEXT)
+        at = f"{bound(1):%Y-%m-%d %H:%M:%S} UTC"
+        labels = world.shown["params"]["checkpoint"]["schema"]["values_display"]
+        assert labels[str(sequence)] == f"{sequence} · boundary {at} · monday and 3 more · moves nothing"
+        (row,) = (line for line in world.shown["body"].splitlines() if line.startswith(f"| {sequence} "))
+        runs = "flights_cut / monday, flights_cut / again, flights_cut / third and 1 more"
+        assert row.split(" | ")[1:4] == [at, runs, "moves nothing"]
+
+
+def test_the_newest_checkpoint_that_would_move_something_is_proposed(driver: Driver, world: World) -> None:
+    idle = [driver.cut(nonce) for nonce in ("third", "fourth")]
+    asked(choose(), CONTEXT)
+    form = world.shown["params"]["checkpoint"]
+    assert form["schema"]["enum"][:2] == idle[::-1]
+    assert form["value"] == 3
+    assert form["schema"]["values_display"][str(idle[0])].endswith("· moves nothing")
+    assert "moves no partition" not in world.shown["body"]
+
+
+def test_where_no_checkpoint_would_move_anything_the_question_says_so(driver: Driver, world: World) -> None:
+    newest = [driver.cut(nonce) for nonce in ("third", "fourth")][-1]
+    asked(choose(newest=2), CONTEXT)
+    assert world.shown["params"]["checkpoint"]["value"] == newest
+    assert world.shown["body"].startswith("Nothing has been processed since any of these checkpoints")
 
 
 def test_what_retention_has_overtaken_is_not_in_the_list(driver: Driver, world: World) -> None:

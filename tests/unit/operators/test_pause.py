@@ -25,7 +25,7 @@ def test_an_idle_region_is_paused_at_once_and_again(driver: Driver) -> None:
     made = KcrPauseOperator(task_id="pause", region="flights")
     said = made.execute(task_context(task, user="ada"))
     assert said == {"region": "flights", "state": "running", "wanted": "paused", "epoch": driver.region.epoch}
-    assert task.xcoms == {"_link_RegionLink": "/kcr/regions/flights"}
+    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
     assert "ada" in repr(driver.events[-1])
     assert made.execute(task_context()) == said
 

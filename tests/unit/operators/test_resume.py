@@ -26,7 +26,7 @@ def test_a_paused_region_goes_on_in_the_name_of_the_run(driver: Driver) -> None:
     assert said == {"region": "flights", "state": "running", "wanted": "running", "epoch": driver.region.epoch}
     assert driver.region.wanted is Wanted.RUNNING
     assert "ada" in repr(driver.events[-1])
-    assert task.xcoms == {"_link_RegionLink": "/kcr/regions/flights"}
+    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
 
 
 def test_a_stopped_region_is_started_and_nobody_waits_for_its_members(driver: Driver) -> None:

@@ -35,7 +35,7 @@ def test_a_region_without_members_is_stopped_at_once(driver: Driver) -> None:
     task = FakeTask()
     said = KcrStopOperator(task_id="stop", region="flights").execute(task_context(task))
     assert said == {"region": "flights", "state": "stopped", "lineage": driver.region.lineage, "sequence": None}
-    assert task.xcoms == {"_link_RegionLink": "/kcr/regions/flights"}
+    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
 
 
 def test_a_running_region_is_waited_for_without_a_slot(driver: Driver) -> None:

@@ -14,14 +14,17 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi.routing import APIRoute
 
 from airflow_kcr.api.opening import opened
+from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.plugins.page import build_page
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Offset
 from airflow_kcr.store.regions import RegionStore
 from tests.support.browsing import TestClient
 from tests.support.driver import Driver
-from tests.support.live_region import live_region
+from tests.support.live_region import SPEC, live_region
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -148,6 +151,41 @@ def test_a_region_shows_members_partitions_checkpoints_and_resets(viewer: TestCl
     assert "Behind, as seen at that checkpoint 3,940" in said
     assert f"{sequence} {driver.region.lineage} published request" in said
     assert "start" in said.partition("Resets")[2]
+
+
+def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, driver: Driver) -> None:
+    driver.up()
+    driver.process(width=10)
+    driver.cut("n")
+    driver.process(width=10)
+    driver.request_cut("still open")
+    said = words(viewer.get("/regions/flights").text)
+    assert "open request" in said
+    assert "undone" not in said
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "a test")
+    driver.settle_reset()
+    said = words(viewer.get("/regions/flights").text)
+    assert "aborted request" in said
+    assert "undone" not in said
+    driver.complete()  # the request is tried again
+    driver.publish()
+    driver.reset(ToOffset(offset=Offset(0)))
+    driver.complete()
+    driver.settle_reset()
+    said = words(viewer.get("/regions/flights").text)
+    assert f"undone by a reset (lineage {driver.region.lineage})." in said
+
+
+def test_a_bound_that_has_passed_without_a_cut_is_marked_with_how_long_ago(
+    database_url: str, viewer: TestClient
+) -> None:
+    with live_region(database_url, f"{SPEC}cut: {{every: 1s, request: dag_run, grace: 0s}}\n") as driver:
+        driver.up()
+        assert happened(lambda: "overdue by" in viewer.get("/regions/flights").text, within=30, pause=0.1)
+        for path in ("/", "/regions/flights"):
+            text = viewer.get(path).text
+            assert 'class="late"' in text
+            assert re.search(r"\d\d:\d\d:\d\d \(overdue by \d+ s\)", words(text))
 
 
 def test_a_new_region_has_nothing_to_show_yet_and_says_so(viewer: TestClient, driver: Driver) -> None:

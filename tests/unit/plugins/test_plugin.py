@@ -33,7 +33,11 @@ def test_the_link_of_a_task_leads_into_the_page_and_asks_who_is_there() -> None:
     outer = FastAPI()
     for app in KcrPlugin().fastapi_apps:
         outer.mount(app["url_prefix"], app["app"])
-    assert TestClient(outer).get(region_path("flights")).status_code == 401
+    (view,) = KcrPlugin.external_views
+    frame, _, inside = region_path("flights").partition(f"/plugin/{view['url_route']}")
+    assert frame == ""
+    assert inside.startswith(view["href"])
+    assert TestClient(outer).get(inside).status_code == 401
 
 
 def test_asking_twice_gives_the_same_page() -> None:

@@ -39,7 +39,7 @@ def test_what_is_reached_already_needs_no_deferral(driver: Driver) -> None:
     driver.store.pause(driver.name)
     task = FakeTask()
     sensor().execute(task_context(task))
-    assert task.xcoms == {"_link_RegionLink": "/kcr/regions/flights"}
+    assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
 
 
 @pytest.mark.usefixtures("busy")

@@ -1,0 +1,72 @@
+"""The checkpoints that a region can go back to, and what each would mean, as far as the store knows.
+
+A plan is exact, but asks Kafka. This is for whoever has to choose before there is a plan.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from airflow_kcr.api.checkpoint_views import CheckpointSummary
+from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import automatic
+from airflow_kcr.protocol.region.rows import Checkpoint, Requester
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.values import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayBack:
+    """A checkpoint that a region can go back to."""
+
+    checkpoint: Checkpoint
+    runs: tuple[Requester, ...]
+    """The DAG runs that it answers, in the order in which they asked."""
+
+    moved: int
+    """How many partitions are elsewhere now."""
+
+    replay: int
+    """How many offsets would be processed again."""
+
+
+def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
+    """Return the newest checkpoints that a region can go back to, the newest first.
+
+    Args:
+        region: as it was read.
+        newest: how many, at most.
+
+    Raises:
+        CheckpointNotUsable: there is none; the message says whether retention is the reason.
+    """
+    usable = [
+        one for one in CheckpointSummary.all_of(region) if one.checkpoint.is_complete and one.checkpoint.is_on_path
+    ]
+    reachable = [one.checkpoint for one in usable if one.reach is None or not one.reach.is_unreachable]
+    if not reachable:
+        lost = f" that the logs still have ({len(usable)} are unreachable)" if usable else ""
+        raise CheckpointNotUsable(
+            f"region {region.name} has no complete checkpoint on its path{lost}; plan with another target"
+        )
+    runs, current = _runs(region), automatic.last_done(region)
+    offsets = dict(region.offsets.items())  # of all at once: one by one, each would be asked of the store
+    return tuple(
+        _way_back(row, tuple(runs[row.sequence]), offsets[row.sequence], current)
+        for row in reversed(reachable[-newest:])
+    )
+
+
+def _way_back(row: Checkpoint, runs: tuple[Requester, ...], offsets: OffsetMap, current: OffsetMap) -> WayBack:
+    moves = [current[p] - offset for p, offset in offsets.items() if p in current and current[p] != offset]
+    return WayBack(checkpoint=row, runs=runs, moved=len(moves), replay=sum(max(by, 0) for by in moves))
+
+
+def _runs(region: StoredRegion) -> defaultdict[Sequence, list[Requester]]:
+    found: defaultdict[Sequence, list[Requester]] = defaultdict(list)
+    for request in sorted(region.requests.values(), key=lambda request: request.order):
+        if request.sequence is not None and request.requester.dag_id:
+            found[request.sequence].append(request.requester)
+    return found
