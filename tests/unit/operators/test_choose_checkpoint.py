@@ -15,6 +15,7 @@ from tests.support.driver import Driver
 from tests.support.live_region import live_region
 from tests.support.reset_tasks import World, answer, asked, prepared, with_two_cuts
 from tests.support.scripts import bound, located
+from tests.support.words import values_in
 
 
 @pytest.fixture
@@ -76,6 +77,7 @@ def test_a_checkpoint_of_the_region_s_own_is_shown_with_its_boundary_and_the_run
         (row,) = (line for line in world.shown["body"].splitlines() if line.startswith(f"| {sequence} "))
         runs = "flights_cut / monday, flights_cut / again, flights_cut / third and 1 more"
         assert row.split(" | ")[1:4] == [at, runs, "moves nothing"]
+        assert values_in(world.shown["body"]) == []
 
 
 def test_the_newest_checkpoint_that_would_move_something_is_proposed(driver: Driver, world: World) -> None:

@@ -25,6 +25,7 @@ from airflow_kcr.store.regions import RegionStore
 from tests.support.browsing import TestClient
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region
+from tests.support.words import values_in
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -174,6 +175,7 @@ def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, drive
     driver.settle_reset()
     said = words(viewer.get("/regions/flights").text)
     assert f"undone by a reset (lineage {driver.region.lineage})." in said
+    assert values_in(said) == []
 
 
 def test_a_bound_that_has_passed_without_a_cut_is_marked_with_how_long_ago(

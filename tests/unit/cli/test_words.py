@@ -1,0 +1,72 @@
+"""Whatever `kcr` shows to people is in words: every command that shows something, of a region that much happened to."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.protocol.region.rows import Requester, ResetCause
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Offset
+from tests.support.driver import Driver
+from tests.support.live_region import FakeCluster
+from tests.support.words import values_in
+from tests.unit.cli.conftest import Kcr
+
+RUN = Requester(who="pat", dag_id="flights_cut", run_id="monday", reason="why not")
+
+
+@pytest.fixture
+def eventful(driver: Driver, cluster: FakeCluster) -> Driver:
+    """A region with cuts of runs, one aborted, one pinned, one undone, a failed batch, resets, and a member gone."""
+    driver.up()
+    driver.process()
+    driver.request_cut("first", requester=RUN)
+    first = driver.complete()
+    driver.publish()
+    driver.store.pin(driver.name, first, "kept", "to be sure")
+    driver.process()
+    driver.cut("second")
+    driver.request_cut("third", requester=RUN)
+    failed = driver.caller(driver.member(0))
+    driver.store.request_reset(driver.name, failed, ResetCause.BATCH_FAILED, "it can't be read")
+    driver.settle_reset()
+    driver.complete()
+    driver.publish()
+    driver.reset(ToOffset(offset=Offset(5)))
+    driver.complete()
+    driver.settle_reset()
+    driver.process()
+    driver.begin(driver.member(0))
+    driver.request_cut("fourth", requester=RUN)
+    driver.leave(driver.member(1))
+    return driver
+
+
+COMMANDS = (
+    ("region", "list"),
+    ("region", "show", "flights"),
+    ("checkpoint", "list", "flights"),
+    *(("checkpoint", "show", "flights", number) for number in (2, 3, 4, 6, 9)),
+    ("checkpoint", "compare", "flights", 2),
+    ("reset", "list", "flights"),
+    ("reset", "show", "flights/8"),
+    ("reset", "plan", "flights", "--to-checkpoint", 2, "--forward"),
+    ("reset", "plan", "flights", "--to-earliest", "--topic", "t:0"),
+    ("ledger", "record", "flights", "t:0:3"),
+    ("ledger", "repeated", "flights"),
+    ("lag", "flights"),
+    ("events", "flights", "--after", 0),
+    ("verify", "flights"),
+    ("group", "assignment", "flights"),
+    ("region", "stop", "flights", "--wait", "--timeout", "0s"),
+)
+
+
+def test_what_every_command_shows_is_in_words(kcr: Kcr, eventful: Driver) -> None:
+    found = {}
+    for command in COMMANDS:
+        for output in ("table", "csv"):
+            said = kcr(*command, "-o", output)
+            assert said.exit_code in {0, 5}, (command, said.stderr)
+            found[command, output] = values_in(said.stdout + said.stderr)
+    assert {command: lines for command, lines in found.items() if lines} == {}
