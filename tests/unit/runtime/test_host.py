@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
-from airflow_kcr.ports import BatchCall, BatchReport
+from airflow_kcr.ports import BatchCall, BatchReport, always
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.membership import Arrival
@@ -116,6 +117,7 @@ class Stage:
         takeover: bool = False,
         engine: FakeEngine | None = None,
         spec_revision: int | None = None,
+        is_ready: Callable[[], bool] = always,
     ) -> Played:
         """Start a member that Kafka assigns these partitions, by default all."""
         assigned = frozenset(self.logs) if partitions is None else partitions
@@ -139,6 +141,7 @@ class Stage:
             end_process=end_process,
             clock=boot_time,
             store_clock=StoreClock(boot_time, datetime.now(UTC)),
+            is_ready=is_ready,
         )
         who = Identity(
             region=FLIGHTS,
@@ -241,6 +244,23 @@ def test_the_pipeline_is_told_what_the_store_let_begin(stage: Stage) -> None:
         assert (call.epoch, call.lineage, call.sequence) == (row.epoch, row.lineage, row.sequence)
         assert call.ranges == row.ranges
         assert dict(call.progress) == {partition: r.to for partition, r in row.ranges.items()}
+
+
+def test_a_member_joins_before_its_engine_is_ready_and_begins_no_batch_before(stage: Stage) -> None:
+    stage.declare(records(120))
+    asked, ready = threading.Event(), threading.Event()
+
+    def is_ready() -> bool:
+        asked.set()
+        return ready.is_set()
+
+    member = stage.member(is_ready=is_ready)
+    assert asked.wait(20)
+    eventually(lambda: member.host.snapshot.state is State.PROCESSING, "the member to have joined")
+    assert member.engine.started == []
+    ready.set()
+    stage.caught_up()
+    assert tiles(member.engine.done, p(0), 120)
 
 
 def test_batches_grow_with_what_is_learned_of_the_pipeline(stage: Stage) -> None:
