@@ -32,6 +32,9 @@ HEARTBEAT: Final = timedelta(seconds=1)
 _ALIASES: Final = ("bootstrap.servers", "metadata.broker.list")
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 
+_EAGER: Final = (Assignor.RANGE, Assignor.ROUNDROBIN)
+"""The client's assignors that revoke everything before they assign; they may be mixed in a group."""
+
 _QUICK: Final[Mapping[str, str]] = {
     "reconnect.backoff.ms": "100",
     "reconnect.backoff.max.ms": "2000",
@@ -79,7 +82,7 @@ def member_settings(
     own = {
         "group.id": member.group,
         "client.id": client_id(region, member, user.get("client.id", PREFIX)),
-        "partition.assignment.strategy": str(rules.assignor),
+        "partition.assignment.strategy": _strategy(rules.assignor),
         "session.timeout.ms": _ms(session),
         "max.poll.interval.ms": _ms(timeouts.max_poll_interval),
         "topic.metadata.refresh.interval.ms": _ms(timeouts.metadata_refresh),
@@ -160,6 +163,15 @@ def without_secrets(text: str, settings: Mapping[str, str]) -> str:
         if value and (names_secret(name) or is_secret(value)):
             text = text.replace(value, "…")
     return text
+
+
+def _strategy(assignor: Assignor) -> str:
+    """Return the assignors that a member offers, the spec's first.
+
+    A group uses one that all its members offer, and Kafka counts a static member that is down. One that offered the
+    new assignor of a changed spec alone would be refused until the sessions of those that left the old one are over.
+    """
+    return ",".join((assignor, *(other for other in _EAGER if other is not assignor)))
 
 
 def _check(user: Mapping[str, str]) -> None:

@@ -139,17 +139,19 @@ class Members:
         index: int = 0,
         *,
         topic: str | None = None,
+        topics: tuple[str, ...] = (),
         pattern: str | None = None,
+        assignor: Assignor = Assignor.RANGE,
         static: bool = True,
         settings: Mapping[str, str] | None = None,
         timeouts: Timeouts = SHORT,
     ) -> Member:
         rules = GroupRules(
             group_id=GroupId(group),
-            topics=(TopicName(topic),) if topic else (),
+            topics=tuple(map(TopicName, topics or ((topic,) if topic else ()))),
             pattern=pattern,
             members=2,
-            assignor=Assignor.RANGE,
+            assignor=assignor,
             static_membership=static,
         )
         built = member_settings(

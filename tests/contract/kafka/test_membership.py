@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
+from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.groups import Groups
+from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import GroupId
-from tests.contract.kafka.members import Members, log, logs_of
+from tests.contract.kafka.members import SHORT, Member, Members, log, logs_of
 from tests.support.kafka import Kafka
+
+LONG_SESSION = replace(SHORT, session=timedelta(seconds=60))
+"""A session that nobody waits for the end of."""
 
 
 def test_a_commit_is_read_back_with_its_metadata(kafka: Kafka, members: Members) -> None:
@@ -231,18 +238,48 @@ def test_a_deleted_topic_is_revoked_and_complained_about(kafka: Kafka, members: 
     assert topic in str(member.heard.wait("troubled"))
 
 
-def test_another_assignor_in_the_group_is_told_as_trouble(kafka: Kafka, members: Members) -> None:
+def test_a_group_whose_assignors_a_member_does_not_offer_is_told_as_trouble(kafka: Kafka, members: Members) -> None:
     topic, group = kafka.topic(1), kafka.group_id()
-    members.make(group, 0, topic=topic).joined()
-    other = members.make(group, 1, topic=topic, settings={**kafka.settings})
-    # Built by hand: the spec has one assignor for all.
-    settings = {**other.consumer._settings, "partition.assignment.strategy": "roundrobin"}
-    rebuilt = type(other.consumer)(
-        type(other.consumer._settings)(settings), group=other.group, topics=(topic,), listener=other.heard
-    )
-    rebuilt.join()
-    assert "INCONSISTENT_GROUP_PROTOCOL" in str(other.heard.wait("troubled"))
-    assert rebuilt.end(timedelta(seconds=10))
+    # Built by hand: members of a region offer both of the client's eager assignors.
+    rebuilt = [_with_assignor(members.make(group, index, topic=topic), topic, assignor) for index, assignor in OFFERED]
+    for member in rebuilt:
+        member.consumer.join()
+        member.heard.wait("assigned" if member is rebuilt[0] else "troubled")
+    assert "INCONSISTENT_GROUP_PROTOCOL" in str(rebuilt[1].heard.wait("troubled"))
+    assert all(member.consumer.end(timedelta(seconds=10)) for member in rebuilt)
+
+
+OFFERED = ((0, "range"), (1, "roundrobin"))
+
+
+def _with_assignor(member: Member, topic: str, assignor: str) -> Member:
+    made = member.consumer
+    settings = KafkaSettings({**made._settings, "partition.assignment.strategy": assignor})
+    consumer = ControlConsumer(settings, group=member.group, topics=(topic,), listener=member.heard)
+    return Member(consumer, member.heard, member.group)
+
+
+def test_static_members_that_come_back_with_another_assignor_are_assigned_within_their_session(
+    kafka: Kafka, members: Members, groups: Groups
+) -> None:
+    # As after a spec that adds a topic: by default one topic is spread by range, several by roundrobin.
+    topic, added, group = kafka.topic(2), kafka.topic(2), kafka.group_id()
+    before = [members.make(group, index, topic=topic, timeouts=LONG_SESSION).joined() for index in (0, 1)]
+    before[0].heard.wait_for(lambda: sum(len(member.heard.holds) for member in before) == 2)
+    for member in before:
+        member.consumer.close_keeping_slot()
+        member.heard.wait("left")
+    after = [
+        members.make(group, index, topics=(topic, added), assignor=Assignor.ROUNDROBIN, timeouts=LONG_SESSION)
+        for index in (0, 1)
+    ]
+    for member in after:
+        member.consumer.join()
+    all_of_them = logs_of(group, topic, 0, 1) | logs_of(group, added, 0, 1)
+    after[0].heard.wait_for(lambda: after[0].heard.holds | after[1].heard.holds == all_of_them, within=15)
+    assert [len(member.heard.holds) for member in after] == [2, 2]
+    assert groups.describe(GroupId(group)).seen.assignor == "roundrobin"
+    assert [member.heard.count("troubled") for member in after] == [0, 0]
 
 
 def test_nothing_is_heard_after_the_end(kafka: Kafka, members: Members) -> None:

@@ -68,7 +68,7 @@ def test_what_only_the_region_may_do_is_off() -> None:
     assert built["auto.offset.reset"] == "error"
     assert built["isolation.level"] == "read_committed"
     assert built["group.protocol"] == "classic"
-    assert settings(assignor=Assignor.ROUNDROBIN)["partition.assignment.strategy"] == "roundrobin"
+    assert settings(assignor=Assignor.ROUNDROBIN)["partition.assignment.strategy"] == "roundrobin,range"
 
 
 def test_an_assignor_that_the_client_does_not_have_is_refused() -> None:
