@@ -15,6 +15,7 @@ from airflow_kcr.api.ways_back import ways_back
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import path, retirement
+from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
@@ -102,7 +103,7 @@ LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
     lambda region, now: CheckpointSummary.all_of(region),
     lambda region, now: ways_back(region, len(region.checkpoints)),
     lambda region, now: all_of(region),
-    Overview.of,
+    lambda region, now: Overview.of(region, now, NOTHING_SEEN),
     lambda region, now: path.undone_by(region, OffsetMap()),
     lambda region, now: retirement.protected(region),
 )
