@@ -19,6 +19,8 @@ from tests.support.members import PATIENT, live
 
 pytestmark = pytest.mark.timeout(240)
 
+DYNAMIC = ", static_membership: false"
+
 
 def test_partitions_added_while_the_only_member_is_down_are_read_when_it_is_back(
     lend: Lend, record_property: Note
@@ -71,3 +73,49 @@ def test_a_topic_that_a_pattern_matches_and_that_was_made_while_the_member_was_d
         kafka.fill(fresh, {0: 10, 1: 10})
         region.start(0)
         region.until(lambda: len(region.region().claims) == 4 and region.consumed(fresh), "the new topic read", 90)
+
+
+def test_a_topic_that_was_made_anew_with_more_partitions_while_the_member_was_down_is_read(lend: Lend) -> None:
+    with lend(members=1, partitions=2, spec=f"out_of_range: earliest\nbeyond_end: earliest\n{PATIENT}") as region:
+        first = region.start(0)
+        region.shared(0)
+        region.fill(20)
+        finished(region)
+        first.kill()
+        region.kafka.delete_topic(region.topic)
+        region.kafka.topic(4, name=region.topic)
+        region.fill(5)
+        region.start(0)
+        region.until(lambda: set(region.owners()) == set(range(4)) and region.consumed(), "the new topic read", 90)
+
+
+def test_partitions_added_while_all_dynamic_members_are_down_are_read(lend: Lend, record_property: Note) -> None:
+    with lend(members=2, partitions=2, spec=PATIENT.replace("session: 25s", "session: 7s"), group=DYNAMIC) as region:
+        processes = [region.start(index) for index in range(2)]
+        region.shared(0, 1)
+        region.fill(20)
+        finished(region)
+        for process in processes:
+            process.kill()
+        region.kafka.add_partitions(region.topic, 4)
+        region.fill(30)
+        for index in range(2):
+            region.start(index)
+        finished(region, 90)
+        faults.judged(region, record_property)
+
+
+def test_partitions_added_while_the_region_was_stopped_are_read(lend: Lend, record_property: Note) -> None:
+    with lend(members=1, partitions=2, spec=PATIENT) as region:
+        first = region.start(0)
+        region.shared(0)
+        region.fill(20)
+        finished(region)
+        region.store.stop(region.name)
+        assert first.wait(60) == 0
+        region.kafka.add_partitions(region.topic, 4)
+        region.fill(30)
+        region.store.start(region.name)
+        region.start(0)
+        finished(region, 90)
+        faults.judged(region, record_property)
