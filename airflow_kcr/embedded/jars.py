@@ -27,6 +27,7 @@ from airflow_kcr.embedded.java import java
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 from airflow_kcr.file_locks import locked
 from airflow_kcr.spark import session
+from airflow_kcr.spark.installation import no_pyspark
 
 HOME_VARIABLE: Final = "KCR_HOME"
 REPOSITORY_VARIABLE: Final = "KCR_MAVEN_REPOSITORY"
@@ -129,7 +130,7 @@ def pyspark_jars() -> Path:
     try:
         import pyspark
     except ImportError as error:
-        raise ToolMissing("PySpark is needed: `pip install 'airflow-kcr[demo]'`") from error
+        raise no_pyspark(error) from error
     return Path(pyspark.__path__[0]) / "jars"
 
 

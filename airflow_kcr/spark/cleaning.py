@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.api import opened
-from airflow_kcr.errors import ConfigurationError, ToolMissing
+from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import region_name
 from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
 from airflow_kcr.spark.file_formats import table_of, with_formats
 from airflow_kcr.spark.group_sinks import file_targets
 from airflow_kcr.spark.hadoop import HadoopFolder
+from airflow_kcr.spark.installation import no_pyspark
 from airflow_kcr.spark.launch import launch
 from airflow_kcr.spark.region_ledger import RegionLedger
 from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
@@ -114,7 +115,7 @@ def file_session(conf: Mapping[str, str], sinks: Iterable[FileTarget] = ()) -> I
         from pyspark import SparkConf
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ToolMissing("PySpark is not installed; install airflow-kcr[spark]") from error
+        raise no_pyspark(error) from error
     wanted = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[1]", **conf}
     wanted |= _of_formats(wanted, sinks)
     settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))

@@ -13,7 +13,19 @@ from typing import Final
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 
 _INSTALL: Final = "install airflow-kcr[spark] where the tasks run, or set SPARK_HOME to a Spark of version 4"
+_MEND: Final = "`pip install --force-reinstall --no-deps 'pyspark>=4.0,<4.1'` mends it"
 _JAVA: Final = "install a Java runtime, version 17 or newer, where Spark is started"
+
+
+def no_pyspark(error: ImportError) -> ToolMissing:
+    """Return why PySpark can't be imported, and the command that mends it.
+
+    Args:
+        error: of the import.
+    """
+    if error.name == "pyspark" and find_spec("pyspark") is None:
+        return ToolMissing("PySpark is not installed; install airflow-kcr[spark]")
+    return ToolMissing(f"another package has overwritten a part of PySpark ({error}): {_MEND}")
 
 
 def submit_environment(environ: Mapping[str, str], program: str = "spark-submit") -> dict[str, str]:

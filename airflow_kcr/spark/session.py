@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from airflow_kcr.confidential import NAMES, is_secret, secrets_in
-from airflow_kcr.errors import ConfigurationError, ToolMissing
+from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.spark import jvm
+from airflow_kcr.spark.installation import no_pyspark
 from airflow_kcr.spark.launch import launch
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         from pyspark import SparkConf
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ToolMissing("PySpark is not installed; install airflow-kcr[spark]") from error
+        raise no_pyspark(error) from error
     _refuse_environment(os.environ)
     refuse_settings(dict(settings.conf))
     require_jars(settings.jars)

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kcr.embedded.jars import pyspark_jars
 from airflow_kcr.errors import ConfigurationError, ToolMissing
 from airflow_kcr.spark import installation
-from airflow_kcr.spark.installation import submit_environment
+from airflow_kcr.spark.cleaning import file_session
+from airflow_kcr.spark.installation import no_pyspark, submit_environment
+from airflow_kcr.spark.session import SparkSettings, open_session
 
 
 def program(folder: Path, name: str) -> Path:
@@ -79,3 +82,32 @@ def test_no_java_says_what_to_install(tmp_path: Path) -> None:
     program(tmp_path / "other", "spark-submit")
     with pytest.raises(ToolMissing, match="Spark needs Java"):
         submit_environment({"PATH": str(tmp_path / "other")})
+
+
+def test_a_pyspark_that_is_not_there_is_told_from_one_that_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, None)
+    missing = no_pyspark(ImportError("No module named 'pyspark'", name="pyspark"))
+    assert missing.message == "PySpark is not installed; install airflow-kcr[spark]"
+    installed(monkeypatch, Path("/site-packages/pyspark"))
+    broken = no_pyspark(ImportError("cannot import name 'SparkExecutorInfo'", name="pyspark.core.status"))
+    assert broken.message == (
+        "another package has overwritten a part of PySpark (cannot import name 'SparkExecutorInfo'): "
+        "`pip install --force-reinstall --no-deps 'pyspark>=4.0,<4.1'` mends it"
+    )
+
+
+def test_a_pyspark_whose_import_fails_ends_a_member_with_the_command_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text("from pyspark.core import SparkExecutorInfo\n")
+    (tmp_path / "pyspark" / "core.py").write_text("")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ToolMissing, match=r"cannot import name 'SparkExecutorInfo'.*pip install --force-reinstall"):
+        open_session(SparkSettings(app_name="a"))
+    with pytest.raises(ToolMissing, match="pip install --force-reinstall"), file_session({}):
+        pass
+    with pytest.raises(ToolMissing, match="pip install --force-reinstall"):
+        pyspark_jars()
