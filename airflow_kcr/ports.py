@@ -21,7 +21,7 @@ from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.membership import Arrival
-from airflow_kcr.protocol.region.rows import Batch, BoundOffset, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, BoundOffset, Noted, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.region.view import MemberView
@@ -253,6 +253,10 @@ class MemberStore(Protocol):
 
     def report_partitions(self, name: RegionName, inventory: Inventory) -> Standing:
         """Say which partitions the brokers have of what the member's group subscribes to."""
+        ...
+
+    def report_noted(self, name: RegionName, place: GroupPartition, note: Noted) -> Region:
+        """Say that Kafka's commit metadata knows later numbers than the store; the region halts, and adopts none."""
         ...
 
     def begin_batch(self, name: RegionName, request: BatchRequest) -> Batch:

@@ -9,11 +9,10 @@ from airflow_kcr.errors import KcrError, MemberInUse
 from airflow_kcr.ports import CommittedOffset, MemberStore
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
-from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.membership import Arrival
-from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.region.rows import Batch, Noted
 from airflow_kcr.protocol.region.unowned import Standing
-from airflow_kcr.protocol.values import EventNumber, GroupPartition, Incarnation, Sequence
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, Sequence
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.identity import Identity, read_note
 from airflow_kcr.runtime.store_calls import StoreCalls
@@ -187,30 +186,20 @@ class Asking:
             lambda _: events.PartitionsReported(standing=Standing(again=True)),
         )
 
-    def compare(
-        self, held: Mapping[GroupPartition, CommittedOffset], newest: Sequence, incarnation: Incarnation
-    ) -> None:
+    def compare(self, held: Mapping[GroupPartition, CommittedOffset], newest: Sequence) -> None:
         """Compare what Kafka holds with what the store knows: a store that was restored knows less.
 
         Args:
             held: the committed offsets of the member's partitions.
             newest: the newest sequence that the store has used.
-            incarnation: the member's.
         """
-        notes = [note for row in held.values() if (note := read_note(row.metadata)) is not None]
-        later = [note for note in notes if note.region == self._who.region and note.sequence > newest]
+        notes = [(place, note) for place, row in held.items() if (note := read_note(row.metadata)) is not None]
+        later = [(p, note) for p, note in notes if note.region == self._who.region and note.sequence > newest]
         if not later:
             return
-        last = max(later, key=lambda note: note.sequence)
-        memory = Memory(
-            member=self._who.member,
-            epoch=last.epoch,
-            incarnation=incarnation,
-            sequence=last.sequence,
-            lineage=last.lineage,
-            counter=EventNumber(0),
-        )
-        self._requests.tell(lambda: self._store.report_later(self._who.region, memory))
+        place, last = max(later, key=lambda one: (max(one[1].epoch, one[1].sequence, one[1].lineage), one[0]))
+        noted = Noted(member=self._who.member, epoch=last.epoch, sequence=last.sequence, lineage=last.lineage)
+        self._requests.tell(lambda: self._store.report_noted(self._who.region, place, noted))
 
     # -- batches -------------------------------------------------------------------------------------------------
 

@@ -419,10 +419,10 @@ class MemberHost:
     def _claim(self, effect: effects.Claim) -> None:
         view = self._machine.view
         initialised = view is not None and view.initialised
-        newest, incarnation = self._machine.newest_sequence, effect.incarnation
+        newest = self._machine.newest_sequence
 
         def ready(assigned: Assignments, held: Held) -> None:
-            self._asking.compare(held, newest, incarnation)
+            self._asking.compare(held, newest)
             self._asking.claim(effect, assigned)
 
         self._working.claim(effect, initialised=initialised, ready=ready)

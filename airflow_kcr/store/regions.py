@@ -45,6 +45,7 @@ from airflow_kcr.protocol.region.rows import (
     BoundOffset,
     CutPurpose,
     CutRequest,
+    Noted,
     Outcome,
     PersonReset,
     Requester,
@@ -226,6 +227,10 @@ class RegionStore:
     def report_later(self, name: RegionName, memory: lifecycle.Memory) -> Region:
         """Say that the member remembers later numbers than the store: a restored store halts its regions."""
         return self._decide(name, lambda region, now: lifecycle.seen_later(region, now, memory))
+
+    def report_noted(self, name: RegionName, place: GroupPartition, note: Noted) -> Region:
+        """Say that Kafka's commit metadata knows later numbers than the store; the region halts, and adopts none."""
+        return self._decide(name, lambda region, now: lifecycle.noted_later(region, now, place, note))
 
     def report_outsider(self, name: RegionName, text: str) -> Region:
         """Halt the region for a foreign consumer in one of its groups; a halted or stopped one stays as it is."""

@@ -512,11 +512,15 @@ def test_what_happened_before_is_not_waited_for(driver: Driver, store: PostgresT
     assert monotonic() - started < 30
 
 
+FORGED = ("flights:9223372036854775807", "flights:" + "9" * 7000)
+"""Of somebody who may use the database: numbers that the region never had."""
+
+
 def test_a_lost_or_strange_notification_costs_the_timeout_and_no_more(
     database_url: str, driver: Driver, store: PostgresTransactions
 ) -> None:
     counter = driver.region.counter
-    for payload in ("", "flights", "flights:x", f"seats:{counter + 5}", f"flights:{counter}", ":::"):
+    for payload in ("", "flights", "flights:x", f"seats:{counter + 5}", f"flights:{counter}", ":::", *FORGED):
         execute(database_url, "SELECT pg_notify('kcr', :payload)", payload=payload)
     started = monotonic()
     store.wait(driver.name, counter, timedelta(seconds=0.3))

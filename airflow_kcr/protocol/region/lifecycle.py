@@ -13,7 +13,18 @@ from typing import Final
 
 from airflow_kcr.errors import RegionInState
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import automatic, completion, cuts, events, membership, person, requests, resets, specs
+from airflow_kcr.protocol.region import (
+    automatic,
+    completion,
+    cuts,
+    events,
+    membership,
+    noted,
+    person,
+    requests,
+    resets,
+    specs,
+)
 from airflow_kcr.protocol.region.rows import (
     Committed,
     CutPhase,
@@ -21,15 +32,32 @@ from airflow_kcr.protocol.region.rows import (
     Halt,
     HaltReason,
     Member,
+    Noted,
     RegionState,
     Requester,
     ResetCause,
     Wanted,
 )
 from airflow_kcr.protocol.region.state import RESET_STATES, Region, Spec, live_members, moved_to, put, record
-from airflow_kcr.protocol.values import Epoch, EventNumber, Incarnation, Lineage, MemberId, Nonce, RegionName, Sequence
+from airflow_kcr.protocol.values import (
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Nonce,
+    RegionName,
+    Sequence,
+)
 
 NOBODY: Final = Requester()
+
+_RESTORED_CHOICES: Final = (
+    "compare the newest checkpoint with Kafka's committed offsets and the sinks",
+    "resume: every record since the restored base is processed again",
+    "apply a forced reset to the place that the sinks agree on",
+)
 
 
 def declare(name: RegionName, spec: Spec, now: datetime) -> Region:
@@ -131,6 +159,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     region = requests.cancel(region, now, "the region stopped", purposes=every)
     region = resets.give_up(region, now, "the region stopped; the next start goes to the base")
     region = resets.settle_commit(region, now, Committed.NO, "the region stopped first")
+    region = noted.taken_over(region, now)
     region = record(replace(region, stopping=None, halt=None, unowned={}), now, events.Stopped(drained=drained))
     return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")
 
@@ -158,7 +187,7 @@ def require_deletable(region: Region, now: datetime) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a member, or Kafka's commit metadata, remembers of later times than the store."""
+    """What a member remembers of later times than the store: all of it, it has read in the store."""
 
     member: MemberId
     epoch: Epoch
@@ -207,12 +236,78 @@ def seen_later(region: Region, now: datetime, memory: Memory) -> Region:
         raised = replace(row, incarnation=memory.incarnation)
         region = replace(region, members=put(region.members, {memory.member: raised}))
     region = record(region, now, events.StoreRestoredSeen(member=memory.member, detail="; ".join(later)))
-    choices = (
-        "compare the newest checkpoint with Kafka's committed offsets and the sinks",
-        "resume: every record since the restored base is processed again",
-        "apply a forced reset to the place that the sinks agree on",
+    kept = None if region.halt is None else region.halt.noted
+    reason = Halt(reason=HaltReason.RESTORED, text=text, choices=_RESTORED_CHOICES, noted=kept)
+    return resets.halt(region, now, reason)
+
+
+def noted_later(region: Region, now: datetime, place: GroupPartition, note: Noted) -> Region:
+    """Return the region halted, if Kafka's commit metadata knows later numbers than the store; none is raised yet.
+
+    A halted or stopped region stays as it is: when it starts, its members look again.
+
+    Args:
+        region: the region.
+        now: the store's clock.
+        place: beside whose committed offset the note stands.
+        note: what it says.
+    """
+    if region.state in {RegionState.HALTED, RegionState.STOPPED}:
+        return _also_noted(region, now, note)
+    later = "; ".join(noted.later(region, note))
+    if not later:
+        return region
+    where = f"Kafka's commit metadata of {place}, read by {note.member}, says {later}"
+    region = resets.give_up(region, now, "Kafka knows later numbers than the store; a resume goes to the base")
+    region = record(region, now, events.StoreRestoredSeen(member=note.member, detail=later))
+    if noted.is_reachable(region, note):
+        reason = Halt(
+            reason=HaltReason.RESTORED,
+            text=f"the store was restored from an older state, or somebody else has written this: {where}",
+            choices=(*_RESTORED_CHOICES, _overwrite(region, place)),
+            noted=note,
+        )
+    else:
+        reason = Halt(
+            reason=HaltReason.RESTORED,
+            text=f"somebody else has written this, as no region gets there: {where}",
+            choices=(f"find who else may commit to group {place.group}", _overwrite(region, place)),
+        )
+    return resets.halt(region, now, reason)
+
+
+def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
+    """Keep the greatest numbers of several notes, where the region was halted for one of them."""
+    halt = region.halt
+    if halt is None or halt.noted is None or not noted.is_reachable(region, note):
+        return region
+    greatest = replace(
+        halt.noted,
+        epoch=max(halt.noted.epoch, note.epoch),
+        sequence=max(halt.noted.sequence, note.sequence),
+        lineage=max(halt.noted.lineage, note.lineage),
     )
-    return resets.halt(region, now, Halt(reason=HaltReason.RESTORED, text=text, choices=choices))
+    if greatest == halt.noted:
+        return region
+    detail = "; ".join(noted.later(region, note))
+    return record(
+        replace(region, halt=replace(halt, noted=greatest)),
+        now,
+        events.StoreRestoredSeen(member=note.member, detail=detail),
+    )
+
+
+def _overwrite(region: Region, place: GroupPartition) -> str:
+    """Return how a note that somebody else has written is removed."""
+    base = region.base if region.base_epoch is None else None
+    if base is not None and place in region.offsets.get(base, EMPTY):
+        how = f"kcr checkpoint repair {region.name} {base}"
+    else:
+        how = f"kafka-consumer-groups.sh --delete-offsets --group {place.group} --topic {place.topic}"
+    return (
+        f"if nobody restored the store: stop the region (kcr region stop {region.name}); once its members have left, "
+        f"overwrite what was written ({how}), then start it (kcr region start {region.name})"
+    )
 
 
 def outsider(region: Region, now: datetime, text: str) -> Region:

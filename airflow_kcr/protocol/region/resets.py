@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import automatic, batches, bounds, coverage, cuts, events, path
+from airflow_kcr.protocol.region import automatic, batches, bounds, coverage, cuts, events, noted, path
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     CheckpointState,
@@ -66,7 +66,7 @@ def begin(
         detail: a sentence for people.
     """
     earlier = region.reset
-    region = cuts.abort(region, now, f"a reset began ({cause})")
+    region = noted.taken_over(cuts.abort(region, now, f"a reset began ({cause})"), now)
     must_publish = tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE))
     if opening is not None:
         region = give_up(region, now, f"another reset ({cause}) opened a lineage before it was done")

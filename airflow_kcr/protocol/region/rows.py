@@ -504,12 +504,26 @@ class SpecCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """What Kafka's commit metadata says of a region's numbers; anybody who may commit may have written it."""
+
+    member: MemberId
+    """Who has read it."""
+
+    epoch: Epoch
+    sequence: Sequence
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Halt:
     """Why the region is halted, and what a person can do."""
 
     reason: HaltReason
     text: str
     choices: tuple[str, ...]
+    noted: Noted | None = None
+    """Numbers that are taken over when a person lets the region go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,9 @@ NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', :payload)"
 _LOOK: Final = 1.0
 """Seconds after which a waiter looks whether the store was closed."""
 
+_DIGITS: Final = 19
+"""Of the largest number that the store has."""
+
 _LISTEN: Final = text(f"LISTEN {CHANNEL}")
 
 
@@ -38,7 +41,8 @@ def payload(name: RegionName, counter: EventNumber) -> str:
 def told(text_: str, name: RegionName) -> EventNumber | None:
     """Return the region's counter as a notification says it; None where it is about another region, or strange."""
     region, _, counter = text_.rpartition(":")
-    return EventNumber(int(counter)) if region == name and counter.isdecimal() else None
+    # Whoever is in the database may notify; a number of thousands of digits is none.
+    return EventNumber(int(counter)) if region == name and counter.isdecimal() and len(counter) <= _DIGITS else None
 
 
 class Listeners:
@@ -71,7 +75,7 @@ class Listeners:
             try:
                 known = max(counter(connection), after)
                 if known == after:
-                    known = self._listen(connection, name, after, deadline)
+                    known = self._listen(connection, name, after, deadline, counter)
                 if known > after:
                     return known
             except BaseException:
@@ -91,16 +95,27 @@ class Listeners:
         for connection in idle:
             _discard(connection)
 
-    def _listen(self, connection: Connection, name: RegionName, after: EventNumber, deadline: float) -> EventNumber:
-        """Return the first counter beyond `after` that a notification tells before the deadline, else `after`."""
+    def _listen(
+        self,
+        connection: Connection,
+        name: RegionName,
+        after: EventNumber,
+        deadline: float,
+        counter: Callable[[Connection], EventNumber],
+    ) -> EventNumber:
+        """Return the region's counter once a notification says that it is beyond `after`, else `after`.
+
+        It is read then: whoever may use the database may notify, and a number that the region never had would keep its
+        waiters from hearing of those that it has.
+        """
         driver: object = connection.connection.dbapi_connection
         if not isinstance(driver, psycopg.Connection):
             raise TypeError(f"LISTEN needs a connection of psycopg, not {type(driver).__name__}")
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
             for notice in driver.notifies(timeout=min(left, _LOOK), stop_after=1):
                 known = told(notice.payload, name)
-                if known is not None and known > after:
-                    return known
+                if known is not None and known > after and (read := counter(connection)) > after:
+                    return read
         return after
 
     def _take(self) -> Connection:

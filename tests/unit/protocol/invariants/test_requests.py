@@ -17,7 +17,7 @@ from airflow_kcr.protocol.region.events import (
     StoreRestoredSeen,
 )
 from airflow_kcr.protocol.region.lifecycle import Memory
-from airflow_kcr.protocol.region.rows import RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import Noted, RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import Epoch, Nonce, Sequence
 from tests.support.driver import Driver
@@ -113,6 +113,26 @@ def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
     lower = replace(back, epoch=Epoch(1))
     events = [lower if e.number == back.number else e for e in history.events]
     assert found(History(events, history.batches), "R7")
+
+
+def test_numbers_of_kafka_s_metadata_are_taken_over_with_a_cause() -> None:
+    driver = two_cuts()
+    region = driver.region
+    driver.store.report_noted(
+        driver.name,
+        driver.partition(0),
+        Noted(
+            member=driver.member(0),
+            epoch=Epoch(40),
+            sequence=Sequence(70),
+            lineage=region.lineage,
+        ),
+    )
+    driver.store.start(driver.name)
+    driver.recover()
+    history = recorded(driver)
+    assert (driver.region.epoch, driver.region.base_epoch is None) == (41, False)
+    assert found(dropped(history, *numbers(history, StoreRestoredSeen)), "R7")
 
 
 def test_a_persons_reset_that_was_never_accepted_is_found() -> None:

@@ -12,6 +12,7 @@ from airflow_kcr.protocol.region.rows import (
     CutPhase,
     CutPurpose,
     HaltReason,
+    Noted,
     PersonResetState,
     RegionState,
     Requester,
@@ -21,7 +22,7 @@ from airflow_kcr.protocol.region.rows import (
     Wanted,
 )
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Epoch, EventNumber, Incarnation, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import Epoch, EventNumber, Incarnation, Lineage, Nonce, Offset, Sequence
 from tests.support.driver import Driver
 from tests.support.judging import causes, happened, judge, open_cut, positions, state
 from tests.support.scripts import all_crash, bound, cuts_of_ten, hourly, located, running
@@ -396,6 +397,90 @@ def test_a_member_that_the_restored_store_never_knew_is_remembered_by_its_incarn
     halted = lifecycle.seen_later(region, driver.clock.now, seen)
     assert halted.members[driver.member(1)].incarnation == 8
     assert halted.members[driver.member(1)].left
+
+
+def note(driver: Driver, **later: int) -> Noted:
+    region = driver.region
+    return Noted(
+        member=driver.member(0),
+        epoch=Epoch(region.epoch + later.get("epoch", 0)),
+        sequence=Sequence(region.next_sequence - 1 + later.get("sequence", 0)),
+        lineage=Lineage(region.lineage + later.get("lineage", 0)),
+    )
+
+
+NOBODY_S = [
+    {"epoch": 2**63 - 1},
+    {"sequence": 2**63 - 1},
+    {"lineage": 2**63 - 1},
+    {"epoch": 10**4000},
+    {"sequence": 10**9 + 1},
+]
+
+
+@pytest.mark.parametrize("later", [*NOBODY_S, {"epoch": 5, "sequence": 5}, {"lineage": 10**9}], ids=str)
+def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numbers(later: dict[str, int]) -> None:
+    driver = running()
+    before = driver.region
+    driver.store.report_noted(driver.name, driver.partition(0), note(driver, **later))
+    region = driver.region
+    assert region.halt is not None
+    assert (state(driver), region.halt.reason) == (RegionState.HALTED, HaltReason.RESTORED)
+    assert (region.epoch, region.next_sequence, region.lineage) == (before.epoch, before.next_sequence, before.lineage)
+    assert all(what in region.halt.text for what in later)
+    assert f"{driver.partition(0)}, read by {driver.member(0)}" in region.halt.text
+    assert len(region.halt.text) < 400
+
+
+@pytest.mark.parametrize("later", NOBODY_S, ids=str)
+@pytest.mark.parametrize("verb", ["start", "kill", "stop"])
+def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb: str) -> None:
+    driver = running()
+    before = driver.region
+    driver.store.report_noted(driver.name, driver.partition(0), note(driver, **later))
+    halt = driver.region.halt
+    assert halt is not None
+    assert "somebody else has written this" in halt.text
+    getattr(driver.store, verb)(driver.name)
+    region = driver.region
+    assert region.epoch <= before.epoch + 1
+    assert region.next_sequence <= before.next_sequence + 1
+    assert region.lineage <= before.lineage + 1
+    driver.store.start(driver.name)
+    driver.store.kill(driver.name)
+
+
+@pytest.mark.parametrize("verb", ["start", "kill", "stop"])
+def test_what_the_region_can_have_reached_is_taken_over_when_a_person_lets_it_leave_the_halt(verb: str) -> None:
+    driver = running()
+    before = driver.region
+    driver.store.report_noted(driver.name, driver.partition(0), note(driver, epoch=5, sequence=7, lineage=3))
+    # Another member has read a later one.
+    driver.store.report_noted(driver.name, driver.partition(0), note(driver, epoch=6, sequence=6))
+    halt = driver.region.halt
+    assert halt is not None
+    assert "the store was restored from an older state, or somebody else" in halt.text
+    getattr(driver.store, verb)(driver.name)
+    region = driver.region
+    assert region.epoch >= before.epoch + 6
+    assert region.next_sequence >= before.next_sequence + 7
+    assert region.lineage >= before.lineage + 3
+    assert [one.detail.partition(":")[0] for one in happened(driver, events.StoreRestoredSeen)][-1] == "taken over"
+
+
+@pytest.mark.parametrize("later", [{}, {"epoch": -1}], ids=str)
+def test_a_note_of_nothing_later_halts_nothing(later: dict[str, int]) -> None:
+    driver = running()
+    region = driver.region
+    assert lifecycle.noted_later(region, driver.clock.now, driver.partition(0), note(driver, **later)) is region
+
+
+def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:
+    driver = running()
+    noted = note(driver, sequence=3)
+    driver.store.kill(driver.name)
+    driver.store.report_noted(driver.name, driver.partition(0), noted)
+    assert (state(driver), driver.region.halt) == (RegionState.STOPPED, None)
 
 
 def test_what_the_store_has_too_halts_nothing() -> None:

@@ -1,0 +1,61 @@
+"""Numbers that Kafka's commit metadata says, later than the store's: of a store that was restored, or of somebody else.
+
+Whoever may commit to a group may write such a note. So it halts the region and says what it says, and nothing is taken
+over by itself. What a region could have reached is taken over when a person lets it leave the halt, so that no number
+is used twice; what no region reaches is somebody else's, and is never taken over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import Noted
+from airflow_kcr.protocol.region.state import Region, record
+from airflow_kcr.protocol.values import MAX_NUMBER, Epoch, Lineage, Sequence
+
+REACHABLE: Final = 1_000_000_000
+"""How far beyond the store's own number another one can be: with a checkpoint each second, a region is there after
+thirty years, and no backup is that old."""
+
+
+def later(region: Region, noted: Noted) -> tuple[str, ...]:
+    """Return what a note says that is later than what the store has, in words."""
+    return tuple(
+        f"{what} {_shown(seen)}, the store has {held}" for what, seen, held in _pairs(region, noted) if seen > held
+    )
+
+
+def is_reachable(region: Region, noted: Noted) -> bool:
+    """Whether the region itself can have written a note, before its store was restored."""
+    return all(seen <= min(held + REACHABLE, MAX_NUMBER) for _, seen, held in _pairs(region, noted))
+
+
+def taken_over(region: Region, now: datetime) -> Region:
+    """Return the region with its numbers raised above those of the note that it was halted for, if there is one."""
+    halt = region.halt
+    if halt is None or halt.noted is None:
+        return region
+    noted, what = halt.noted, "; ".join(later(region, halt.noted))
+    raised = replace(
+        region,
+        epoch=Epoch(max(region.epoch, noted.epoch)),
+        lineage=Lineage(max(region.lineage, noted.lineage)),
+        next_sequence=Sequence(max(region.next_sequence, noted.sequence + 1)),
+        halt=replace(halt, noted=None),
+    )
+    return record(raised, now, events.StoreRestoredSeen(member=noted.member, detail=f"taken over: {what}"))
+
+
+def _pairs(region: Region, noted: Noted) -> tuple[tuple[str, int, int], ...]:
+    return (
+        ("epoch", noted.epoch, region.epoch),
+        ("sequence", noted.sequence, region.next_sequence - 1),
+        ("lineage", noted.lineage, region.lineage),
+    )
+
+
+def _shown(number: int) -> str:
+    return str(number) if number <= MAX_NUMBER else f"of {len(str(number))} digits"
