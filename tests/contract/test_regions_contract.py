@@ -32,6 +32,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.liveness import NEVER
@@ -111,6 +112,43 @@ def test_a_spec_that_waits_is_kept(subject: Subject, drive: Drive) -> None:
     later = subject.specs.spec(rules_of("g", members=3), revision=3)
     driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=later))
     assert driver.region.next_spec == later
+
+
+def test_what_members_find_of_a_spec_is_kept(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    later = subject.specs.spec(rules_of("g", members=3), revision=3)
+    driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=later))
+    driver.check_spec(driver.member(0))
+    assert [(c.member, c.refusal) for c in driver.region.spec_checks] == [(driver.member(0), "")]
+    driver.check_spec(driver.member(1), refusal="there is no module 'nowhere'")
+    assert driver.region.next_spec is None
+    assert [(c.member, c.revision, c.refusal) for c in specs.refused(driver.region)] == [
+        (driver.member(1), 3, "there is no module 'nowhere'")
+    ]
+
+
+def test_groups_of_a_spec_that_waits_are_no_other_regions(subject: Subject, drive: Drive) -> None:
+    # Taken meanwhile, they would keep every later cut from completing, which is when the spec comes into force.
+    driver = drive()
+    driver.up()
+    before = driver.region.spec
+    later = subject.specs.spec(rules_of("g", "h"), revision=3)
+    driver.store.change_spec(driver.name, SpecUpdate(at_once=before, later=later))
+    with pytest.raises(GroupInOtherRegion, match=f"group h belongs to region {driver.name}"):
+        driver.store.declare(SEATS, subject.specs.spec(rules_of("h")))
+    driver.store.change_spec(driver.name, SpecUpdate(at_once=before))
+    driver.store.declare(SEATS, subject.specs.spec(rules_of("h")))
+
+
+def test_a_spec_whose_group_is_another_regions_is_refused_when_it_is_applied(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.store.declare(SEATS, subject.specs.spec(rules_of("h")))
+    later = subject.specs.spec(rules_of("g", "h"), revision=3)
+    with pytest.raises(GroupInOtherRegion, match="group h belongs to region seats"):
+        driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=later))
+    assert driver.region.next_spec is None
 
 
 def test_names_are_in_order(subject: Subject) -> None:

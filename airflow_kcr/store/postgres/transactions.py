@@ -303,7 +303,7 @@ class PostgresTransactions:
 
     def _group_taken(self, name: RegionName, region: Region | None) -> KcrError:
         """Return the refusal that names the group and its region; the transaction that found out is over."""
-        groups = [] if region is None else sorted(region.rules.groups)
+        groups = [] if region is None else sorted(region.own_groups)
         found = self._connections.answer(_OWNERS, groups=groups, name=name)
         if not found:  # it was deleted meanwhile
             return GroupInOtherRegion()

@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from airflow_kcr.api import Change, Region
-from airflow_kcr.errors import ConfigurationError, GroupInOtherRegion, RegionExists
+from airflow_kcr.api import Change, Region, goals
+from airflow_kcr.errors import (
+    ConfigurationError,
+    CutRefused,
+    GroupInOtherRegion,
+    RegionExists,
+    SpecRefused,
+    TimedOut,
+)
 from airflow_kcr.protocol.region.events import SpecChanged
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.values import GroupId, MemberId
@@ -11,6 +20,7 @@ from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import Clock
+from tests.support.spec_checks import say
 
 MEMBER = MemberId(GroupId("g"), 0)
 
@@ -155,3 +165,43 @@ def test_a_group_is_in_one_region(region: Region, store: RegionStore) -> None:
 def test_a_spec_of_another_region_is_not_taken(region: Region) -> None:
     with pytest.raises(ConfigurationError, match="region seats, this is flights"):
         region.apply(spec_of(name="seats"))
+
+
+def test_waiting_for_the_members_to_look_ends_with_their_refusal(region: Region, store: RegionStore) -> None:
+    attended(region, store)
+    region.apply(spec_of(members=3))
+    with pytest.raises(TimedOut, match=r"g\[0\] looks whether it can run under it"):
+        region.wait_for(goals.SPEC_CHECKED, timedelta(0))
+    say(store, region.name, [MEMBER], "there is no module 'nowhere'")
+    with pytest.raises(
+        SpecRefused, match=r"revision 1 stays in force: g\[0\] .*there is no module 'nowhere'; put that"
+    ):
+        region.wait_for(goals.SPEC_CHECKED)
+    assert region.apply(spec_of()).change is Change.WITHDRAWN
+    region.wait_for(goals.SPEC_CHECKED)
+    assert "nowhere" not in region.show().note
+
+
+def test_what_is_said_of_a_member_that_can_not_start_is_true(region: Region, store: RegionStore) -> None:
+    region.apply(spec_of())
+    region.start()
+    say(store, region.name, [MEMBER], "there is no module 'nowhere'")
+    way_out = "apply a corrected spec, which counts at once, as no member lives, and start the member again"
+    with pytest.raises(TimedOut, match=rf"g\[0\] could not start with revision 1 .*{way_out}"):
+        region.wait_for(goals.RUNNING, timedelta(0))
+    assert way_out in region.show().note
+    region.apply(spec_of(more="max_failures: 2"))
+    assert region.show().note.count("could not start") == 0
+    assert store.register(region.name, Arrival(member=MEMBER, token="one")) == 1
+
+
+def test_what_a_refused_drain_names_works(region: Region, store: RegionStore) -> None:
+    region.apply(spec_of())
+    region.start()
+    with pytest.raises(CutRefused, match="start its members, or stop it, which needs none"):
+        region.drain()
+    assert region.stop().state == "stopped"
+    region.start()
+    for index in (0, 1):
+        store.register(region.name, Arrival(member=MemberId(GroupId("g"), index), token="one"))
+    region.drain()

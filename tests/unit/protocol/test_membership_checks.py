@@ -256,6 +256,19 @@ def test_a_member_of_the_spec_that_does_not_run_is_a_warning() -> None:
     assert (check.verdict, check.detail) == (WARNING, "g[1] of the spec is not running; start it")
 
 
+def test_one_that_can_not_start_fails_with_the_reason_and_the_way_out() -> None:
+    here = world()
+    here.driver.leave(here.driver.member(1))
+    here.members = [member_seen(0, 0, 1, 2, 3)]
+    here.driver.check_spec(here.driver.member(1), refusal="there is no module 'nowhere'")
+    check = here.check(Question.ROSTER)
+    assert (check.verdict, check.detail) == (
+        FAILED,
+        "g[1] could not start with revision 1 of the spec, which is in force: there is no module 'nowhere'; put that "
+        "right, or apply a corrected spec, which counts at the next cut, and start the member again",
+    )
+
+
 def test_a_slot_without_a_lease_and_one_of_an_earlier_spec_are_warnings_and_no_outsiders() -> None:
     here = world()
     here.driver.leave(here.driver.member(1))
