@@ -59,7 +59,10 @@ def test_partitions_that_nobody_has_claimed_yet_are_in_it(driver: Driver, region
     assert [(row.position, row.log_end, row.lag, row.member) for row in region.lag()] == [(None, 1_000, None, None)] * 4
     driver.up()
     cluster.counts = {TopicName("t"): 5, TopicName("other"): 3}
-    assert [row.partition.partition for row in region.lag()] == [0, 1, 2, 3, 4]
+    found = region.lag()
+    assert [row.partition.partition for row in found] == [0, 1, 2, 3, 4]
+    # It has no position, and all of its log is left: a region that ran before reads it from the beginning.
+    assert (found[4].position, found[4].lag, found[4].member) == (None, 1_000, None)
 
 
 def test_a_partition_that_kafka_has_no_more_is_still_shown(

@@ -10,9 +10,11 @@ import pytest
 
 from airflow_kcr.api import CheckpointSummary, CutView, Region, RegionSummary, RegionView
 from airflow_kcr.api.checkpoint_views import CheckpointView
+from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
+from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import GroupPartition, Nonce, Offset, Sequence
 from tests.support.driver import Driver
@@ -159,6 +161,30 @@ def test_a_region_in_a_reset_says_what_that_waits_for() -> None:
     )
     driver.settle_reset()
     assert RegionView.of(driver.region, driver.clock.now).note == ""
+
+
+def test_a_region_with_a_partition_that_no_member_owns_says_so_with_since_when() -> None:
+    driver = running()
+    fresh, member = driver.partition(99), driver.member(0)
+    driver.grow(fresh, end=500)
+    there = frozenset(driver.logs)
+    driver.store.report_partitions(
+        driver.name,
+        Inventory(member=member, incarnation=driver.processes[member].incarnation, partitions=there),
+    )
+    shown = RegionView.of(driver.region, driver.clock.now)
+    assert shown.to_json()["unowned"] == [
+        {"group": "g", "topic": "t", "partition": 99, "since": "2026-01-01T00:00:00Z"}
+    ]
+    assert shown.note == ""
+    driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
+    assert RegionView.of(driver.region, driver.clock.now).note == (
+        "no member owns g:t-99 since 2026-01-01T00:00:00Z: their records are not read; "
+        "a member joins its group anew for them"
+    )
+    driver.request_cut("n")
+    missing = list(published(Nonce("n")).missing(driver.region, driver.clock.now))
+    assert missing == ["g:t-99 is on the brokers and no member owns it yet"]
 
 
 def test_a_checkpoint_is_shown_as_promised() -> None:
