@@ -123,17 +123,24 @@ class Database:
     @contextmanager
     def _connected(self, statement_timeout: timedelta) -> Iterator[psycopg.Connection]:
         times = self._timeouts
-        settings = {
+        spans = {
             "idle_in_transaction_session_timeout": times.idle_in_transaction_session_timeout,
             "lock_timeout": times.lock_timeout,
             "statement_timeout": max(statement_timeout, times.statement_timeout),
         }
+        settings = {name: max(span // timedelta(milliseconds=1), 1) for name, span in spans.items()}
         options = [self._given.get("options", ""), r"-c default_transaction_isolation=read\ committed -c timezone=UTC"]
         # Ours come last, because the last one counts.
-        options += [f"-c {name}={max(span // timedelta(milliseconds=1), 1)}" for name, span in settings.items()]
+        options += [f"-c {name}={milliseconds}" for name, milliseconds in settings.items()]
         with self._translated():
             connection = psycopg.connect(**{**self._given, "options": " ".join(options).strip()})  # type: ignore[arg-type]
         try:
+            with self._translated():
+                wrong = libpq.settle(connection, settings)
+            if wrong:
+                raise SinkRefused(
+                    f"{self.who}: the database {self.address} can't be used: {wrong}; nothing was changed"
+                )
             yield connection
         finally:
             connection.close()

@@ -8,12 +8,18 @@ has died is found by the first statement of a transaction, which takes a lock or
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 
+from airflow_kcr import libpq
+from airflow_kcr.errors import StoreRefused
 from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.store.postgres.failures import Address
+
+if TYPE_CHECKING:
+    import psycopg
 
 CONNECT_TIMEOUT: Final = 10
 """Seconds in which a server has to answer a new connection, where the URL has no `connect_timeout`."""
@@ -35,18 +41,17 @@ def build_engine(
     """
     target = make_url(url).set(drivername="postgresql+psycopg")
     times = timeouts or Timeouts()
-    settings = {
+    limits = {
         "idle_in_transaction_session_timeout": _milliseconds(times.idle_in_transaction_session_timeout),
         "lock_timeout": _milliseconds(times.lock_timeout),
         "statement_timeout": _milliseconds(times.statement_timeout),
-        "default_transaction_isolation": r"read\ committed",
-        "timezone": "UTC",
     }
+    settings = {**limits, "default_transaction_isolation": r"read\ committed", "timezone": "UTC"}
     given = target.query.get("options", ())
     options = [given] if isinstance(given, str) else list(given)
     # Ours come last, because the last one counts.
     options += [f"-c {name}={value}" for name, value in settings.items()]
-    return create_engine(
+    engine = create_engine(
         target.update_query_dict({"options": " ".join(options)}),
         pool_size=connections,
         max_overflow=connections,
@@ -59,6 +64,15 @@ def build_engine(
         },
     )
 
+    def check(connection: psycopg.Connection, _record: object) -> None:
+        wrong = libpq.settle(connection, limits)
+        if wrong:
+            connection.close()
+            raise StoreRefused(f"the store at {Address(target)} can't be used: {wrong}; nothing was changed")
 
-def _milliseconds(span: timedelta) -> str:
-    return str(max(span // timedelta(milliseconds=1), 1))
+    event.listen(engine, "connect", check)
+    return engine
+
+
+def _milliseconds(span: timedelta) -> int:
+    return max(span // timedelta(milliseconds=1), 1)

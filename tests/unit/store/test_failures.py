@@ -45,7 +45,10 @@ def test_what_no_further_try_can_help_is_a_refusal(text: str, why: str) -> None:
         (AT + "FATAL:  sorry, too many clients already", " (the server has no connection left)"),
         (AT + "FATAL:  the database system is starting up", " (the server does not take connections now)"),
         ("consuming input failed: SSL connection has been closed unexpectedly", ""),
-        (AT + "FATAL:  Passwort-Authentifizierung für Benutzer »hunter2« fehlgeschlagen", ""),
+        (
+            AT + "FATAL:  die maximale Anzahl Verbindungen ist erreicht\n\tconnection to server …",
+            " (the server says: die maximale Anzahl Verbindungen ist erreicht)",
+        ),
     ],
 )
 def test_what_may_be_well_later_is_unavailable(text: str, why: str) -> None:

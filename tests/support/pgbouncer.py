@@ -1,0 +1,74 @@
+"""PgBouncer before the test server, with a pool per transaction: what many an installation has in between."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import make_url
+
+BINARY = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+
+needs_pgbouncer = pytest.mark.skipif(BINARY is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+
+
+@contextmanager
+def pooled(url: str, folder: Path, *settings: str, connect_query: str = "") -> Iterator[str]:
+    """The URL of a database through a PgBouncer of its own, which pools by transaction.
+
+    Args:
+        url: the database itself, on a Unix socket.
+        folder: for its files; the user that it runs as may read it.
+        settings: lines of its configuration.
+        connect_query: what it runs on each new connection to the server.
+    """
+    target = make_url(url)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    first = f" connect_query='{connect_query}'" if connect_query else ""
+    lines = (
+        "[databases]",
+        f"{target.database} = host={target.query['host']} user=postgres{first}",
+        "[pgbouncer]",
+        "listen_addr = 127.0.0.1",
+        f"listen_port = {port}",
+        "unix_socket_dir =",
+        "auth_type = any",
+        "pool_mode = transaction",
+        *settings,
+    )
+    config = folder / "pgbouncer.ini"
+    config.write_text("\n".join(lines) + "\n")
+    for path in (folder, *list(folder.parents)[:2]):
+        path.chmod(path.stat().st_mode | 0o011)
+    log = (folder / "pgbouncer.log").open("w")
+    # It does not run as root, and the server's socket is for the server's own user.
+    user = ("-u", Path(str(target.query["host"])).owner()) if os.getuid() == 0 else ()
+    process = subprocess.Popen(
+        [str(BINARY), *user, str(config)], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+    )
+    try:
+        _listening(port, process)
+        yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/{target.database}"
+    finally:
+        process.terminate()
+        process.wait(10)
+        log.close()
+
+
+def _listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+            time.sleep(0.02)
+    raise AssertionError("PgBouncer does not listen")
