@@ -99,7 +99,7 @@ def _configuration() -> dict[str, Any]:
             ),
             "page_conn_ids": {
                 "description": "The connections of the stores whose regions the page Browse, Regions shows, by commas. "
-                "Whoever may see DAG runs sees them all.",
+                "A user sees those that their DAGs work on.",
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "kcr_default,team_kcr",

@@ -23,7 +23,7 @@ from airflow_kcr.api.views import span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
 from airflow_kcr.hooks.links import region_place
-from airflow_kcr.plugins.access import may_look
+from airflow_kcr.plugins.access import Looker, Rights
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.values import region_name
 
@@ -61,11 +61,12 @@ class StoreRegions:
     problem: str = ""
 
     @classmethod
-    def read(cls, kcr_conn_id: str, lend: Lend) -> Self:
-        """Return the regions of a store; one store that is away does not hide the others."""
+    def read(cls, kcr_conn_id: str, lend: Lend, may: Rights) -> Self:
+        """Return the regions of a store that may be seen; one store that is away does not hide the others."""
         try:
             with lend() as store:
-                return cls(kcr_conn_id=kcr_conn_id, regions=tuple(regions(store)))
+                seen = tuple(one for one in regions(store) if may.has(kcr_conn_id, one.region))
+            return cls(kcr_conn_id=kcr_conn_id, regions=seen)
         except KcrError as error:
             return cls(kcr_conn_id=kcr_conn_id, problem=error.message)
 
@@ -75,25 +76,27 @@ class StoreRegions:
 
 
 def build_page(stores: Mapping[str, Lend]) -> FastAPI:
-    """Return the application; every route of it asks who is there.
+    """Return the application; every route of it asks who is there, and shows what they may see.
 
     Args:
         stores: what opens them, by their connections, in the order in which they are shown.
     """
     app = FastAPI(title="Regions", docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.get("/", dependencies=[may_look()], response_class=HTMLResponse)
-    def listed() -> HTMLResponse:
-        found = [StoreRegions.read(name, lend) for name, lend in stores.items()]
+    @app.get("/", response_class=HTMLResponse)
+    def listed(may: Looker) -> HTMLResponse:
+        found = [StoreRegions.read(name, lend, may) for name, lend in stores.items() if may.has_any_of(name)]
         status = 503 if all(one.problem for one in found) else 200
         return _page("regions.html", status=status, stores=found)
 
-    @app.get("/regions/{region}", dependencies=[may_look()], response_class=HTMLResponse)
-    def shown(region: str) -> HTMLResponse:
+    @app.get("/regions/{region}", response_class=HTMLResponse)
+    def shown(region: str, may: Looker) -> HTMLResponse:
+        may.require(DEFAULT_CONNECTION, region)
         return region_page(DEFAULT_CONNECTION, region, up="../")
 
-    @app.get("/stores/{store}/regions/{region}", dependencies=[may_look()], response_class=HTMLResponse)
-    def shown_of(store: str, region: str) -> HTMLResponse:
+    @app.get("/stores/{store}/regions/{region}", response_class=HTMLResponse)
+    def shown_of(store: str, region: str, may: Looker) -> HTMLResponse:
+        may.require(store, region)
         return region_page(store, region, up="../../../")
 
     def region_page(store: str, region: str, *, up: str) -> HTMLResponse:

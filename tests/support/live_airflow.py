@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from pathlib import Path
 from airflow_kcr.api import Region
 from airflow_kcr.embedded.airflow import Airflow, start_airflow
 from airflow_kcr.embedded.airflow_client import AirflowClient
-from airflow_kcr.embedded.airflow_settings import AirflowPlan
+from airflow_kcr.embedded.airflow_settings import ROLES, AirflowPlan
 from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, EVERY_VARIABLE, SINCE_VARIABLE
 from airflow_kcr.embedded.postgres import start_postgres
@@ -19,6 +21,16 @@ from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
+
+OWNER = "owner"
+"""The user who may see the DAG `OWN` and what belongs to it, and nobody else's."""
+
+OWN = "own_dag"
+OWN_DAGS = "tests.support.own_dags.OwnDags"
+"""The auth manager; imported by Airflow alone, as its libraries are those of a web server."""
+
+TOP = Path(__file__).parents[2]
+"""Of the repository, where `tests` can be imported from."""
 
 EVERY = timedelta(seconds=20)
 """The time between two cuts of the example DAGs here."""
@@ -45,6 +57,12 @@ class LiveAirflow:
         self.editor.wait_for_dags(dag_ids, within=120)
         for dag in dag_ids:
             self.editor.unpause(dag)
+
+    def owner(self) -> AirflowClient:
+        """Return a client of the user who has rights to one DAG only; whoever asks closes it."""
+        # Airflow makes a password for whoever has none.
+        known = json.loads((self.airflow.folder / "passwords.json").read_text(encoding="utf-8"))
+        return AirflowClient(url=self.airflow.url, user=OWNER, password=known[OWNER])
 
     def region(self, name: str) -> Region:
         """Return a region of the store; whoever asks closes it."""
@@ -80,6 +98,16 @@ def live_airflow(folder: Path, kafka: Kafka, *, examples: Path | None = None) ->
                 EVERY_VARIABLE: format_duration(EVERY),
                 SINCE_VARIABLE: format_instant(since),
                 OUTPUT_VARIABLE: str(folder / "output"),
+                # For the auth manager, which is one of the tests' own.
+                "KCR_TEST_OWNER": OWNER,
+                "KCR_TEST_OWN_DAG": OWN,
+                "PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            },
+            settings={
+                "CORE__AUTH_MANAGER": OWN_DAGS,
+                "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
+                    f"{name}:{role}" for name, role in {**ROLES, OWNER: "viewer"}.items()
+                ),
             },
         )
         airflow = start_airflow(plan)

@@ -1,26 +1,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import UTC, datetime
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.api_fastapi.app import create_auth_manager
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
+from airflow.models.dag import DagModel
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
 from fastapi.routing import APIRoute
 
 from airflow_kcr.api.opening import opened
+from airflow_kcr.dags import region_dags
 from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.operators.pause import KcrPauseOperator
+from airflow_kcr.plugins import access
 from airflow_kcr.plugins.page import build_page
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
+from airflow_kcr.sensors.region_state import KcrRegionStateSensor
+from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.browsing import TestClient
 from tests.support.driver import Driver
@@ -28,9 +38,16 @@ from tests.support.live_region import SPEC, live_region
 from tests.support.words import values_in
 
 if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
     from fastapi import FastAPI
 
 EVIL = "<script>alert('x')</script>"
+
+
+@pytest.fixture(autouse=True)
+def no_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's own tables are not there."""
+    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
 
 
 @pytest.fixture
@@ -39,12 +56,22 @@ def driver(database_url: str) -> Iterator[Driver]:
         yield driver
 
 
+OWNERS: Mapping[access.Place, frozenset[str]] = {
+    ("kcr_default", "mine"): frozenset({"mine"}),
+    ("kcr_default", "flights"): frozenset({"flights_cut"}),
+    ("other", "flights"): frozenset({"others"}),
+}
+"""Which DAGs work on which regions, in the place of Airflow's own tables."""
+
+
 def page_at(url: str, **others: str) -> FastAPI:
     def lending(url: str) -> Callable[[], AbstractContextManager[RegionStore]]:
         return lambda: opened(url)
 
     create_auth_manager()
-    return build_page({"kcr_default": lending(url)} | {name: lending(other) for name, other in others.items()})
+    app = build_page({"kcr_default": lending(url)} | {name: lending(other) for name, other in others.items()})
+    app.dependency_overrides[access.owners] = lambda: lambda: OWNERS
+    return app
 
 
 def as_role(app: FastAPI, role: str | None) -> TestClient:
@@ -85,6 +112,60 @@ def test_every_route_asks_who_is_there_and_whether_they_may(app: FastAPI, driver
         client = as_role(app, role)
         for path in paths(app):
             assert client.get(path).status_code == status, (path, role)
+
+
+class OwnDags(SimpleAuthManager):
+    """Lets somebody see the runs of the DAGs that their name says, and nobody those of all."""
+
+    def is_authorized_dag(self, *, details: DagDetails | None = None, user: SimpleAuthManagerUser, **_: Any) -> bool:  # noqa: ANN401
+        return details is not None and details.id is not None and details.id in user.username.split("+")
+
+
+@pytest.fixture
+def as_owner_of(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], TestClient]:
+    """A browser of somebody who may see the runs of those DAGs alone."""
+    monkeypatch.setattr(access, "get_auth_manager", OwnDags)
+
+    def client(dags: str) -> TestClient:
+        app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username=dags, role=None)
+        return TestClient(app)
+
+    return client
+
+
+@pytest.mark.parametrize("asked", ["", "?dag_id=mine", "?dag_id=~", "?dag_id=flights_cut", "?region=mine"])
+def test_the_region_decides_whose_right_is_asked_and_never_the_request(
+    as_owner_of: Callable[[str], TestClient], driver: Driver, asked: str
+) -> None:
+    other = as_owner_of("mine")
+    for place in ("/regions/flights", "/stores/kcr_default/regions/flights", "/stores/other/regions/flights"):
+        told = other.get(place + asked)
+        assert (told.status_code, told.json()["detail"]) == (403, access.NOT_YOURS), place
+    listed = other.get("/" + asked)
+    assert listed.status_code == 200
+    assert "flights" not in listed.text
+    # There is none: said only to who may know.
+    assert other.get("/regions/mine" + asked).status_code == 404
+    assert other.get("/regions/nowhere" + asked).status_code == 403
+    own = as_owner_of("flights_cut+else")
+    assert own.get("/regions/flights" + asked).status_code == 200
+    assert "flights" in own.get("/" + asked).text
+    # A region of the same name in another store is another one.
+    assert own.get("/stores/other/regions/flights" + asked).status_code == 403
+    nobody = as_owner_of("nothing")
+    assert {nobody.get(path + asked).status_code for path in ("/", "/regions/flights", "/regions/mine")} == {403}
+
+
+def test_the_regions_of_a_dag_are_those_that_its_operators_name() -> None:
+    spec = parse(
+        "region: minimal\nkafka: {bootstrap.servers: 'b:1'}\ngroups: [{group_id: g, topics: [t], pipeline: 'a:b'}]\n"
+    )
+    for dag in region_dags(spec, start_date=datetime(2026, 11, 1, tzinfo=UTC), kcr_conn_id="own"):
+        assert set(access.places_of(DagSerialization.to_dict(dag))) == {("own", "minimal")}
+    with DAG("others", schedule=None) as dag:
+        KcrRegionStateSensor(task_id="wait", region="minimal", state="running")
+        KcrPauseOperator(task_id="pause", region="{{ params.region }}")
+    assert ("kcr_default", "minimal") not in set(access.places_of(DagSerialization.to_dict(dag)))
 
 
 def test_nothing_can_be_changed_here(viewer: TestClient, app: FastAPI, driver: Driver) -> None:
