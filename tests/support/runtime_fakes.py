@@ -208,7 +208,10 @@ class FakeEngine:
     def run(self, call: BatchCall) -> BatchReport:
         """See `ports.Engine`."""
         self.started.append(call)
-        while not self.gate.wait(0.005):
+        is_open = False
+        while not is_open:
+            is_open = self.gate.wait(0.005)
+            # Also where the gate was opened right after: a batch that was cancelled first must not do its work.
             if call.batch in self.cancels and not self.stubborn:
                 raise BatchCancelled(f"batch {call.batch} was cancelled")
         if self.failures:
