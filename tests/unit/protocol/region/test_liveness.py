@@ -10,7 +10,7 @@ import pytest
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Rule, Seen, Verdict, Wait
-from airflow_kcr.protocol.region.rows import CutPurpose, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.rows import CutPurpose, RegionState, RequestState, ResetCause, SpecCheck
 from airflow_kcr.protocol.rules import CutMode, CutRules, OutsiderPolicy, RegionRules
 from airflow_kcr.protocol.values import Nonce, Offset
 from airflow_kcr.schedules import Every
@@ -299,3 +299,21 @@ def test_the_judgement_of_a_schedule_that_is_taken_away_ends() -> None:
     rules = replace(region.rules, cut=CutRules(schedule=Every(HOUR)))
     region = replace(region, spec=replace(region.spec, rules=rules))
     assert liveness.judge(region, driver.clock.now).waits == ()
+
+
+def test_partitions_that_kafka_assigns_to_nobody_are_a_stall_with_since_when() -> None:
+    driver = running(partitions=2, members=1)
+    fresh = driver.partition(2)
+    region = replace(driver.region, unowned={fresh: BEGINNING})
+    wait = only(liveness.judge(region, BEGINNING))
+    assert (wait.rule, wait.since, wait.until) == (Rule.PARTITIONS, BEGINNING, BEGINNING + patience(driver))
+    assert wait.what == "g:t-2 without an owner; Kafka assigns 1 partition(s) to nobody"
+
+
+def test_members_that_can_not_start_say_why() -> None:
+    driver = Driver(partitions=1, members=1)
+    driver.store.start(driver.name)
+    refusal = SpecCheck(member=driver.member(0), revision=1, digest=driver.region.spec.digest, refusal="no such module")
+    region = replace(driver.region, spec_checks=(refusal,))
+    wait = only(liveness.judge(region, BEGINNING))
+    assert (wait.rule, wait.what) == (Rule.MEMBERS, "no member lives; g[0] can't start: no such module")
