@@ -369,7 +369,7 @@ def _free_since(region: Region) -> datetime:
     return max((m for m in moments if m is not None), default=NEVER)
 
 
-_BLOCKING: Final = (Rule.PERSON, Rule.MEMBERS, Rule.PARTITIONS, Rule.PUBLISH, Rule.FOREIGN)
+_BLOCKING: Final = (Rule.PERSON, Rule.MEMBERS, Rule.PARTITIONS, Rule.CHECKPOINT, Rule.PUBLISH, Rule.FOREIGN)
 """What keeps a checkpoint from being opened; each has a deadline of its own, or waits for somebody outside."""
 
 

@@ -102,8 +102,10 @@ def drawn(world: World) -> Shape:
         faults=random.randint(0, 7),
         idle=idle,
     )
+    if not idle[1] or shape.period is None or shape.mode is not CutMode.AUTO:
+        return shape
     # Several boundaries fall into the stretch.
-    return replace(shape, period=IDLE_PERIOD) if idle[1] and shape.period is not None else shape
+    return replace(shape, period=IDLE_PERIOD)
 
 
 def _idle(world: World) -> tuple[float, float]:

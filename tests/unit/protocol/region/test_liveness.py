@@ -317,3 +317,14 @@ def test_members_that_can_not_start_say_why() -> None:
     region = replace(driver.region, spec_checks=(refusal,))
     wait = only(liveness.judge(region, BEGINNING))
     assert (wait.rule, wait.what) == (Rule.MEMBERS, "no member lives; g[0] can't start: no such module")
+
+
+def test_a_boundary_behind_an_open_checkpoint_of_an_earlier_one_is_no_stall() -> None:
+    driver = hourly(mode=CutMode.AUTO)
+    driver.wait(3_600)
+    assert driver.region.cut is not None
+    region = replace(driver.region, next_bound=bound(1.5))
+    lasting = {m: replace(row, until=bound(9)) for m, row in region.leases.items()}
+    found = liveness.judge(replace(region, leases=lasting, due_at=None), bound(8))
+    assert [w.rule for w in found.stalled] == []
+    assert "(behind: checkpoint)" in next(w.what for w in found.waits if w.rule is Rule.BOUNDARY)
