@@ -45,7 +45,10 @@ class Lag:
 
     @property
     def lag(self) -> int | None:
-        """How many offsets are left; None where position and end are not of one log, or the log ends before it."""
+        """How many offsets are left, so at most as many records.
+
+        None where position and end are not of one log, or the log ends before it.
+        """
         place = self.begins if self.position is None else self.position
         if place is None or self.log_end is None or self.is_recreated:
             return None

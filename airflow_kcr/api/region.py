@@ -445,7 +445,7 @@ class Region:
         return partitions.compare(self._read(), Sequence(sequence), self._clusters)
 
     def lag(self) -> tuple[partitions.Lag, ...]:
-        """Return how far every partition is behind the end of its log.
+        """Return how far every partition is behind the end of its log, in offsets: at most as many records.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.

@@ -66,6 +66,9 @@ class MemberView:
     label: str = ""
     """Host, process and application."""
 
+    version: str = ""
+    """Of the package that it runs, or ran last; empty: it did not say."""
+
     lease_until: datetime | None = None
     start_failure: str = ""
     """Why it could not start with the spec in force, since it last lived."""
@@ -87,6 +90,7 @@ class MemberView:
                 alive=is_live(region, member, now),
                 partitions=tuple(owned.get(member, ())),
                 label="" if row is None else row.label,
+                version="" if row is None else row.version,
                 lease_until=None if lease is None else lease.until,
                 start_failure=failures.get(member, ""),
             )
@@ -97,6 +101,7 @@ class MemberView:
             "member_id": str(self.member),
             "index": self.member.index,
             "incarnation": self.incarnation,
+            "version": self.version,
             "state": str(self.state),
             "alive": self.alive,
             "partitions": [[p.topic, p.partition] for p in self.partitions],
@@ -109,6 +114,7 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
         more = f" and {len(waits) - _NAMED} more" if len(waits) > _NAMED else ""
         yield f"its reset waits: {', '.join(waits[:_NAMED])}{more}"
     yield from specs.told(region, now)
+    yield from _mixed_versions(region, now)
     late = coverage.overdue(region, now)
     if late:
         names = ", ".join(f"{p} since {format_instant(since)}" for p, since in list(late.items())[:_NAMED])
@@ -121,6 +127,21 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
             f"{count} in succession, the last answered by a reset and a wait of {wait:g} s; "
             f"more than {region.rules.max_failures} halt the region"
         )
+
+
+def _mixed_versions(region: StoredRegion, now: datetime) -> Iterator[str]:
+    by_version: defaultdict[str, list[str]] = defaultdict(list)
+    for member, row in sorted(region.members.items()):
+        if row.version and is_live(region, member, now):
+            by_version[row.version].append(str(member))
+    if len(by_version) > 1:
+        told = "; ".join(f"{version}: {_few(members)}" for version, members in sorted(by_version.items()))
+        yield f"its members run different versions of airflow-kcr: {told}"
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> State:

@@ -36,8 +36,9 @@ _BRIEF: Final = 160
 def lag(name: Name, store: Url, output: Output = None) -> None:
     """Show how far each partition is behind: position, Kafka's committed offset, start and end of the log.
 
-    The lag counts from the position, the next offset to process; committed moves only at cuts. Where the position is
-    not in the log, `trouble` says why.
+    The lag counts offsets from the position, the next offset to process: at most so many records are left, fewer where
+    transactions were aborted or leave their markers, or where the topic is compacted. Committed moves only at cuts.
+    Where the position is not in the log, `trouble` says why.
 
     Example: kcr lag flights
     """

@@ -24,7 +24,7 @@ SUMMARY: Final = (
     "members",
     "alive",
 )
-MEMBER: Final = ("group_id", "member_id", "incarnation", "state", "alive", "partitions")
+MEMBER: Final = ("group_id", "member_id", "incarnation", "version", "state", "alive", "partitions")
 
 
 def listed(found: Sequence[RegionSummary]) -> Answer:

@@ -68,6 +68,7 @@ class Asking:
             member=who.member,
             token=f"{who.token}/{effect.previous}",
             label=who.label,
+            version=who.version,
             takeover=who.takeover,
             previous=effect.previous,
             sinks_fenced=self._sinks_fenced,

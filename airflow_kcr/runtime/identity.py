@@ -38,6 +38,9 @@ class Identity:
     label: str = field(default_factory=_label)
     """Host and process, for people."""
 
+    version: str = ""
+    """Of the package that the process runs; empty: it does not say."""
+
     token: str = field(default_factory=_token)
     """Unique for each start: a repeated registration is recognised by it, and batches are named after it."""
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from airflow_kcr import __version__
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.watch import GroupWatch
@@ -330,6 +331,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         timeouts=rules.timeouts,
         takeover=run.takeover,
         label=shared.label,
+        version=__version__,
         spec_revision=prepared.revision,
     )
     return MemberHost(who, rules.cut, _limits(spec), world)

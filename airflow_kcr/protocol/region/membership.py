@@ -26,6 +26,9 @@ class Arrival:
     """Made by the process, unique for each start: a repeated registration is recognised by it."""
 
     label: str = ""
+    version: str = ""
+    """Of the package that it runs."""
+
     takeover: bool = False
     """Whether a live lease of another process may be superseded (Airflow's retry of the same task)."""
 
@@ -71,6 +74,7 @@ def register(region: Region, now: datetime, arrival: Arrival) -> Region:
         incarnation=incarnation,
         token=arrival.token,
         label=arrival.label,
+        version=arrival.version,
         sinks_fenced=arrival.sinks_fenced,
         ends_within=arrival.ends_within,
         spec_revision=region.spec.revision,

@@ -209,6 +209,9 @@ class Member:
     label: str = ""
     """Host, process and application, for people."""
 
+    version: str = ""
+    """Of the package that it runs; empty: it did not say."""
+
     acknowledged: Epoch | None = None
     """The newest epoch in which it said: quiet, fences raised, positions set."""
 

@@ -91,6 +91,7 @@ member: Final = table(
     truth("sinks_fenced"),
     span("ends_within"),
     truth("has_left"),
+    text_("version"),
     key("member", "region_id", "group_id", "member_index"),
     of_region("member"),
 )

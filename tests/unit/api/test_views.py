@@ -13,6 +13,7 @@ from airflow_kcr.api.checkpoint_views import CheckpointView
 from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
+from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
 from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.targets import ToOffset
@@ -50,6 +51,7 @@ def test_a_region_is_shown_as_promised() -> None:
                         "member_id": f"g[{index}]",
                         "index": index,
                         "incarnation": 1,
+                        "version": "",
                         "state": "processing",
                         "alive": True,
                         "partitions": [["t", index]],
@@ -90,6 +92,7 @@ def test_a_region_that_never_started_shows_the_members_it_will_have() -> None:
         "member_id": "g[1]",
         "index": 1,
         "incarnation": 0,
+        "version": "",
         "state": "closed",
         "alive": False,
         "partitions": [],
@@ -424,3 +427,15 @@ class Counted(Mapping[GroupPartition, Claim]):
 
     def __len__(self) -> int:
         return len(self.claims)
+
+
+def test_members_that_run_different_versions_of_the_package_are_told_of() -> None:
+    driver = running()
+    for index, version in enumerate(("0.1.0", "0.2.0")):
+        member = driver.member(index)
+        previous = driver.region.members[member].incarnation
+        arrival = Arrival(member=member, token=f"again {index}", version=version, previous=previous)
+        driver.store.register(driver.name, arrival)
+    shown = region_of(driver).show()
+    assert [member.version for _, members in shown.groups for member in members] == ["0.1.0", "0.2.0"]
+    assert shown.note == "its members run different versions of airflow-kcr: 0.1.0: g[0]; 0.2.0: g[1]"

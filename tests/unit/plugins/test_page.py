@@ -230,7 +230,7 @@ def test_a_region_shows_members_partitions_checkpoints_and_resets(viewer: TestCl
     assert claim.position == 15
     # of a log that ends at 1,000: 10 were cut, 5 more are done
     assert f"{place} g[0] 15 10 1,000 985" in said
-    assert "Behind, as seen at that checkpoint 3,940" in said
+    assert "Offsets behind, as seen at that checkpoint 3,940" in said
     assert f"{sequence} {driver.region.lineage} published request" in said
     assert "start" in said.partition("Resets")[2]
 

@@ -356,7 +356,10 @@ def test_lag_is_waited_for_and_the_partitions_that_are_behind_are_named(driver: 
         poller = Poller.at(make_url(store_connection), TICK)
         late = await poller.wait(waits(driver, LagBelow(records=50), deadline=0.7, hook=hook))
         assert late.status is Status.TIMED_OUT
-        assert "it is 107 behind; g:t-2 is 100 behind (claimed by g[1]); g:t-1 is 7 behind" in late.detail
+        assert (
+            "it is 107 offsets behind; g:t-2 is 100 offsets behind (claimed by g[1]); g:t-1 is 7 offsets behind"
+            in late.detail
+        )
         task = asyncio.create_task(poller.wait(waits(driver, LagBelow(records=50), hook=hook)))
         await until(lambda: poller.waiting == 1)
         cluster.ends[2] = 42
