@@ -188,8 +188,7 @@ def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield f"cut {region.open_cut} is open, others wait for it"
     for cut in path.unpublished(region):
         yield f"cut {cut.sequence} is not published yet"
-    for gap in coverage.missing(region, now):
-        yield f"{gap.partition} is not covered (last owner: {gap.last_owner or 'none'})"
+    yield from coverage.gaps(region, now)
     for partition in coverage.awaited(region, now):
         if partition not in universe(region):
             yield f"{partition} is on the brokers and no member owns it yet"

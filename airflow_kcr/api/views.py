@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
+from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import bounds, coverage, liveness, path, specs
@@ -115,7 +116,10 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield f"its reset waits: {', '.join(waits[:_NAMED])}{more}"
     yield from specs.told(region, now)
     yield from _mixed_versions(region, now)
-    late = coverage.overdue(region, now)
+    foreign = coverage.taken(region, now)
+    if region.outsiders and region.state is not RegionState.STOPPED:
+        yield _outsiders(region, foreign)
+    late = {p: since for p, since in coverage.overdue(region, now).items() if p not in foreign}
     if late:
         names = ", ".join(f"{p} since {format_instant(since)}" for p, since in list(late.items())[:_NAMED])
         more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
@@ -142,6 +146,16 @@ def _mixed_versions(region: StoredRegion, now: datetime) -> Iterator[str]:
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def _outsiders(region: StoredRegion, taken: frozenset[GroupPartition]) -> str:
+    held = sorted(taken)
+    more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+    has = f", and nobody of the region has {', '.join(map(str, held[:_NAMED]))}{more}" if held else ""
+    return (
+        f"not of this region: {'; '.join(map(str, region.outsiders))}{has} (policy {region.rules.outsiders}); "
+        "end it, then its partitions come back by themselves"
+    )
 
 
 def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> State:
@@ -232,6 +246,9 @@ class RegionView:
     unowned: tuple[tuple[GroupPartition, datetime], ...] = ()
     """Partitions that the brokers have and no member owns, each with since when."""
 
+    outsiders: tuple[Outsider, ...] = ()
+    """Who was in its groups when somebody last looked, and is not the region's."""
+
     halted: str = ""
     """Why it is halted, and what a person can do."""
 
@@ -264,6 +281,7 @@ class RegionView:
             groups=_by_group(region, now),
             unowned=tuple(coverage.unowned(region).items()),
             liveness=liveness.judge(region, now, seen),
+            outsiders=region.outsiders,
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
             overdue=bounds.overdue(region, now),
             note="; ".join(_notes(region, now)),
@@ -290,6 +308,16 @@ class RegionView:
             "groups": [
                 {"group_id": group, "members": [member.to_json() for member in members]}
                 for group, members in self.groups
+            ],
+            "outsiders": [
+                {
+                    "group": o.group,
+                    "client_id": o.client_id,
+                    "host": o.host,
+                    "instance_id": o.instance_id,
+                    "what": o.what,
+                }
+                for o in self.outsiders
             ],
             "unowned": [
                 {"group": p.group, "topic": p.topic, "partition": p.partition, "since": instant(since)}

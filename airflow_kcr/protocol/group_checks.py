@@ -25,7 +25,7 @@ _CALLED: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 _POLICY: Final = {
     OutsiderPolicy.FAIL: "the region halts until it is gone and somebody resumes",
     OutsiderPolicy.HOLD: "the region holds until it is gone",
-    OutsiderPolicy.WARN: "the region goes on",
+    OutsiderPolicy.WARN: "the region goes on without what it owns; checkpoints hold that where it stands, and say so",
 }
 
 

@@ -428,7 +428,7 @@ MEANING: Mapping[str, str] = {
         "how many failures in a row are answered by a reset, each after a wait (`timeouts.retry`); "
         "one more halts the region"
     ),
-    "outsiders": "what happens when a foreign consumer is in a group",
+    "outsiders": "a foreign consumer is in a group: halt, begin nothing until it is gone, go on without what it owns",
     "out_of_range": "what happens when retention has overtaken a position",
     "beyond_end": "what happens when a log's end moved back behind a position (truncation, recreation)",
     "groups[].group_id": "the consumer group; in exactly one region of a store",

@@ -26,8 +26,9 @@ def complete(index: Index) -> Iterator[Violation]:
     """R2 (V) a complete checkpoint covers every frozen partition once, by distinct roster members.
 
     Every member of the roster has contributed, once, as the incarnation that is on it; their offsets don't overlap,
-    their union is the frozen partitions and is what the checkpoint holds. A partition that was known to be on the
-    brokers without an owner is not in it, and the checkpoint says so: it is inexact there.
+    their union is the frozen partitions and is what the checkpoint holds. Beyond that it may only hold partitions that
+    outsiders had, where they stood, and names each as inexact. A partition that was known to be on the brokers without
+    an owner is not in it otherwise, and the checkpoint says so: it is inexact there.
 
     It can't see partitions that no member has found on the brokers yet: they are in no event.
     """
@@ -63,8 +64,9 @@ def _parts(number: EventNumber, cut: Cut, body: CutCompleted) -> Iterator[Violat
     if odd:
         what = "contributed, not frozen" if odd[0] in total else "frozen, not contributed"
         yield Violation("R2", f"{name}: {odd[0]} was {what}", (cut.number, number))
-    if total != dict(body.offsets):
-        differ = sorted(p for p in total.keys() | body.offsets.keys() if total.get(p) != body.offsets.get(p))
+    own = {p: o for p, o in body.offsets.items() if p in total or p not in body.inexact}
+    if total != own:
+        differ = sorted(p for p in total.keys() | own.keys() if total.get(p) != own.get(p))
         yield Violation("R2", f"{name}: {differ[0]} is not what was contributed", (number,))
 
 

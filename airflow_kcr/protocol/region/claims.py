@@ -103,7 +103,7 @@ def claim(region: Region, now: datetime, proposal: Proposal) -> Region:
     )
     region = record(region, now, body)
     if contested:
-        detail = f"{proposal.member} was assigned {', '.join(map(str, contested[:5]))}, where another had begun"
+        detail = f"{proposal.member} was assigned {', '.join(map(str, contested[:5]))}, where another was before"
         return resets.demand(region, now, ResetCause.CLAIM, detail)
     if moved and region.open_cut is not None:
         return cuts.abort(region, now, f"{proposal.member} claimed partitions that were not its own")
@@ -186,9 +186,12 @@ def _is_own(row: Claim, proposal: Proposal, epoch: Epoch) -> bool:
 def _is_contested(region: Region, partition: GroupPartition, proposal: Proposal) -> bool:
     """Whether somebody else, an earlier incarnation or a dropped claim has begun there in this epoch.
 
-    In STARTING and RESETTING nothing has begun in the epoch, so a claim there never begins a reset.
+    In STARTING and RESETTING nothing has begun in the epoch, so a claim there never begins a reset. A partition that
+    the last reset was done without, as an outsider had it, was neither rolled back in the sinks nor told where to go.
     """
     row = region.claims[partition]
+    if region.state not in RESET_STATES and Epoch(0) < row.epoch < region.epoch:
+        return True
     return row.is_begun and not _is_own(row, proposal, region.epoch)
 
 

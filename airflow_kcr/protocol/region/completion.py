@@ -45,6 +45,7 @@ from airflow_kcr.protocol.region.state import (
     put,
     record,
     require_member,
+    universe,
     with_checkpoint,
 )
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Offset, Sequence
@@ -189,6 +190,7 @@ def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
         return resets.demand(region, now, ResetCause.DOUBLE_CLAIM, overlap.message)
     if lacking(region, cut):
         return region
+    offsets = OffsetMap({**offsets, **_left_out(region, cut)})
     timeouts = region.rules.timeouts
     complete = replace(
         cut,
@@ -225,9 +227,23 @@ def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
     return _ended_in_what_asked(requests.release(region, now, complete), now, complete)
 
 
+def _left_out(region: Region, cut: Checkpoint) -> dict[GroupPartition, Offset]:
+    """Return the partitions that an outsider had when the cut was opened, each where it stands: nobody can move it."""
+    frozen = region.frozen[cut.sequence]
+    return {
+        p: claim.position
+        for p in universe(region) - frozen
+        if (claim := region.claims.get(p)) is not None and claim.position is not None
+    }
+
+
 def _inexact(region: Region, cut: Checkpoint, offsets: OffsetMap) -> dict[GroupPartition, str]:
-    """Return why the cut does not hold exactly the records up to its bound, or nothing of a partition, by partition."""
+    """Return why the cut does not hold exactly the records up to its bound, or nothing new of a partition."""
     found = cuts.unread(region, offsets)
+    found |= {
+        p: f"no member owned it, but {_strangers(region, p)}; nothing of it was processed for this cut"
+        for p in _left_out(region, cut)
+    }
     if cut.bound is None:
         return found
     found |= bounds.overshoot(region, cut.bound, frozenset(offsets))
@@ -236,6 +252,10 @@ def _inexact(region: Region, cut: Checkpoint, offsets: OffsetMap) -> dict[GroupP
         if row is not None and row.inexact:
             found[partition] = row.inexact
     return found
+
+
+def _strangers(region: Region, partition: GroupPartition) -> str:
+    return "; ".join(str(o) for o in region.outsiders if o.group == partition.group) or "a foreign consumer"
 
 
 def _ended_in_what_asked(region: Region, now: datetime, cut: Checkpoint) -> Region:
@@ -317,10 +337,13 @@ def _echoed(region: Region, now: datetime, sequence: Sequence, offsets: OffsetMa
     region = record(replace(region, echoes=put(region.echoes, {sequence: known})), now, body)
     wanted, cut = region.offsets[sequence], region.checkpoints[sequence]
     differs = [p for p in known if p in wanted and known[p] != wanted[p]]
+    foreign = sorted(wanted.keys() - region.frozen[sequence])
     if known.keys() >= wanted.keys() and not differs:
         settled, why = Committed.YES, "every partition's echo equals the checkpoint"
     elif differs:
         settled, why = Committed.NO, f"Kafka holds {known[differs[0]]} for {differs[0]}, not {wanted[differs[0]]}"
+    elif foreign and known.keys() >= wanted.keys() - foreign:
+        settled, why = Committed.NO, f"{foreign[0]} was not a member's to commit: an outsider had it"
     else:
         return region
     if cut.committed is settled:

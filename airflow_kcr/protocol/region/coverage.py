@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region.rows import Batch, Claim
 from airflow_kcr.protocol.region.state import Region, is_live, live_members, universe
+from airflow_kcr.protocol.rules import OutsiderPolicy
 from airflow_kcr.protocol.values import GroupPartition, MemberId
+
+_NONE: Final[frozenset[GroupPartition]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +50,80 @@ def missing(region: Region, now: datetime) -> tuple[Missing, ...]:
     return tuple(found)
 
 
+def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:
+    """Return the partitions that Kafka has given to outsiders, as far as the store can tell.
+
+    An outsider was found in their group, every member of it that lives has claimed in this epoch, and nobody holds
+    them. What a dead member held is its own until its session is over.
+    """
+    if not region.outsiders:
+        return _NONE
+    live = live_members(region, now)
+    settled = {
+        group
+        for group in {o.group for o in region.outsiders}
+        if (own := [m for m in live if m.group == group])
+        and all(region.members[m].claimed == region.epoch for m in own)
+    }
+    return (
+        frozenset(p for p in universe(region) if p.group in settled and _is_free(region, p, now)) if settled else _NONE
+    )
+
+
+def _is_free(region: Region, partition: GroupPartition, now: datetime) -> bool:
+    """Whether no member holds a partition any more, not even as a slot that Kafka keeps for it."""
+    claim = region.claims.get(partition)
+    if claim is None or claim.owner is None:
+        return True
+    if is_live(region, claim.owner, now):
+        return not is_current(region, claim, now)
+    over = _session_over(region, claim.owner)
+    return over is None or over <= now
+
+
+def _session_over(region: Region, member: MemberId) -> datetime | None:
+    """Return when Kafka has surely given up the slot of a member that renews its lease no more; None: it has none."""
+    lease, rules = region.leases.get(member), region.rules.groups.get(member.group)
+    if lease is None or rules is None:
+        return None
+    return lease.until + region.rules.timeouts.session_timeout(static=rules.static_membership)
+
+
+def excused(region: Region, now: datetime) -> frozenset[GroupPartition]:
+    """Return the partitions that the region goes on without: outsiders have them, and its policy is to warn."""
+    return taken(region, now) if region.rules.outsiders is OutsiderPolicy.WARN else _NONE
+
+
+def left_out(region: Region, now: datetime) -> frozenset[GroupPartition]:
+    """Return the excused partitions that a cut may have where they stand: nothing is open or in flight there."""
+    return frozenset(
+        p
+        for p in excused(region, now)
+        if (claim := region.claims.get(p)) is not None and claim.position is not None and not claim.is_in_flight
+    )
+
+
+def gaps(region: Region, now: datetime) -> Iterator[str]:
+    """Yield what the region waits to be covered, with who had it last, and who else is in its group."""
+    without = excused(region, now)
+    for gap in missing(region, now):
+        if gap.partition not in without:
+            strangers = "; ".join(str(o) for o in region.outsiders if o.group == gap.partition.group)
+            beside = f"; beside its members there is {strangers}" if strangers else ""
+            yield f"{gap.partition} is not covered (last owner: {gap.last_owner or 'none'}{beside})"
+
+
 def could_cover(region: Region, now: datetime) -> bool:
     """Whether members with leases could cover every partition: only then does an attempt's deadline run.
 
     A partition whose last owner is dead stays with it, as far as Kafka is concerned, until its session is over; nobody
-    else can claim it before, so no attempt is burnt meanwhile (scenarios C14, C37).
+    else can claim it before, so no attempt is burnt meanwhile (scenarios C14, C37). Nor is one for what an outsider
+    has: a region that holds waits for that to end, one that is to warn does without.
     """
-    partitions = universe(region)
+    strange = taken(region, now)
+    if strange and region.rules.outsiders is not OutsiderPolicy.WARN:
+        return False
+    partitions = universe(region) - strange
     live = set(live_members(region, now))
     groups_served = {m.group for m in live}
     if not partitions or not live:
@@ -123,11 +194,12 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
         return
     if not universe(region):
         yield "no partition is known yet: no topic matches, or no member has been assigned one"
+    without = excused(region, now)
     for partition in region.seek.open:
-        if partition in region.claims and region.rules.subscribes(partition.group, partition.topic):
+        known = partition in region.claims and region.rules.subscribes(partition.group, partition.topic)
+        if known and partition not in without:
             yield f"{partition} has no seek offset yet ({region.seek[partition].source})"
-    for gap in missing(region, now):
-        yield f"{gap.partition} is not covered (last owner: {gap.last_owner or 'none'})"
+    yield from gaps(region, now)
     yield from busy(region, now)
     for sequence in reset.must_publish:
         if region.checkpoints[sequence].published_at is None:
@@ -139,4 +211,6 @@ def horizon(region: Region, now: datetime) -> datetime | None:
     moments = [lease.until for m, lease in region.leases.items() if is_live(region, m, now)]
     moments += [moment for batch in region.running.values() if (moment := _quiet_after(region, batch)) is not None]
     moments += [since + region.rules.timeouts.unowned_wait for since in awaited(region, now).values()]
+    if region.outsiders:
+        moments += [over for member in region.leases if (over := _session_over(region, member)) is not None]
     return min((m for m in moments if m > now), default=None)

@@ -40,15 +40,17 @@ from airflow_kcr.protocol.values import GroupPartition, MemberId, Sequence
 def may_open(region: Region, now: datetime) -> bool:
     """Whether a cut may be opened at all: running, none open, none unpublished on the path, all partitions covered.
 
-    One that the brokers have and no member has ever owned is waited for, for a bounded time.
+    One that the brokers have and no member has ever owned is waited for, for a bounded time. A region that is to warn
+    of outsiders goes on without what they have: its cuts hold that where it stands.
     """
+    left = coverage.left_out(region, now)
     return (
         region.state is RegionState.RUNNING
         and region.open_cut is None
         and not path.unpublished(region)
-        and not coverage.missing(region, now)
-        and not coverage.awaited(region, now)
-        and bool(universe(region))
+        and all(gap.partition in left for gap in coverage.missing(region, now))
+        and not coverage.awaited(region, now).keys() - left
+        and bool(universe(region) - left)
     )
 
 
@@ -64,7 +66,7 @@ def open_next(region: Region, now: datetime) -> Region:
     for request in requests.queue(region):
         if not may_open(region, now):
             break
-        if hold.lets_open(region, request) and _may_approach(region, request):
+        if hold.lets_open(region, request) and _may_approach(region, request) and _is_whole(region, now, request):
             region = _open(region, now, request)
     return region
 
@@ -80,8 +82,13 @@ def _may_approach(region: Region, request: CutRequest) -> bool:
     return all(bounds.is_reached(region.claims[p], bounds.bound_offset(region, p, bound)) for p in universe(region))
 
 
+def _is_whole(region: Region, now: datetime, request: CutRequest) -> bool:
+    """Whether the cut of a request could be exact: at a bound it waits for what outsiders have, or is to be inexact."""
+    return request.bound is None or request.allow_inexact or not coverage.left_out(region, now)
+
+
 def _open(region: Region, now: datetime, request: CutRequest) -> Region:
-    partitions = universe(region)
+    partitions = universe(region) - coverage.left_out(region, now)
     covering = None if request.bound is None else requests.covering_cut(region, request.bound)
     if covering is not None:
         return requests.answered(region, now, request, covering.sequence)

@@ -317,7 +317,7 @@ def outsider(region: Region, now: datetime, text: str) -> Region:
     """
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return region
-    choices = ("remove the foreign consumer, then resume", "set outsiders to hold or warn")
+    choices = ("remove the foreign consumer, then resume", "set outsiders to hold or warn, then resume")
     return resets.halt(region, now, Halt(reason=HaltReason.OUTSIDER, text=text, choices=choices))
 
 

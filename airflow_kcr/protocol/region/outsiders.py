@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.group_members import Outsider
-from airflow_kcr.protocol.region import events, lifecycle
+from airflow_kcr.protocol.region import events, lifecycle, resets
 from airflow_kcr.protocol.region.state import Region, record
 from airflow_kcr.protocol.rules import OutsiderPolicy
 from airflow_kcr.protocol.values import GroupId
@@ -39,4 +39,5 @@ def report(region: Region, now: datetime, seen: Mapping[GroupId, tuple[Outsider,
         region = record(region, now, events.OutsidersGone(outsiders=gone))
     if there and region.rules.outsiders is OutsiderPolicy.FAIL:
         return lifecycle.outsider(region, now, "; ".join(map(str, sorted(there))))
-    return region
+    # What a reset waits for is not the same any more.
+    return resets.progress(region, now) if fresh or gone else region

@@ -76,7 +76,8 @@ def _is_bare(region: Region, partition: GroupPartition) -> bool:
 
 def _without_blind_cut(region: Region, now: datetime, fresh: Collection[GroupPartition]) -> Region:
     cut = region.cut
-    unseen = [] if cut is None else [p for p in fresh if p not in region.frozen[cut.sequence]]
+    left = coverage.left_out(region, now)
+    unseen = [] if cut is None else [p for p in fresh if p not in region.frozen[cut.sequence] and p not in left]
     if not unseen:
         return region
     return cuts.abort(region, now, f"{unseen[0]} is on the brokers and no member owns it")

@@ -60,6 +60,7 @@ def test_a_region_is_shown_as_promised() -> None:
                 ],
             }
         ],
+        "outsiders": [],
         "unowned": [],
     }
 

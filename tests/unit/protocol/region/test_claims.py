@@ -263,7 +263,7 @@ def test_a_claim_on_which_another_member_has_begun_begins_a_reset(ended: bool) -
         driver.end(batch)
     driver.claim(driver.member(0), list(driver.logs))
     assert causes(driver) == ["start", "claim"]
-    assert happened(driver, events.ResetBegun)[-1].detail == "g[0] was assigned g:t-1, where another had begun"
+    assert happened(driver, events.ResetBegun)[-1].detail == "g[0] was assigned g:t-1, where another was before"
     assert driver.region.failures == 0
 
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kcr.api.views import RegionView
 from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.group_members import Outsider
-from airflow_kcr.protocol.region import events, hold
+from airflow_kcr.protocol.region import coverage, events, hold
 from airflow_kcr.protocol.region.rows import (
+    Committed,
     CutPhase,
     CutPurpose,
     HaltReason,
@@ -25,7 +27,7 @@ from airflow_kcr.protocol.values import GroupId, Nonce, Sequence
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import happened, judge, open_cut, state
+from tests.support.judging import causes, happened, judge, open_cut, state
 from tests.support.scripts import HOUR, bound, located, started
 
 STRANGER = Outsider(group=GROUP, client_id="console", host="/10.0.0.1")
@@ -281,3 +283,152 @@ def test_a_paused_region_stays_paused_after_its_hold() -> None:
     assert driver.region.wanted is Wanted.PAUSED
     with pytest.raises(BatchRefused, match="wanted paused"):
         driver.begin(driver.member(0))
+
+
+# -- a reset beside an outsider ---------------------------------------------------------------------------------------
+
+
+def beside_one_with_two_of_four(policy: OutsiderPolicy) -> Driver:
+    """Return a region of four partitions in a reset, of which an outsider has taken two."""
+    driver = region_of(policy)
+    driver.process()
+    driver.cut("before")
+    member = driver.member(0)
+    driver.process()
+    driver.claim(member, [driver.partition(0), driver.partition(1)])
+    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_REFUSED, "a batch")
+    driver.claim(member)
+    driver.acknowledge(member)
+    assert driver.region.reset is not None
+    return driver
+
+
+def test_where_it_is_to_warn_a_reset_is_done_without_what_the_outsider_has() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.WARN)
+    found(driver, STRANGER)
+    assert state(driver) is RegionState.RUNNING
+    driver.process()
+    assert [c.position for _, c in sorted(driver.region.claims.items())] == [20, 20, 10, 10]
+    driver.wait(3_600)
+    assert (state(driver), driver.region.failures) == (RegionState.RUNNING, 0)
+    judge(driver)
+
+
+def test_what_comes_back_from_it_is_reset_with_all_the_others_once() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.WARN)
+    found(driver, STRANGER)
+    driver.process()
+    before = len(causes(driver))
+    found(driver)
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert causes(driver)[before:] == [ResetCause.CLAIM]
+    driver.settle_reset()
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert (state(driver), len(causes(driver)), driver.region.failures) == (RegionState.RUNNING, before + 1, 0)
+    driver.process()
+    judge(driver)
+
+
+def test_where_it_is_to_hold_a_reset_waits_without_a_deadline_and_is_done_when_it_is_gone() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.HOLD)
+    found(driver, STRANGER)
+    driver.wait(3_600)
+    assert (state(driver), driver.region.failures) == (RegionState.STARTING, 0)
+    found(driver)
+    driver.claim(driver.member(0), sorted(driver.logs))
+    driver.settle_reset()
+    assert state(driver) is RegionState.RUNNING
+    judge(driver)
+
+
+def test_while_nobody_knows_of_an_outsider_what_it_has_is_waited_for() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.WARN)
+    assert state(driver) is RegionState.RESETTING
+    driver.wait(driver.region.rules.timeouts.reset.total_seconds() + 1)
+    assert causes(driver)[-1] == ResetCause.ATTEMPT_EXPIRED
+
+
+def test_the_outsider_is_named_with_what_waits_and_in_the_note_of_the_region() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.HOLD)
+    found(driver, STRANGER)
+    region, now = driver.store.read(driver.name)
+    waits = list(coverage.gaps(region, now))
+    assert waits[0] == f"g:t-2 is not covered (last owner: g[0]; beside its members there is {STRANGER})"
+    note = RegionView.of(region, now).note
+    assert "its reset waits: g:t-2 is not covered" in note
+    assert f"not of this region: {STRANGER}, and nobody of the region has g:t-2, g:t-3 (policy hold)" in note
+
+
+def test_what_a_dead_member_held_is_its_own_until_its_session_is_over() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=2)}, outsiders=OutsiderPolicy.WARN)
+    driver = started(Driver(rules=rules))
+    driver.process()
+    driver.cut("before")
+    driver.crash(driver.member(1))
+    timeouts = driver.region.rules.timeouts
+    found(driver, STRANGER)
+    driver.wait(timeouts.lease.total_seconds() + 1)
+    member = driver.member(0)
+    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_REFUSED, "a batch")
+    driver.claim(member)
+    driver.acknowledge(member)
+    assert state(driver) is not RegionState.RUNNING
+    driver.wait(timeouts.session_timeout(static=True).total_seconds() + 60)
+    assert state(driver) is RegionState.RUNNING
+
+
+# -- cuts beside an outsider ------------------------------------------------------------------------------------------
+
+
+def test_where_it_is_to_warn_a_cut_holds_what_the_outsider_has_where_it_stands_and_names_it() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.WARN)
+    found(driver, STRANGER)
+    driver.process()
+    sequence = driver.cut("beside")
+    row = driver.region.checkpoints[sequence]
+    assert {p.partition: o for p, o in driver.region.offsets[sequence].items()} == {0: 20, 1: 20, 2: 10, 3: 10}
+    assert {p.partition for p in row.inexact} == {2, 3}
+    assert set(row.inexact.values()) == {
+        f"no member owned it, but {STRANGER}; nothing of it was processed for this cut"
+    }
+    assert (row.committed, row.published_at is not None) == (Committed.NO, True)
+    told = happened(driver, events.CommitResolved)[-1]
+    assert told.why == "g:t-2 was not a member's to commit: an outsider had it"
+    judge(driver)
+
+
+def test_a_reset_to_such_a_cut_loses_and_repeats_nothing() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.WARN)
+    found(driver, STRANGER)
+    driver.process()
+    driver.cut("beside")
+    driver.process()
+    found(driver)
+    driver.claim(driver.member(0), sorted(driver.logs))
+    driver.settle_reset()
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert [c.position for _, c in sorted(driver.region.claims.items())] == [20, 20, 10, 10]
+    driver.process()
+    sequence = driver.cut("whole")
+    assert not driver.region.checkpoints[sequence].inexact
+    assert driver.region.checkpoints[sequence].committed is Committed.YES
+    judge(driver)
+
+
+def test_a_cut_at_a_bound_waits_for_what_the_outsider_has_unless_it_may_be_inexact() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.WARN)
+    found(driver, STRANGER)
+    driver.request_cut("exact", bound=driver.clock.now)
+    driver.request_cut("inexact", bound=driver.clock.now, allow_inexact=True)
+    assert answered(driver, "exact") is RequestState.QUEUED
+    assert answered(driver, "inexact") is RequestState.OPEN
+
+
+def test_a_partition_that_comes_back_while_a_cut_drains_aborts_it() -> None:
+    driver = beside_one_with_two_of_four(OutsiderPolicy.WARN)
+    found(driver, STRANGER)
+    driver.request_cut("beside")
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert open_cut(driver) is None
+    assert causes(driver)[-1] == ResetCause.CLAIM
+    judge(driver)
