@@ -8,8 +8,10 @@ from enum import StrEnum
 
 from airflow_kcr.api.checkpoint_views import require_checkpoint
 from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.validation import noted
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.log_checks import strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import out_of_range, recreated
@@ -35,7 +37,7 @@ class Lag:
     """Who claims it."""
 
     trouble: str = ""
-    """Why the position is not in this log: the topic was made anew, retention overtook it, the end moved back."""
+    """Why the position is not in this log, or what Kafka holds for the group is not what the region committed."""
 
     is_recreated: bool = False
     """Whether the position is of a topic that was deleted, and the log of another one of that name."""
@@ -163,7 +165,7 @@ def _lag(
 ) -> Lag:
     claim = region.claims.get(partition)
     seen = {} if bounds is None else {partition: bounds}
-    trouble = next((t.why for t in out_of_range.found(region, seen)), "")
+    trouble = next((t.why for t in out_of_range.found(region, seen)), "") or _strange(region, partition, held)
     # What a region that was covered before finds later is read from its beginning; nobody need have claimed it.
     found_later = bounds is not None and region.initialised and (claim is None or claim.resume is None)
     return Lag(
@@ -177,6 +179,11 @@ def _lag(
         is_recreated=bool(recreated.found(region, seen)),
         begins=bounds.start if bounds is not None and found_later else None,
     )
+
+
+def _strange(region: StoredRegion, partition: GroupPartition, held: CommittedOffset | None) -> str:
+    own = {} if held is None else noted(region, {partition: held})
+    return strange_commit(region, partition, None if held is None else held.offset, own.get(partition))
 
 
 def compare(region: StoredRegion, sequence: Sequence, clusters: Clusters) -> tuple[Comparison, ...]:

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from airflow_kcr.api.clusters import Cluster
 from airflow_kcr.api.naming import require_groups
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused
+from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.evidence import Check, Evidence, Roster
 from airflow_kcr.protocol.group_checks import outsiders_in
 from airflow_kcr.protocol.group_members import GroupSeen, Outsider
@@ -23,7 +24,8 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName, Sequence
+from airflow_kcr.runtime.identity import read_note
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 
@@ -162,6 +164,7 @@ def gather(
         bounds=bounds,
         earlier_ends=ends or {},
         committed=None if held is None else {p: row.offset for p, row in held.items()},
+        noted=noted(region, held or {}),
         refused=tuple(calls.refused),
         silent=tuple(calls.silent),
     )
@@ -182,6 +185,12 @@ def _ends_at(
         for p, log in logs.items()
         if p in answers
     }
+
+
+def noted(region: StoredRegion, held: Mapping[GroupPartition, CommittedOffset]) -> dict[GroupPartition, Sequence]:
+    """Return what committed offsets say they are of, where this region has written them."""
+    notes = {p: read_note(row.metadata) for p, row in held.items()}
+    return {p: note.sequence for p, note in notes.items() if note is not None and note.region == region.name}
 
 
 def roster(region: StoredRegion, group: GroupId, names: Names, client: str | None = None) -> Roster:

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.rules import GroupRules
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, TopicName
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, Sequence, TopicName
 
 SHOWN: Final = 5
 """How many findings one line names; the others are counted."""
@@ -111,6 +111,9 @@ class Evidence:
     committed: Mapping[GroupPartition, Offset] | None = None
     earlier_ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
     """How far logs could be read some time ago, of partitions that are behind in a region where nobody works."""
+
+    noted: Mapping[GroupPartition, Sequence] = field(default_factory=dict)
+    """The checkpoint or reset that a committed offset says it is of; absent: the region has not written it."""
 
     refused: tuple[str, ...] = ()
     """Calls that Kafka did not allow, each with its reason."""

@@ -11,7 +11,7 @@ from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region import coverage, out_of_range, recreated
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, base_offsets, contributions_to, universe
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, Sequence
 
 _WORKING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 _JOINING: Final = frozenset({RegionState.STARTING, RegionState.RESETTING})
@@ -143,20 +143,48 @@ def _closing_in(region: Region, evidence: Evidence) -> Iterator[str]:
 
 def _foreign_commits(region: Region, evidence: Evidence) -> Iterator[str]:
     """Yield committed offsets that can't be the region's: consumers that only assign are seen by nothing else."""
-    if evidence.bounds is None or evidence.committed is None or region.base is None or region.base_epoch is not None:
+    if evidence.bounds is None or evidence.committed is None:
         return
-    if region.checkpoints[region.base].committed is not Committed.YES:
-        return
-    for partition, offset in sorted(evidence.committed.items()):
-        own = _committable(region, partition)
-        if own and offset not in own:
-            yield (
-                f"{partition}: Kafka's committed offset is {offset}, the region committed {min(own)}: somebody else "
-                "commits to this group; find it, the next cut commits again"
-            )
+    for partition in sorted(evidence.bounds):
+        why = strange_commit(region, partition, evidence.committed.get(partition), evidence.noted.get(partition))
+        if why:
+            yield f"{partition}: {why}"
+
+
+def strange_commit(region: Region, partition: GroupPartition, held: Offset | None, noted: Sequence | None) -> str:
+    """Return why what Kafka holds for a partition is not what the region committed; empty: it is, or is not known.
+
+    Args:
+        region: the region.
+        partition: one of its partitions.
+        held: Kafka's committed offset; None: there is none.
+        noted: the checkpoint or reset that it says it is of; None: the region has not written it.
+    """
+    if region.base is None or region.base_epoch is not None:
+        return ""
+    own = _committable(region, partition)
+    if noted is not None and noted >= region.next_sequence:
+        return (
+            f"Kafka's committed offset is {held}, and says that this region committed it as number {noted}, which the "
+            "store has not reached: the store was restored from an older state; members that start find that out, and "
+            "halt the region with what can be done"
+        )
+    if region.checkpoints[region.base].committed is not Committed.YES or not own or held in own:
+        return ""
+    if held is None:
+        return (
+            f"Kafka holds no committed offset, the region committed {min(own)}: the group, or its offsets, were "
+            "deleted in Kafka; the region stays where it is, the next cut commits again"
+        )
+    return (
+        f"Kafka's committed offset is {held}, the region committed {min(own)}: somebody else commits to this group, or "
+        "altered its offsets with a tool; find out who, the region stays where it is and the next cut commits again"
+    )
 
 
 def _committable(region: Region, partition: GroupPartition) -> set[Offset]:
     claim = region.claims.get(partition)
-    places = (base_offsets(region).get(partition), None if claim is None else claim.resume)
-    return {place for place in places if place is not None}
+    at_base = base_offsets(region).get(partition)
+    if at_base is None:
+        return set()
+    return {at_base} if claim is None or claim.resume is None else {at_base, claim.resume}

@@ -192,6 +192,17 @@ def test_a_commit_of_somebody_who_is_in_no_list_shows_in_the_offsets(scene: Scen
     assert "Kafka's committed offset is 7, the region committed 50: somebody else commits" in line.detail
 
 
+def test_a_group_without_offsets_shows_that_it_was_deleted(scene: Scene) -> None:
+    scene.driver.process(width=50)
+    scene.driver.cut("n1")
+    line = scene.check(Question.OFFSETS)
+    assert line.verdict is Verdict.WARNING
+    assert f"{scene.topic}-0: Kafka holds no committed offset, the region committed 50" in line.detail
+    assert "deleted in Kafka" in line.detail
+    scene.crowd.commit(str(scene.member(0)), scene.topic, 50)
+    assert f"{scene.topic}-0:" not in scene.check(Question.OFFSETS).detail
+
+
 def test_a_pattern_that_matches_nothing_waits(kafka: Kafka, crowd: Crowd) -> None:
     scene = make(kafka, crowd, subscribe="pattern: '^nothing-is-called-so'")
     line = scene.check(Question.TOPICS)

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
-from airflow_kcr.protocol.region.state import put
+from airflow_kcr.protocol.region.state import base_offsets, put
 from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.rules import GroupRules, OutsiderPolicy, RegionRules
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicId, TopicName, TopicPartition
@@ -75,7 +75,7 @@ class World:
             described=seen,
             topics=self.topics,
             bounds=dict(self.driver.logs),
-            committed={},
+            committed=base_offsets(region),
         )
         return replace(whole, **changes)  # type: ignore[arg-type]
 
@@ -440,17 +440,43 @@ def test_retention_behind_a_base_at_the_end_of_its_log_harms_nothing() -> None:
     assert here.verdict(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(10, 10)})) is OK
 
 
+def own(here: World) -> dict[GroupPartition, Offset]:
+    """What the region has committed."""
+    return dict.fromkeys(here.evidence().bounds or (), Offset(10))
+
+
 def test_a_committed_offset_that_is_not_the_regions_is_a_warning() -> None:
     here = world()
     cut_at_ten(here)
-    held: Mapping[GroupPartition, Offset] = {here.driver.partition(0): Offset(3)}
+    held = own(here) | {here.driver.partition(0): Offset(3)}
     region = here.driver.region
     assert region.base is not None
     assert region.checkpoints[region.base].committed is Committed.YES
     check = here.check(Question.OFFSETS, here.evidence(committed=held))
     assert check.verdict is WARNING
     assert "Kafka's committed offset is 3, the region committed 10: somebody else commits" in check.detail
-    assert here.verdict(Question.OFFSETS, here.evidence(committed={here.driver.partition(0): Offset(10)})) is OK
+    assert "or altered its offsets with a tool" in check.detail
+    assert here.verdict(Question.OFFSETS, here.evidence(committed=own(here))) is OK
+
+
+def test_a_group_that_was_deleted_in_kafka_is_a_warning() -> None:
+    here = world()
+    cut_at_ten(here)
+    check = here.check(Question.OFFSETS, here.evidence(committed={}))
+    assert check.verdict is WARNING
+    assert "Kafka holds no committed offset, the region committed 10: the group, or its offsets, were" in check.detail
+
+
+def test_a_commit_of_the_regions_own_that_the_store_has_not_is_told_as_a_restored_store() -> None:
+    here = world()
+    cut_at_ten(here)
+    newer = here.driver.region.next_sequence
+    held = own(here) | {here.driver.partition(0): Offset(30)}
+    noted = {here.driver.partition(0): newer}
+    check = here.check(Question.OFFSETS, here.evidence(committed=held, noted=noted))
+    assert check.verdict is WARNING
+    assert f"this region committed it as number {newer}, which the store has not reached" in check.detail
+    assert "somebody else" not in check.detail
 
 
 def test_before_the_first_cut_is_committed_nothing_is_expected_of_kafka() -> None:
