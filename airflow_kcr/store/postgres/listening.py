@@ -112,10 +112,11 @@ class Listeners:
         if not isinstance(driver, psycopg.Connection):
             raise TypeError(f"LISTEN needs a connection of psycopg, not {type(driver).__name__}")
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
-            for notice in driver.notifies(timeout=min(left, _LOOK), stop_after=1):
-                known = told(notice.payload, name)
-                if known is not None and known > after and (read := counter(connection)) > after:
-                    return read
+            # All of them before anything is asked: the driver holds the connection's lock while it yields them.
+            notices = list(driver.notifies(timeout=min(left, _LOOK), stop_after=1))
+            numbers = [known for notice in notices if (known := told(notice.payload, name)) is not None]
+            if max(numbers, default=after) > after and (read := counter(connection)) > after:
+                return read
         return after
 
     def _take(self) -> Connection:
