@@ -21,6 +21,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -182,6 +183,9 @@ def every_event(now: float) -> list[Event]:
         events.SinkFailed(epoch=Epoch(1), why="the disk is full"),
         events.SinksPrepared(sequence=Sequence(2), bounds=dict.fromkeys(MINE, LOG), committed=EMPTY),
         events.Published(sequence=Sequence(2)),
+        events.PartitionsDiscovered(partitions=frozenset(MINE)),
+        events.PartitionsDiscovered(partitions=None),
+        events.PartitionsReported(standing=Standing(again=True, rejoin=True)),
         events.Tick(),
         events.Terminated(),
     ]
@@ -417,6 +421,8 @@ def an_event(draw: st.DataObject, seen: Seen, member: Member, now: float) -> Eve
         lambda: events.Discarded(batch=batch),
         lambda: events.SinksReset(epoch=member.reset_epoch or Epoch(1), found={}),
         lambda: events.Acknowledged(epoch=Epoch(seen.epoch)),
+        lambda: events.PartitionsDiscovered(partitions=draw.draw(subsets)),
+        lambda: events.PartitionsReported(standing=Standing(again=draw.draw(st.booleans()), rejoin=True)),
         events.Tick,
         events.LeftGroup,
         events.StoreBack,

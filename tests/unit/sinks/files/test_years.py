@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import Sequence
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.documents import sealed, unsealed
 from airflow_kcr.spark.cuts import Cuts
-from tests.support.driver import Driver
+from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Killed, LocalFolder
 
 SHORT, LONG = 6, 30
@@ -57,7 +58,8 @@ class CountingFolder(LocalFolder):
 
 def grown(root: Path, cuts: int) -> tuple[Files, list[Sequence]]:
     """A sink after some cuts, and their sequences."""
-    driver = Driver()
+    rules = RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=2 * cuts + 10))
+    driver = Driver(rules=rules)
     for partition in tuple(driver.logs):
         driver.grow(partition, end=1_000_000)
     driver.up()
