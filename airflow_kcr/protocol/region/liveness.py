@@ -408,12 +408,27 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         if (left := _readable(region, now, partition, end.offset)) > 0:
             unread.setdefault(partition.group, {})[partition] = left
     for group, found in unread.items():
-        since = max(idle, min(ends[p].at for p in found))
+        since = max(idle, min(ends[p].at for p in found), _limited_since(region))
         if now < since + region.rules.timeouts.lease:
             continue  # members that work plan their next batch
         what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them"
         until = since + seen.linger + patience(region)
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
+
+
+def _limited_since(region: Region) -> datetime:
+    """Since when members may read up to where they may read now: what lies beyond an earlier boundary waited for it.
+
+    Only what comes once for each boundary counts. A checkpoint without one is complete wherever members are, and one
+    that is aborted is opened again, so neither says that anybody could have read more than before.
+    """
+    base = None if region.base is None else region.checkpoints.get(region.base)
+    request = None if region.cut is None else region.requests.get(region.cut.nonce)
+    moments = (
+        *(() if base is None or base.bound is None else (base.ended_at, base.published_at)),
+        None if request is None or request.bound is None else request.requested_at,
+    )
+    return max((m for m in moments if m is not None), default=NEVER)
 
 
 def _ends_at_base(region: Region) -> dict[GroupPartition, LogEnd]:

@@ -261,6 +261,30 @@ def test_records_beyond_the_boundary_are_not_readable() -> None:
     assert judged(driver, ends=50).waits == ()
 
 
+def test_records_beyond_a_boundary_are_not_missed_from_before_a_run_asked_for_its_checkpoint() -> None:
+    driver = hourly(partitions=1, members=1)
+    driver.wait(DAY.total_seconds())
+    driver.store.request_cut(driver.name, Nonce("run"), bound=bound(1))
+    asked = driver.clock.now
+    assert driver.region.cut is not None
+    (wait,) = (w for w in judged(driver, later=MINUTE, ends=50).waits if w.rule is Rule.RECORDS)
+    assert (wait.since, wait.until) == (asked, asked + patience(driver))
+    located(driver, bound(1), 0)
+    driver.complete()
+    driver.publish()
+    (wait,) = (w for w in judged(driver, later=MINUTE, ends=50).waits if w.rule is Rule.RECORDS)
+    assert (wait.since, wait.until) == (driver.clock.now, driver.clock.now + patience(driver))
+
+
+def test_a_checkpoint_without_a_boundary_does_not_begin_the_wait_for_unread_records_anew() -> None:
+    driver = running(partitions=1, members=1)
+    driver.wait(DAY.total_seconds())
+    driver.cut("n")
+    wait = only(judged(driver, later=MINUTE, ends=50))
+    assert (wait.rule, wait.since) == (Rule.RECORDS, BEGINNING)
+    assert judged(driver, later=MINUTE, ends=50).stalled == (wait,)
+
+
 def test_what_is_due_and_done_by_nobody_is_a_stall() -> None:
     driver = running(partitions=1, members=1)
     overdue = replace(driver.region, due_at=BEGINNING)
