@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import bounds, coverage, cuts, hold, path, requests, specs
+from airflow_kcr.protocol.region import batches, bounds, coverage, cuts, hold, path, requests, specs
 from airflow_kcr.protocol.region.rows import Checkpoint, CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
 from airflow_kcr.protocol.rules import CutMode
@@ -407,12 +407,14 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
     for partition, end in sorted(ends.items()):
         if (left := _readable(region, now, partition, end.offset)) > 0:
             unread.setdefault(partition.group, {})[partition] = left
+    # Members that have read as many records as a checkpoint takes go on when it has been made.
+    behind = _behind(earlier) if batches.records_left(region) == 0 else ""
     for group, found in unread.items():
         since = max(idle, min(ends[p].at for p in found), _limited_since(region))
         if now < since + region.rules.timeouts.lease:
             continue  # members that work plan their next batch
-        what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them"
-        until = since + seen.linger + patience(region)
+        what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{behind}"
+        until = None if behind else since + seen.linger + patience(region)
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
 
 

@@ -285,6 +285,17 @@ def test_a_checkpoint_without_a_boundary_does_not_begin_the_wait_for_unread_reco
     assert judged(driver, later=MINUTE, ends=50).stalled == (wait,)
 
 
+def test_records_beyond_the_count_of_a_checkpoint_wait_behind_what_keeps_it_from_being_opened() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, cut=CutRules(records=20))
+    driver = started(Driver(partitions=2, rules=rules))
+    driver.claim(driver.member(0), [driver.partition(0)])
+    driver.process(width=20)
+    found = judged(driver, later=DAY, ends=50)
+    assert [w.rule for w in found.stalled] == [Rule.PARTITIONS]
+    (wait,) = (w for w in found.waits if w.rule is Rule.RECORDS)
+    assert wait.what == "30 of g:t-0 can be read, and no batch reads them (behind: partitions)"
+
+
 def test_what_is_due_and_done_by_nobody_is_a_stall() -> None:
     driver = running(partitions=1, members=1)
     overdue = replace(driver.region, due_at=BEGINNING)
