@@ -45,7 +45,6 @@ from airflow_kcr.protocol.region.state import (
     put,
     record,
     require_member,
-    universe,
     with_checkpoint,
 )
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Offset, Sequence
@@ -232,8 +231,8 @@ def _left_out(region: Region, cut: Checkpoint) -> dict[GroupPartition, Offset]:
     frozen = region.frozen[cut.sequence]
     return {
         p: claim.position
-        for p in universe(region) - frozen
-        if (claim := region.claims.get(p)) is not None and claim.position is not None
+        for p, claim in region.claims.items()
+        if p not in frozen and claim.position is not None and region.rules.subscribes(p.group, p.topic)
     }
 
 
@@ -337,7 +336,8 @@ def _echoed(region: Region, now: datetime, sequence: Sequence, offsets: OffsetMa
     region = record(replace(region, echoes=put(region.echoes, {sequence: known})), now, body)
     wanted, cut = region.offsets[sequence], region.checkpoints[sequence]
     differs = [p for p in known if p in wanted and known[p] != wanted[p]]
-    foreign = sorted(wanted.keys() - region.frozen[sequence])
+    # What an outsider had is named as inexact; of a cut without such a name the frozen partitions need not be read.
+    foreign = sorted(wanted.keys() - region.frozen[sequence]) if cut.inexact else []
     if known.keys() >= wanted.keys() and not differs:
         settled, why = Committed.YES, "every partition's echo equals the checkpoint"
     elif differs:

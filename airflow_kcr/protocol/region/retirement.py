@@ -98,9 +98,10 @@ def retire(region: Region, now: datetime) -> Region:
 
     Asked until nothing is due, it has forgotten all; asked again then, it changes nothing.
     """
-    gone = due(region, now)[: max(PIECE // max(len(region.claims), 1), 1)]
+    gone = due(region, now)
     if not gone:
         return region
+    gone = gone[: max(PIECE // max(len(region.claims), 1), 1)]
     rows = {s: replace(region.checkpoints[s], state=CheckpointState.RETIRED) for s in gone}
     forgotten = frozenset(gone)
     region = replace(
