@@ -172,6 +172,10 @@ class Transactions(Protocol):
         """Return when the batch that was begun last began or ended; None: there was none. Reads that batch alone."""
         ...
 
+    def claimed_at(self, name: RegionName) -> datetime | None:
+        """Return when a claim was granted last, as far as the newest thousand events tell; None: they tell of none."""
+        ...
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """Return every batch whose ranges contain this offset of this partition, oldest first."""
         ...

@@ -15,7 +15,8 @@ from airflow_kcr.errors import BatchRefused, GroupInOtherRegion, RegionExists, U
 from airflow_kcr.ports import Beat, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.events import Claimed, Event
+from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
@@ -145,6 +146,12 @@ class MemoryTransactions:
         """See `ports.Transactions.worked_at`."""
         newest = next(reversed([*self.batches(name)]), None)
         return None if newest is None else newest.ended_at or newest.begun_at
+
+    def claimed_at(self, name: RegionName) -> datetime | None:
+        """See `ports.Transactions.claimed_at`."""
+        self._region(name)
+        newest = reversed(self._events[name][-NEWEST_EVENTS:])
+        return next((e.at for e in newest if isinstance(e.body, Claimed)), None)
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""

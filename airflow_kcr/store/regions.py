@@ -159,7 +159,8 @@ class RegionStore:
 
     def seen(self, name: RegionName) -> Seen:
         """Return what the judgement of a region's liveness needs beside its rows, as far as the store has it."""
-        return Seen(worked_at=self._transactions.worked_at(name) or NEVER)
+        worked_at, claimed_at = self._transactions.worked_at(name), self._transactions.claimed_at(name)
+        return Seen(worked_at=worked_at or NEVER, claimed_at=claimed_at or NEVER)
 
     def history(self, name: RegionName) -> History:
         """Return all events and the whole ledger as committed at one moment: what `verify` judges."""

@@ -486,3 +486,11 @@ def test_when_a_region_last_worked_is_told_by_the_batch_that_began_last(drive: D
     assert driver.store.seen(driver.name).worked_at == driver.row(second).begun_at
     driver.end(second)
     assert driver.store.seen(driver.name).worked_at == driver.row(second).ended_at
+
+
+def test_when_a_claim_was_granted_last_is_told_by_the_newest_events(drive: Drive) -> None:
+    driver = drive(partitions=2, members=1)
+    assert driver.store.seen(driver.name).claimed_at == NEVER
+    driver.up()
+    driver.process()
+    assert driver.store.seen(driver.name).claimed_at == [e.at for e in driver.events if e.kind == "Claimed"][-1]

@@ -351,6 +351,10 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.worked_at(name))
 
+    def claimed_at(self, name: RegionName) -> datetime | None:
+        """See `ports.Transactions`."""
+        return self._do(lambda: self._inner.claimed_at(name))
+
     def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.batches_since(name, after))

@@ -136,6 +136,9 @@ class Twin:
     def worked_at(self, name: RegionName) -> datetime | None:
         return self._postgres.worked_at(name)
 
+    def claimed_at(self, name: RegionName) -> datetime | None:
+        return self._postgres.claimed_at(name)
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         return self._postgres.batches_with(name, partition, offset)
 

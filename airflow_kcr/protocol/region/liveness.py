@@ -152,12 +152,18 @@ class Seen:
     worked_at: datetime | None = None
     """When the batch that was begun last began or ended; `NEVER`: there was none; None: that was not read."""
 
+    claimed_at: datetime | None = None
+    """When a claim was granted last, if lately; `NEVER`: not lately; None: that was not read."""
+
     ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
     """How far logs could be read, where Kafka was asked; of others, what members saw at the base counts."""
 
     linger: timedelta = timedelta(0)
     """For how long members wait for more records before they begin a small batch, while no boundary waits."""
 
+
+NEWEST_EVENTS: Final = 1_000
+"""How many of the newest events are looked through for what happened lately."""
 
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 """Before every moment."""
@@ -414,7 +420,9 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         if now < since + region.rules.timeouts.lease:
             continue  # members that work plan their next batch
         what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{behind}"
-        until = None if behind else since + seen.linger + patience(region)
+        # A member that has only just claimed, after it was away or others had the partitions, plans its first batch.
+        begins_by = (seen.claimed_at or NEVER) + region.rules.timeouts.lease
+        until = None if behind else max(since + patience(region), begins_by) + seen.linger
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
 
 

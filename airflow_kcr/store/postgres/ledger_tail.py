@@ -8,6 +8,8 @@ from typing import Final
 
 from sqlalchemy import text
 
+from airflow_kcr.protocol.region.events import Claimed
+from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import Sequence
 from airflow_kcr.store.postgres.ledger import BATCH_COLUMNS, PAGE, batch_from, ranges_of
@@ -35,6 +37,19 @@ def worked_at(session: Session) -> datetime | None:
     """Return when the newest batch ended, or began if it runs; None: there is none."""
     found = session.rows(_WORKED_AT)
     return found[0][0] if found else None
+
+
+# name: newest_claim — among the newest events, however long the region has claimed nothing.
+_CLAIMED_AT: Final = text(
+    "SELECT max(e.at) FROM kcr.event e JOIN kcr.region r ON r.id = e.region_id "
+    "WHERE e.region_id = :region AND e.number > r.counter - :newest AND e.kind = :claimed"
+)
+
+
+def claimed_at(session: Session) -> datetime | None:
+    """Return when a claim was granted last; None: the newest events tell of none."""
+    found: datetime | None = session.rows(_CLAIMED_AT, newest=NEWEST_EVENTS, claimed=Claimed.__name__)[0][0]
+    return found
 
 
 def since(session: Session, after: Sequence) -> list[Batch]:

@@ -258,6 +258,11 @@ class PostgresTransactions:
         with self._about(name) as session:
             return ledger_tail.worked_at(session)
 
+    def claimed_at(self, name: RegionName) -> datetime | None:
+        """See `ports.Transactions.claimed_at`."""
+        with self._about(name) as session:
+            return ledger_tail.claimed_at(session)
+
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""
         with self._about(name) as session:

@@ -70,7 +70,8 @@ class Watch:
 
     def _judged(self, region: Region) -> Liveness:
         simulation = self._simulation
-        seen = Seen(worked_at=simulation.inner.worked_at(region.name) or NEVER)
+        worked_at, claimed_at = simulation.inner.worked_at(region.name), simulation.inner.claimed_at(region.name)
+        seen = Seen(worked_at=worked_at or NEVER, claimed_at=claimed_at or NEVER)
         now = simulation.world.clock()
         ends = {
             simulation.broker.partition(n): LogEnd(Offset(log.stable_end), now)
@@ -87,7 +88,10 @@ class Watch:
         logs = {simulation.broker.partition(n): log for n, log in enumerate(simulation.broker.logs)}
         bound = region.next_bound
         return (
-            any(c.position is not None and c.position < logs[p].stable_end for p, c in region.claims.items())
+            any(
+                c.position is not None and p in logs and c.position < logs[p].stable_end
+                for p, c in region.claims.items()
+            )
             or any(r.state is RequestState.QUEUED for r in region.requests.values())
             or (bound is not None and region.rules.cut.mode is CutMode.AUTO and bound <= simulation.world.clock())
         )

@@ -246,6 +246,19 @@ def test_kafka_is_only_worth_asking_where_nobody_has_worked_for_long() -> None:
     assert liveness.missed_before(driver.region, now + long, seen) is None
 
 
+def test_a_member_that_has_just_claimed_may_plan_its_first_batch() -> None:
+    driver = running(partitions=1, members=1)
+    driver.process()
+    region, now = driver.store.read(driver.name)
+    late, lease = now + 2 * patience(driver), region.rules.timeouts.lease
+    seen = replace(driver.store.seen(driver.name), ends={driver.partition(0): LogEnd(Offset(50), now)})
+    region = replace(region, leases={m: replace(row, until=late + HOUR) for m, row in region.leases.items()})
+    assert liveness.judge(region, late, seen).verdict is Verdict.STALLED
+    seen = replace(seen, claimed_at=late)
+    assert liveness.judge(region, late + lease - timedelta(seconds=1), seen).verdict is Verdict.WAITING
+    assert liveness.judge(region, late + lease, seen).verdict is Verdict.STALLED
+
+
 def test_a_member_that_waits_for_more_records_may_do_so() -> None:
     driver = running(partitions=1, members=1)
     region, now = driver.store.read(driver.name)
