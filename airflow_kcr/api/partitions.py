@@ -14,7 +14,7 @@ from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.log_checks import strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import out_of_range, recreated
+from airflow_kcr.protocol.region import absent, out_of_range, recreated
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Sequence, TopicId
 from airflow_kcr.spec import RegionSpec
@@ -42,6 +42,9 @@ class Lag:
     is_recreated: bool = False
     """Whether the position is of a topic that was deleted, and the log of another one of that name."""
 
+    is_gone: bool = False
+    """Whether it is no part of the region any more, as the brokers do not have it: nothing of it is left to read."""
+
     begins: int | None = None
     """Where it will be read from, where it has no position yet and that is known."""
 
@@ -51,6 +54,8 @@ class Lag:
 
         None where position and end are not of one log, or the log ends before it.
         """
+        if self.is_gone:
+            return 0
         place = self.begins if self.position is None else self.position
         if place is None or self.log_end is None or self.is_recreated:
             return None
@@ -166,6 +171,9 @@ def _lag(
     claim = region.claims.get(partition)
     seen = {} if bounds is None else {partition: bounds}
     trouble = next((t.why for t in out_of_range.found(region, seen)), "") or _strange(region, partition, held)
+    absence = region.absent.get(partition) if bounds is None else None
+    if absence is not None:
+        trouble = absent.told(region, absence)
     # What a region that was covered before finds later is read from its beginning; nobody need have claimed it.
     found_later = bounds is not None and region.initialised and (claim is None or claim.resume is None)
     return Lag(
@@ -177,6 +185,7 @@ def _lag(
         member=None if claim is None else claim.owner,
         trouble=trouble,
         is_recreated=bool(recreated.found(region, seen)),
+        is_gone=absence is not None and absence.is_gone,
         begins=bounds.start if bounds is not None and found_later else None,
     )
 

@@ -15,9 +15,9 @@ from typing import Final, Self
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import bounds, coverage, liveness, path, specs
+from airflow_kcr.protocol.region import absent, bounds, coverage, liveness, path, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
-from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.rows import Absence, CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Sequence, TopicPartition
@@ -124,6 +124,7 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
         names = ", ".join(f"{p} since {format_instant(since)}" for p, since in list(late.items())[:_NAMED])
         more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
         yield f"no member owns {names}{more}: their records are not read; a member joins its group anew for them"
+    yield from _absent(region)
     if region.failures and region.halt is None:
         count = "1 failure" if region.failures == 1 else f"{region.failures} failures"
         wait = region.rules.timeouts.retry_after(region.failures).total_seconds()
@@ -131,6 +132,16 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
             f"{count} in succession, the last answered by a reset and a wait of {wait:g} s; "
             f"more than {region.rules.max_failures} halt the region"
         )
+
+
+def _absent(region: StoredRegion) -> Iterator[str]:
+    """Yield what the brokers do not have, one sentence for each of what has been said of several partitions."""
+    by_text: defaultdict[str, list[str]] = defaultdict(list)
+    for partition, absence in sorted(region.absent.items()):
+        if region.rules.subscribes(partition.group, partition.topic):
+            by_text[absent.told(region, absence)].append(str(partition))
+    for text, partitions in by_text.items():
+        yield f"{_few(partitions)}: {text}"
 
 
 def _mixed_versions(region: StoredRegion, now: datetime) -> Iterator[str]:
@@ -246,6 +257,9 @@ class RegionView:
     unowned: tuple[tuple[GroupPartition, datetime], ...] = ()
     """Partitions that the brokers have and no member owns, each with since when."""
 
+    absent: tuple[tuple[GroupPartition, Absence], ...] = ()
+    """Partitions that the brokers do not have any more."""
+
     outsiders: tuple[Outsider, ...] = ()
     """Who was in its groups when somebody last looked, and is not the region's."""
 
@@ -280,6 +294,7 @@ class RegionView:
             next_bound=region.next_bound,
             groups=_by_group(region, now),
             unowned=tuple(coverage.unowned(region).items()),
+            absent=tuple(sorted(region.absent.items())),
             liveness=liveness.judge(region, now, seen),
             outsiders=region.outsiders,
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
@@ -322,6 +337,16 @@ class RegionView:
             "unowned": [
                 {"group": p.group, "topic": p.topic, "partition": p.partition, "since": instant(since)}
                 for p, since in self.unowned
+            ],
+            "absent": [
+                {
+                    "group": p.group,
+                    "topic": p.topic,
+                    "partition": p.partition,
+                    "since": instant(absence.since),
+                    "gone": absence.is_gone,
+                }
+                for p, absence in self.absent
             ],
         }
 

@@ -44,7 +44,7 @@ def shown(view: RegionView) -> Answer:
     from airflow_kcr.api.views import span
 
     document = view.to_json()
-    apart = {"groups", "unowned", "waits", "overdue_seconds"}
+    apart = {"groups", "unowned", "absent", "waits", "overdue_seconds"}
     facts = {name: value for name, value in document.items() if name not in apart}
     facts |= {"overdue": "" if view.overdue is None else f"the next bound passed {span(view.overdue)} ago, not cut yet"}
     rows = [

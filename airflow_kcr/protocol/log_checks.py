@@ -8,7 +8,7 @@ from typing import Final
 
 from airflow_kcr.protocol.evidence import Evidence, Findings
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import coverage, out_of_range, recreated
+from airflow_kcr.protocol.region import absent, coverage, out_of_range, recreated
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, base_offsets, contributions_to, universe
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, Sequence
@@ -72,14 +72,27 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
         f"it when that has lasted {region.rules.timeouts.rejoin_after.total_seconds():g} s"
         for p in sorted(there - known - late.keys())
     )
-    gone = tuple(f"{p} is in the region but not on the cluster" for p in sorted(known - there))
+    gone = tuple(f"{p} is in the region but not on the cluster{_absence(region, p)}" for p in sorted(known - there))
+    left = tuple(
+        f"{p}: {absent.told(region, region.absent[p])}"
+        for p in sorted(absent.gone(region) - there)
+        if p.group == group and region.rules.subscribes(group, p.topic)
+    )
+    fresh = (*fresh, *left)
     fine = f"{len(known)} partition(s), each claimed once"
     if region.state in _WORKING:
         failed = (*gone, *uncovered, *unread, *_disputed(region, now, evidence))
         return Findings(failed=failed, warnings=fresh, fine=fine)
     if region.state in _JOINING:
         return Findings(failed=gone, warnings=(*uncovered, *fresh), fine=fine)
-    return Findings(failed=gone, fine=f"{len(known)} partition(s) known; the region is {region.state}, nobody claims")
+    return Findings(
+        failed=gone, warnings=left, fine=f"{len(known)} partition(s) known; the region is {region.state}, nobody claims"
+    )
+
+
+def _absence(region: Region, partition: GroupPartition) -> str:
+    absence = region.absent.get(partition)
+    return "" if absence is None else f": {absent.told(region, absence)}"
 
 
 def _last_owner(region: Region, partition: GroupPartition) -> MemberId | None:

@@ -117,6 +117,8 @@ class Timeouts:
     def rejoin_after(self) -> timedelta:
         """How long a partition may be without an owner before a member joins its group anew for it.
 
+        Also how long the brokers have to lack a partition of the region before the region goes on without it.
+
         Two leases: a rebalance that Kafka begins by itself is over by then.
         """
         return 2 * self.lease

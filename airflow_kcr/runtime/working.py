@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
+from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError, UnknownTopics
 from airflow_kcr.ports import BatchCall, CommittedOffset, Engine, Sinks
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -122,7 +122,10 @@ class Working:
                 held = self._places.committed(effect.partitions)
             except KcrError as error:
                 _LOG.warning("%s: can't claim yet: %s", self._who.member, error)
-                self._happened(events.ClaimRefused(assignment=effect.assignment, why=error.message))
+                lacks_logs = isinstance(error, UnknownTopics)
+                self._happened(
+                    events.ClaimRefused(assignment=effect.assignment, why=error.message, lacks_logs=lacks_logs)
+                )
                 return
             ready(assigned, held)
 

@@ -25,6 +25,7 @@ from typing import Any, Final, NewType, TypeVar, Union, cast, get_args, get_orig
 from airflow_kcr.errors import KcrError, StoreError
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import Body
+from airflow_kcr.protocol.region.rows import Absence
 from airflow_kcr.protocol.scopes import Scope, scope_from_json, scope_to_json
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.target_json import target_from_json, target_to_json
@@ -256,6 +257,9 @@ def _instant(document: str) -> datetime:
 
 _TEXT: Final = Codec(storable, _text)
 
+Unclaimed = datetime | Absence
+"""What a region remembers of a partition that no member can have: since when it has no owner, or is absent."""
+
 _KNOWN: Final[dict[object, Codec]] = {
     str: _TEXT,
     int: Codec(int, _whole),
@@ -269,6 +273,10 @@ _KNOWN: Final[dict[object, Codec]] = {
     SeekMap: Codec(
         lambda held: _nested(held, codec_of(SeekEntry).encode),
         lambda document: SeekMap(dict(_flat(document, codec_of(SeekEntry).decode))),
+    ),
+    Unclaimed: Codec(
+        lambda row: row.isoformat() if isinstance(row, datetime) else codec_of(Absence).encode(row),
+        lambda document: _instant(document) if isinstance(document, str) else codec_of(Absence).decode(document),
     ),
     Target: Codec(target_to_json, target_from_json),
     Scope: Codec(scope_to_json, scope_from_json),

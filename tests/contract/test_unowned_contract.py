@@ -57,3 +57,39 @@ def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
     report(driver)
     driver.process()
     driver.cut("n1")
+
+
+def lost(driver: Driver) -> GroupPartition:
+    """Have the brokers lose a partition, and the region hear of it for as long as it takes."""
+    partition = driver.partition(3)
+    del driver.logs[partition]
+    report(driver)
+    driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
+    report(driver)
+    return partition
+
+
+def test_what_the_brokers_lost_is_kept_with_since_when_until_it_is_claimed(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    fresh = grown(driver)
+    since = driver.store.read(driver.name)[1]
+    partition = lost(driver)
+    row = driver.region.absent[partition]
+    assert row.is_gone
+    assert row.since >= since
+    assert list(driver.region.unowned) == [fresh]
+    driver.grow(partition, end=1_000)
+    driver.spread()
+    assert driver.region.absent == {}
+
+
+@pytest.mark.postgres
+def test_both_stores_give_up_the_same(drive_twins: Drive) -> None:
+    driver = drive_twins()
+    driver.up()
+    lost(driver)
+    driver.spread()
+    driver.settle_reset()
+    driver.process()
+    driver.cut("n1")

@@ -166,6 +166,7 @@ def every_event(now: float) -> list[Event]:
         events.ViewRead(view=replace(running, counter=EventNumber(50), epoch=Epoch(3), state=RegionState.STARTING)),
         events.ClaimGranted(assignment=granted, view=running),
         events.ClaimRefused(assignment=granted, why="not now"),
+        events.ClaimRefused(assignment=granted, why="no such log", lacks_logs=True),
         events.Acknowledged(epoch=Epoch(1)),
         events.AcknowledgementRefused(epoch=Epoch(1), why="not now"),
         events.Contributed(sequence=Sequence(2)),
@@ -186,6 +187,7 @@ def every_event(now: float) -> list[Event]:
         events.PartitionsDiscovered(partitions=frozenset(MINE)),
         events.PartitionsDiscovered(partitions=None),
         events.PartitionsReported(standing=Standing(again=True, rejoin=True)),
+        events.PartitionsReported(standing=Standing(again=True, gone=frozenset(MINE[1:]))),
         events.Tick(),
         events.Terminated(),
     ]

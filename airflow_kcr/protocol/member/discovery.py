@@ -3,6 +3,9 @@
 Kafka is not believed here: it gives a static member that comes back its old assignment without a rebalance, and only
 the leader of a group rejoins when it sees that a topic has grown. So every member asks the brokers itself, after each
 claim and once a lease, and tells the store what it has not told yet; the store knows what has an owner.
+
+The old assignment may also hold partitions that are there no more. Nobody can claim those, so the brokers are asked
+then as well, and once the store knows them as gone the member joins anew.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import Member, awaiting
 from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.state import CLAIM_STATES, RESET_STATES
 from airflow_kcr.protocol.region.unowned import Inventory
 
 REJOIN_PAUSE: Final = 30.0
@@ -26,11 +30,15 @@ REJOIN_FACTOR: Final = 4.0
 
 
 def discover(member: Member, now: float) -> Driven:
-    """Ask the brokers what they have, after each claim and once a lease."""
+    """Ask the brokers what they have: after each claim, once a lease, and where a claim lacks logs."""
     view, known = member.view, member.discovery
-    if view is None or view.state is not RegionState.RUNNING or not facts.is_well(member):
+    if view is None or not facts.is_well(member) or member.awaited & {"discover", "report_partitions"}:
         return member, ()
-    if not facts.has_claimed(member, view) or member.awaited & {"discover", "report_partitions"}:
+    if known.claim_lacks_logs:
+        asked = replace(known, claim_lacks_logs=False, told=None)
+        return awaiting(replace(member, discovery=asked), "discover"), (effects.DiscoverPartitions(),)
+    # A reset waits for every partition that was known, so in one it is as good to know which are there no more.
+    if view.state not in {RegionState.RUNNING, *RESET_STATES} or not facts.has_claimed(member, view):
         return member, ()
     claim = member.claimed, member.claimed_epoch
     if known.asked_for == claim:
@@ -56,11 +64,16 @@ def report(member: Member, now: float) -> Driven:
 
 
 def rejoin(member: Member, now: float) -> Driven:
-    """Leave the group, between two batches, so as to join it again: Kafka then assigns every partition."""
+    """Leave the group, between two batches, so as to join it again: Kafka then assigns what there is, all of it."""
     known, view = member.discovery, member.view
-    if not known.rejoin or member.batch is not None or not member.in_group or "leave" in member.awaited:
+    if view is None or member.batch is not None or not member.in_group or "leave" in member.awaited:
         return member, ()
-    if view is None or view.state is not RegionState.RUNNING or not facts.is_well(member):
+    # What can't be claimed keeps a member from everything, a reset too; what has no owner waits until that is over.
+    held = frozenset() if member.assignment is None else member.assignment.partitions
+    can_claim = member.claim_backoff == 0 or held.isdisjoint(known.gone)
+    if can_claim and (not known.rejoin or view.state is not RegionState.RUNNING):
+        return member, ()
+    if view.state not in CLAIM_STATES or not facts.is_well(member):
         return member, ()
     if known.rejoins and now - known.rejoined_at < REJOIN_PAUSE * REJOIN_FACTOR ** (known.rejoins - 1):
         return member, ()

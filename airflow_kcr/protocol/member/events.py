@@ -102,6 +102,8 @@ class ClaimRefused:
 
     assignment: AssignmentId
     why: str
+    lacks_logs: bool = False
+    """Whether that was because the brokers do not have one of its logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

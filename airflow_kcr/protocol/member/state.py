@@ -139,6 +139,12 @@ class Discovery:
     told: frozenset[GroupPartition] | None = None
     """What the store was told since that claim; None where it is told again."""
 
+    claim_lacks_logs: bool = False
+    """Whether the last claim was refused because the brokers did not have a log of the assignment."""
+
+    gone: frozenset[GroupPartition] = frozenset()
+    """Partitions that are no part of the region any more; an assignment with one of them can't be claimed."""
+
     rejoin: bool = False
     """Whether a rebalance would give partitions an owner, and this member is to cause it."""
 

@@ -228,7 +228,9 @@ def _claim_granted(member: Member, event: events.ClaimGranted, now: float) -> Me
 def _claim_refused(member: Member, event: events.ClaimRefused, now: float) -> Member:
     first, longest = CLAIM_BACKOFF
     wait = min(max(member.claim_backoff * 2, first), longest)
-    return _stale(replace(answered(member, "claim"), claim_backoff=wait, claim_after=now + wait))
+    known = replace(member.discovery, claim_lacks_logs=event.lacks_logs)
+    refused = replace(answered(member, "claim"), claim_backoff=wait, claim_after=now + wait, discovery=known)
+    return _stale(refused)
 
 
 def _acknowledged(member: Member, event: events.Acknowledged, now: float) -> Member:
@@ -388,6 +390,7 @@ def _partitions_reported(member: Member, event: events.PartitionsReported, now: 
     told = replace(
         known,
         told=None if standing.again else known.told,
+        gone=standing.gone,
         rejoin=standing.rejoin,
         rejoins=known.rejoins if standing.again else 0,
     )

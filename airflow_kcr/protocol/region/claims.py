@@ -15,9 +15,10 @@ from datetime import datetime
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import cuts, events, out_of_range, resets, unowned
-from airflow_kcr.protocol.region.rows import Claim, InitialOffset, RegionState, ResetCause
+from airflow_kcr.protocol.region import absent, cuts, events, out_of_range, resets, unowned
+from airflow_kcr.protocol.region.rows import Claim, InitialOffset, ResetCause
 from airflow_kcr.protocol.region.state import (
+    CLAIM_STATES,
     RESET_STATES,
     InitialKey,
     Region,
@@ -29,8 +30,6 @@ from airflow_kcr.protocol.region.state import (
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import AssignmentId, Epoch, GroupPartition, Incarnation, MemberId, TopicId, checked
-
-CLAIM_STATES = frozenset({RegionState.STARTING, RegionState.RESETTING, RegionState.RUNNING, RegionState.DRAINING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ def claim(region: Region, now: datetime, proposal: Proposal) -> Region:
         acknowledged=region.epoch if settled else member.acknowledged,
     )
     region = replace(region, claims=put(region.claims, rows), members=put(region.members, {proposal.member: row}))
-    region = unowned.claimed(region, proposal.partitions.keys())
+    region = absent.claimed(unowned.claimed(region, proposal.partitions.keys()), proposal.partitions.keys())
     body = events.Claimed(
         member=proposal.member,
         incarnation=proposal.incarnation,

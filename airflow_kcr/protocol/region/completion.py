@@ -38,6 +38,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import (
     Region,
     base_offsets,
+    belongs,
     contributions_to,
     digest,
     moved_to,
@@ -232,7 +233,7 @@ def _left_out(region: Region, cut: Checkpoint) -> dict[GroupPartition, Offset]:
     return {
         p: claim.position
         for p, claim in region.claims.items()
-        if p not in frozen and claim.position is not None and region.rules.subscribes(p.group, p.topic)
+        if p not in frozen and claim.position is not None and belongs(region, p)
     }
 
 

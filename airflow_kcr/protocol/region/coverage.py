@@ -14,7 +14,7 @@ from typing import Final
 
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region.rows import Batch, Claim
-from airflow_kcr.protocol.region.state import Region, is_live, live_members, universe
+from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, universe
 from airflow_kcr.protocol.rules import OutsiderPolicy
 from airflow_kcr.protocol.values import GroupPartition, MemberId
 
@@ -196,7 +196,7 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
         yield "no partition is known yet: no topic matches, or no member has been assigned one"
     without = excused(region, now)
     for partition in region.seek.open:
-        known = partition in region.claims and region.rules.subscribes(partition.group, partition.topic)
+        known = partition in region.claims and belongs(region, partition)
         if known and partition not in without:
             yield f"{partition} has no seek offset yet ({region.seek[partition].source})"
     yield from gaps(region, now)

@@ -437,6 +437,17 @@ class PartitionsUnowned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsGone:
+    """The brokers have said for long that they do not have partitions of the region, which goes on without them.
+
+    A claim of such a partition ends that, and is told by `Claimed`.
+    """
+
+    partitions: tuple[GroupPartition, ...]
+    """All partitions that are no part of the region now for that reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """A single record will not be processed again, by a person's choice."""
 
@@ -486,6 +497,7 @@ Body: TypeAlias = (
     | OutsidersSeen
     | OutsidersGone
     | PartitionsUnowned
+    | PartitionsGone
     | Skipped
 )
 

@@ -291,6 +291,17 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """A partition of the region that the brokers say they do not have."""
+
+    since: datetime
+    """When that was first said without a break."""
+
+    is_gone: bool = False
+    """Whether it has been said for so long that the partition is no part of the region any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """One row of the ledger."""
 

@@ -19,6 +19,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.layered import Layered
 from airflow_kcr.protocol.region.rows import (
+    Absence,
     Batch,
     BoundOffset,
     Checkpoint,
@@ -175,6 +176,9 @@ class Region:
     unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
     """Partitions that the brokers have and no member owns, each with when that was first seen; see `unowned`."""
 
+    absent: Mapping[GroupPartition, Absence] = field(default_factory=dict)
+    """Partitions of the region that the brokers say they do not have; see `absent`."""
+
     members: Mapping[MemberId, Member] = field(default_factory=dict)
     leases: Mapping[MemberId, Lease] = field(default_factory=dict)
     claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)
@@ -231,6 +235,7 @@ class Region:
 
 NO_SEEK = SeekMap({})
 RESET_STATES = frozenset({RegionState.STARTING, RegionState.RESETTING})
+CLAIM_STATES = RESET_STATES | {RegionState.RUNNING, RegionState.DRAINING}
 
 
 def record(region: Region, now: datetime, body: events.Body) -> Region:
@@ -375,12 +380,18 @@ def contributions_to(region: Region, sequence: Sequence) -> dict[MemberId, Contr
     return {member: part for member, part in found if part is not None}
 
 
+def belongs(region: Region, partition: GroupPartition) -> bool:
+    """Whether a partition can be the region's: the spec reads its topic, and the brokers have not lost it for good."""
+    absence = region.absent.get(partition)
+    return region.rules.subscribes(partition.group, partition.topic) and not (absence and absence.is_gone)
+
+
 def universe(region: Region) -> frozenset[GroupPartition]:
-    """Return the region's partitions: in the base or with an initial offset, and in the current spec (7.1)."""
+    """Return the region's partitions: in the base or with an initial offset, in the current spec (7.1), not gone."""
     known = {p for p, claim in region.claims.items() if claim.resume is not None or claim.owner is not None}
     known.update(base_offsets(region))
     known.update(p for p, _ in region.initial)
-    return frozenset(p for p in known if region.rules.subscribes(p.group, p.topic))
+    return frozenset(p for p in known if belongs(region, p))
 
 
 def past_skips(region: Region, partition: GroupPartition, offset: Offset) -> Offset:

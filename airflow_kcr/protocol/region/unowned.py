@@ -12,9 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_kcr.protocol.region import coverage, cuts, events
+from airflow_kcr.protocol.region import absent, coverage, cuts, events
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.region.state import Region, live_members, record, require_member
+from airflow_kcr.protocol.region.state import CLAIM_STATES, Region, live_members, record, require_member
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
 
 _COVERED = frozenset({RegionState.RUNNING, RegionState.DRAINING})
@@ -41,11 +41,15 @@ class Standing:
     rejoin: bool = False
     """Whether the member shall leave its group and join again, so that Kafka assigns every partition."""
 
+    gone: frozenset[GroupPartition] = frozenset()
+    """The partitions of the group that are no part of the region any more; who is assigned one shall join again."""
+
 
 def report(region: Region, now: datetime, inventory: Inventory) -> Region:
-    """Return the region knowing which partitions of one group have no owner; repeating it changes nothing.
+    """Return the region knowing which partitions of one group have no owner, and which the brokers do not have.
 
-    An open cut that was opened before such a partition was known is aborted, as it would be by the partition's claim.
+    Repeating it changes nothing, but that what has been absent for long enough is gone (`absent`). An open cut that was
+    opened before such a partition was known is aborted, as it would be by the partition's claim.
 
     Args:
         region: the region.
@@ -56,6 +60,8 @@ def report(region: Region, now: datetime, inventory: Inventory) -> Region:
         StaleIncarnation, UnknownMember, LeaseExpired: the member may not act.
     """
     require_member(region, inventory.member, inventory.incarnation, now)
+    if region.state in CLAIM_STATES:
+        region = absent.seen(region, now, inventory.member.group, inventory.partitions)
     if region.state not in _COVERED:
         return region
     others = {p: since for p, since in region.unowned.items() if p.group != inventory.member.group}
@@ -91,13 +97,14 @@ def claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
 
 def standing(region: Region, now: datetime, member: MemberId) -> Standing:
     """Return what a member has to do about the partitions of its group that have no owner."""
-    if region.state not in _COVERED:
-        return Standing(again=True)
     group = member.group
+    gone = frozenset(p for p in absent.gone(region) if p.group == group)
+    if region.state not in _COVERED:
+        return Standing(again=True, gone=gone)
     if not any(p.group == group for p in coverage.unowned(region)):
-        return Standing()
+        return Standing(again=any(p.group == group and p not in gone for p in region.absent), gone=gone)
     late = any(p.group == group for p in coverage.overdue(region, now))
-    return Standing(again=True, rejoin=late and _would_help(region, now, member))
+    return Standing(again=True, rejoin=late and _would_help(region, now, member), gone=gone)
 
 
 def _would_help(region: Region, now: datetime, member: MemberId) -> bool:

@@ -15,6 +15,7 @@ from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region.rows import (
+    Absence,
     BoundOffset,
     Contribution,
     Halt,
@@ -25,7 +26,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import BoundKey, Region, Spec
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, MemberId, Offset, RegionName, Sequence
-from airflow_kcr.store.codec import from_json
+from airflow_kcr.store.codec import Unclaimed, from_json
 from airflow_kcr.store.postgres import gathering, ledger
 from airflow_kcr.store.postgres.gathering import HEAD_WIDTH, ClaimsAndCuts
 from airflow_kcr.store.postgres.layouts import (
@@ -163,6 +164,9 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         is_any_skipped,
     ) = row[2:HEAD_WIDTH]
     around = ClaimsAndCuts(session, base, open_cut)
+    unclaimed: Mapping[GroupPartition, datetime | Absence] = (
+        {} if unowned is None else from_json(unowned, Mapping[GroupPartition, Unclaimed])  # type: ignore[type-abstract]
+    )
     return Region(
         name=name,
         spec=Spec(text=spec, rules=session.read_rules(spec), revision=spec_revision),
@@ -187,7 +191,8 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         initialised=initialised,
         outsiders=() if outsiders is None else from_json(outsiders, tuple[Outsider, ...]),
         spec_checks=() if spec_checks is None else from_json(spec_checks, tuple[SpecCheck, ...]),
-        unowned={} if unowned is None else from_json(unowned, Mapping[GroupPartition, datetime]),  # type: ignore[type-abstract]
+        unowned={p: row for p, row in unclaimed.items() if isinstance(row, datetime)},
+        absent={p: row for p, row in unclaimed.items() if isinstance(row, Absence)},
         members=_whole(session, MEMBERS),
         leases=_whole(session, LEASES),
         claims=Whole(around.claims),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from functools import cache, lru_cache
 from typing import Final, TypeVar
 
@@ -19,7 +18,7 @@ from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, SpecChec
 from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, without
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
-from airflow_kcr.store.codec import to_json
+from airflow_kcr.store.codec import Unclaimed, to_json
 from airflow_kcr.store.postgres import ledger, tables
 from airflow_kcr.store.postgres.columns import PARTITION
 from airflow_kcr.store.postgres.gathering import HEAD_COLUMNS
@@ -204,7 +203,9 @@ def head_values(region: Region) -> dict[str, object]:
         "halt": None if region.halt is None else to_json(region.halt, Halt),
         "outsiders": to_json(region.outsiders, tuple[Outsider, ...]) if region.outsiders else None,
         "spec_checks": to_json(region.spec_checks, tuple[SpecCheck, ...]) if region.spec_checks else None,
-        "unowned": to_json(region.unowned, Mapping[GroupPartition, datetime]) if region.unowned else None,
+        "unowned": to_json({**region.unowned, **region.absent}, Mapping[GroupPartition, Unclaimed])
+        if region.unowned or region.absent
+        else None,
     }
 
 

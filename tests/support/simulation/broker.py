@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 
+from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -102,6 +103,9 @@ class Broker:
         self.assigned: dict[int, frozenset[GroupPartition]] = {}
         """What each consumer was assigned in the last rebalance."""
 
+        self.has_lost = False
+        """Whether a partition was lost."""
+
         self.leader = 0
         """The number of the consumer that assigns; who takes a static place takes that over, too."""
 
@@ -119,8 +123,18 @@ class Broker:
         return GroupPartition(self.group, self.topic, number)
 
     def log(self, partition: GroupPartition) -> Log:
-        """One partition's log."""
+        """One partition's log.
+
+        Raises:
+            UnknownTopics: it was deleted.
+        """
+        if partition.partition >= len(self.logs):
+            raise UnknownTopics(f"there is no log {partition}")
         return self.logs[partition.partition]
+
+    def has(self, partition: GroupPartition) -> bool:
+        """Whether a partition is there."""
+        return partition.partition < len(self.logs)
 
     def produce(self, number: int, records: int, *, ahead: timedelta = timedelta(0)) -> None:
         """Append records, stamped now (plus `ahead`: a producer's wrong clock)."""
@@ -129,7 +143,16 @@ class Broker:
 
     def add_partition(self) -> None:
         """Add a partition; the group's leader sees it with its next poll."""
-        self.logs.append(Log())
+        if not self.has_lost:
+            self.logs.append(Log())
+
+    def lose_partition(self) -> None:
+        """Lose the last partition, as if it were a topic that is deleted; the leader sees that with its next poll.
+
+        None is added afterwards: it would have the old one's name.
+        """
+        self.has_lost = True
+        self.logs.pop()
 
     # -- membership ----------------------------------------------------------------------------------------------
 

@@ -107,6 +107,16 @@ def grown_while_down(simulation: Simulation) -> None:
     partition_added(simulation)
 
 
+def lost_while_down(simulation: Simulation) -> None:
+    """A listed topic is deleted while some processes, or all, are down; static members come back to their old place."""
+    if len(simulation.broker.logs) < 2:
+        return
+    hosts = sorted(simulation.hosts.items())
+    for _, host in simulation.world.random.sample(hosts, simulation.world.random.randint(0, len(hosts))):
+        host.crash()
+    simulation.broker.lose_partition()
+
+
 def retention(simulation: Simulation) -> None:
     """Retention takes the older half of a log, perhaps beyond somebody's position."""
     log = simulation.world.random.choice(simulation.broker.logs)

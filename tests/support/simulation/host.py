@@ -374,6 +374,10 @@ class Host:
         return events.Begun(batch=row.batch)
 
     def _claim(self, effect: effects.Claim) -> None:
+        if not all(self.around.broker.has(p) for p in effect.partitions):
+            self.deliver(events.ClaimRefused(assignment=effect.assignment, why="no such log", lacks_logs=True))
+            return
+
         def ask() -> events.Event:
             assigned: dict[GroupPartition, Assigned] = {}
             for partition in effect.partitions:
@@ -487,9 +491,9 @@ class Host:
         batch = BatchId(f"{self.token}/{self.batches}")
         planned = plan(
             batch,
-            effect.positions,
+            OffsetMap({p: o for p, o in effect.positions.items() if self.around.broker.has(p)}),
             effect.view,
-            {p: self.around.broker.log(p) for p in effect.positions},
+            {p: self.around.broker.log(p) for p in effect.positions if self.around.broker.has(p)},
             now=self.world.clock(),
             size=self.world.random.randint(1, 12),
         )
@@ -603,6 +607,8 @@ class Host:
         return Found(offset=entry.offset, clamped_from=entry.clamped_from, log=bounds)
 
     def _prepared(self, effect: effects.PrepareSinks) -> None:
-        logs: dict[GroupPartition, LogBounds] = {p: self.around.broker.log(p).bounds() for p in effect.partitions}
+        logs: dict[GroupPartition, LogBounds] = {
+            p: self.around.broker.log(p).bounds() for p in effect.partitions if self.around.broker.has(p)
+        }
         committed = {p: o for p, o in self.around.broker.committed.items() if p in effect.partitions}
         self.deliver(events.SinksPrepared(sequence=effect.sequence, bounds=logs, committed=OffsetMap(committed)))

@@ -34,7 +34,7 @@ from airflow_kcr.schedules import Every
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import Broker
-from tests.support.simulation.faults import FAULTS, reset_to_equal_ones
+from tests.support.simulation.faults import FAULTS, lost_while_down, reset_to_equal_ones
 from tests.support.simulation.host import Host, Surroundings
 from tests.support.simulation.judge import judge
 from tests.support.simulation.lossy import LossyTransactions
@@ -83,6 +83,9 @@ class Shape:
     idle: tuple[float, float] = (0.0, 0.0)
     """From when until when nobody produces: checkpoints of these boundaries have equal offsets."""
 
+    loses_at: float = 0.0
+    """When a partition is lost while processes are down; 0: none is."""
+
 
 def drawn(world: World) -> Shape:
     """Draw a region."""
@@ -101,6 +104,7 @@ def drawn(world: World) -> Shape:
         catchup=random.random() < 0.3,
         faults=random.randint(0, 7),
         idle=idle,
+        loses_at=_loses_at(world),
     )
     if not idle[1] or shape.period is None or shape.mode is not CutMode.AUTO:
         return shape
@@ -113,6 +117,12 @@ def _idle(world: World) -> tuple[float, float]:
     random = Random(f"idle {world.seed}")
     begin = random.uniform(0.0, 20.0)
     return (begin, begin + random.uniform(15.0, 30.0)) if random.random() < 0.33 else (0.0, 0.0)
+
+
+def _loses_at(world: World) -> float:
+    """Draw when a partition is lost, in a sixth of the regions, by chance of its own: other draws stay as they are."""
+    random = Random(f"lost {world.seed}")
+    return random.uniform(4.0, FAULTS_END - 8.0) if random.random() < 1 / 6 else 0.0
 
 
 class Simulation:
@@ -239,6 +249,8 @@ class Simulation:
             self.world.after(self.world.random.uniform(2, FAULTS_END - 5), lambda f=fault: self._fault(f))  # type: ignore[misc]
         if self.shape.idle[1]:
             self.world.after(self.shape.idle[1] - 8.0, lambda: self._fault(reset_to_equal_ones))
+        if self.shape.loses_at:
+            self.world.after(self.shape.loses_at, lambda: self._fault(lost_while_down))
         watch = Watch(self)
         while self.world.now < FAULTS_END:
             self.world.run_until(self.world.now + 1.0)

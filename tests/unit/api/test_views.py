@@ -62,6 +62,7 @@ def test_a_region_is_shown_as_promised() -> None:
         ],
         "outsiders": [],
         "unowned": [],
+        "absent": [],
     }
 
 
@@ -189,6 +190,29 @@ def test_a_region_with_a_partition_that_no_member_owns_says_so_with_since_when()
     driver.request_cut("n")
     missing = list(published(Nonce("n")).missing(driver.region, driver.clock.now))
     assert missing == ["g:t-99 is on the brokers and no member owns it yet"]
+
+
+def test_a_region_says_what_the_brokers_do_not_have_and_when_it_goes_on_without() -> None:
+    driver = running()
+    driver.logs = {p: log for p, log in driver.logs.items() if p.partition < 2}
+    member = driver.member(0)
+
+    def report() -> None:
+        incarnation = driver.processes[member].incarnation
+        inventory = Inventory(member=member, incarnation=incarnation, partitions=frozenset(driver.logs))
+        driver.store.report_partitions(driver.name, inventory)
+
+    report()
+    since = "the brokers have not had it since 2026-01-01T00:00:00Z"
+    shown = RegionView.of(driver.region, driver.clock.now)
+    assert f"g:t-2, g:t-3: {since}; once that has lasted 20 s the region goes on without it" in shown.note
+    driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
+    report()
+    shown = RegionView.of(driver.region, driver.clock.now)
+    assert f"g:t-2, g:t-3: {since}; it is no part of the region any more" in shown.note
+    document = shown.to_json()["absent"]
+    assert isinstance(document, list)
+    assert document[0] == {"group": "g", "topic": "t", "partition": 2, "since": "2026-01-01T00:00:00Z", "gone": True}
 
 
 def test_a_checkpoint_is_shown_as_promised() -> None:

@@ -513,3 +513,22 @@ def test_records_that_were_there_long_ago_and_that_nobody_reads_are_a_stall() ->
     check = next(c for c in judge(region, now, evidence, seen) if c.question is Question.PROGRESS)
     assert check.verdict is FAILED
     assert "40 of g:t-0 can be read, and no batch reads them" in check.detail
+
+
+def test_a_partition_that_the_region_gave_up_is_told_and_fails_nothing() -> None:
+    here = world()
+    driver = here.driver
+    here.topics[TOPIC] = 3
+    member = driver.member(0)
+    inventory = Inventory(
+        member=member,
+        incarnation=driver.processes[member].incarnation,
+        partitions=here.evidence().rules.partitions(here.topics),
+    )
+    driver.store.report_partitions(driver.name, inventory)
+    check = here.check(Question.CLAIMS)
+    assert (check.verdict, "once that has lasted 20 s the region goes on without it" in check.detail) == (FAILED, True)
+    driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
+    driver.store.report_partitions(driver.name, inventory)
+    check = here.check(Question.CLAIMS)
+    assert (check.verdict, "g:t-3: the brokers have not had it since" in check.detail) == (WARNING, True)

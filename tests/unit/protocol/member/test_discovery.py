@@ -8,9 +8,18 @@ import pytest
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.discovery import REJOIN_FACTOR, REJOIN_PAUSE
 from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.state import CLAIM_STATES
 from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, GroupPartition, Incarnation, TopicName
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    Epoch,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    TopicName,
+)
 from tests.support.lone_member import ME, MINE, LoneMember, claims_of, view_of
 
 FRESH = GroupPartition(GroupId("g"), TopicName("t"), 2)
@@ -89,8 +98,8 @@ def test_brokers_that_do_not_answer_are_asked_again_later() -> None:
     assert len(lone.wanted(effects.DiscoverPartitions)) == 1
 
 
-@pytest.mark.parametrize("state", sorted(set(RegionState) - {RegionState.RUNNING}))
-def test_only_a_region_that_runs_is_compared_with_the_brokers(state: RegionState) -> None:
+@pytest.mark.parametrize("state", sorted({RegionState.DRAINING, RegionState.HALTED, RegionState.STOPPED}))
+def test_only_a_region_that_runs_or_resets_is_compared_with_the_brokers(state: RegionState) -> None:
     lone = LoneMember().join().assign()
     lone.grant(replace(view_of(claims_of()), state=state))
     assert lone.wanted(effects.DiscoverPartitions) == []
@@ -155,3 +164,49 @@ def test_where_joining_anew_does_not_help_each_pause_is_longer_than_the_one_befo
     for number, pause in enumerate(pauses):
         least = REJOIN_PAUSE * REJOIN_FACTOR**number
         assert least <= pause <= least + 2 * LEASE
+
+
+# -- what can't be claimed ---------------------------------------------------------------------------------------------
+
+
+def refused(lone: LoneMember, *, lacks_logs: bool = True) -> int:
+    """Have the claim of the present assignment refused, and return how often the brokers were asked after it."""
+    lone.feed(events.ClaimRefused(assignment=AssignmentId(1), why="no such log", lacks_logs=lacks_logs))
+    return len(lone.wanted(effects.DiscoverPartitions))
+
+
+@pytest.mark.parametrize("state", sorted(CLAIM_STATES))
+def test_a_member_joins_its_group_anew_where_its_assignment_has_a_partition_that_is_gone(state: RegionState) -> None:
+    lone = LoneMember().join().assign()
+    lone.feed(events.ViewRead(view=replace(view_of(), state=state, counter=EventNumber(20))))
+    assert refused(lone) == 1
+    there = frozenset(MINE[:1])
+    assert len(found(lone, there)) == 1
+    told(lone, AGAIN)
+    assert lone.wanted(effects.LeaveGroup) == [], "nobody knows yet that it is gone"
+    assert refused(lone) == 1
+    assert len(found(lone, there)) == 1
+    told(lone, Standing(gone=frozenset(MINE[1:])))
+    assert len(lone.wanted(effects.LeaveGroup)) == 1
+    lone.feed(events.LeftGroup())
+    assert len(lone.wanted(effects.Join)) == 1
+
+
+def test_a_claim_that_is_refused_for_another_reason_asks_nobody() -> None:
+    assert refused(LoneMember().join().assign(), lacks_logs=False) == 0
+
+
+def test_a_member_without_a_partition_that_is_gone_stays_in_its_group() -> None:
+    lone = LoneMember().join().assign()
+    refused(lone, lacks_logs=False)
+    told(lone, Standing(gone=frozenset({FRESH})))
+    assert lone.wanted(effects.LeaveGroup) == []
+
+
+def test_a_member_that_is_assigned_what_is_there_again_claims_it_before_it_judges() -> None:
+    lone = LoneMember().processing()
+    found(lone)
+    told(lone, Standing(gone=frozenset({FRESH})))
+    lone.feed(events.Assigned(assignment=AssignmentId(2), partitions=ALL))
+    assert lone.wanted(effects.LeaveGroup) == []
+    assert lone.wanted(effects.Claim)[-1].partitions == ALL

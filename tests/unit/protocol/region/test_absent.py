@@ -1,0 +1,194 @@
+"""What becomes of partitions that the brokers do not have any more: noted, then no part of the region."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region import coverage, events, liveness
+from airflow_kcr.protocol.region.rows import HaltReason, RegionState
+from airflow_kcr.protocol.region.state import universe
+from airflow_kcr.protocol.region.unowned import Inventory, Standing
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import GroupPartition, TopicId
+from tests.support.driver import Driver
+from tests.support.judging import happened, judge
+from tests.support.scripts import started
+
+BOUND = Timeouts().rejoin_after.total_seconds()
+GRACE = 1.0
+
+
+def region_of(delivery: Delivery = Delivery.AT_LEAST_ONCE) -> Driver:
+    """A region of one member and four partitions that runs, with a checkpoint of them all."""
+    driver = started(Driver(members=1, partitions=4, delivery=delivery))
+    cut(driver, "first")
+    return driver
+
+
+def cut(driver: Driver, nonce: str) -> set[int]:
+    """Make a cut, and return the numbers of the partitions that it holds."""
+    driver.request_cut(nonce)
+    sequence = driver.complete()
+    driver.publish()
+    return {p.partition for p in driver.region.offsets[sequence]}
+
+
+def report(driver: Driver) -> Standing:
+    """Have the member tell what the brokers have."""
+    member = driver.member(0)
+    inventory = Inventory(
+        member=member, incarnation=driver.processes[member].incarnation, partitions=frozenset(driver.logs)
+    )
+    return driver.store.report_partitions(driver.name, inventory)
+
+
+def lost(driver: Driver, *numbers: int) -> frozenset[GroupPartition]:
+    """Have the brokers lose partitions."""
+    found = frozenset(driver.partition(n) for n in numbers)
+    for partition in found:
+        del driver.logs[partition]
+    return found
+
+
+def given_up(driver: Driver, *numbers: int) -> frozenset[GroupPartition]:
+    """Have the brokers lose partitions, for as long as it takes."""
+    found = lost(driver, *numbers)
+    report(driver)
+    driver.wait(BOUND)
+    report(driver)
+    return found
+
+
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Delivery) -> None:
+    driver = region_of(delivery)
+    gone = lost(driver, 2, 3)
+    assert report(driver) == Standing(again=True)
+    driver.wait(BOUND - GRACE)
+    assert report(driver) == Standing(again=True)
+    assert not happened(driver, events.PartitionsGone)
+    driver.wait(GRACE)
+    assert report(driver) == Standing(gone=gone)
+    assert happened(driver, events.PartitionsGone) == [events.PartitionsGone(partitions=tuple(sorted(gone)))]
+    assert universe(driver.region).isdisjoint(gone)
+    driver.spread()
+    driver.wait(0)
+    driver.settle_reset()
+    assert driver.region.state is RegionState.RUNNING
+    driver.process()
+    assert cut(driver, "second") == {0, 1}
+    assert not list(coverage.missing(driver.region, driver.clock.now))
+    judge(driver)
+
+
+def test_what_the_brokers_have_again_in_time_is_not_given_up() -> None:
+    driver = region_of()
+    (partition,) = lost(driver, 3)
+    report(driver)
+    driver.wait(BOUND - GRACE)
+    driver.grow(partition, end=1_000)
+    assert report(driver) == Standing()
+    lost(driver, 3)
+    driver.wait(GRACE)
+    assert report(driver) == Standing(again=True)
+    assert partition in universe(driver.region)
+
+
+def test_one_answer_alone_gives_nothing_up() -> None:
+    driver = region_of()
+    lost(driver, 3)
+    driver.wait(10 * BOUND)
+    report(driver)
+    assert not happened(driver, events.PartitionsGone)
+
+
+def test_a_reset_ends_without_partitions_that_are_gone() -> None:
+    driver = region_of()
+    driver.crash(driver.member(0))
+    gone = lost(driver, 2, 3)
+    driver.wait(60)
+    driver.store.kill(driver.name)
+    driver.store.start(driver.name)
+    driver.join(driver.member(0))
+    report(driver)
+    driver.wait(BOUND)
+    assert report(driver) == Standing(again=True, gone=gone)
+    driver.spread()
+    driver.settle_reset()
+    assert driver.region.state is RegionState.RUNNING
+    judge(driver)
+
+
+def test_a_cut_that_waits_for_a_partition_that_is_gone_is_made_without_it() -> None:
+    driver = region_of()
+    driver.request_cut("second")
+    assert driver.region.open_cut is not None
+    given_up(driver, 3)
+    assert [e.reason for e in happened(driver, events.CutAborted)] == ["the brokers do not have g:t-3 any more"]
+    driver.spread()
+    driver.settle_reset()
+    driver.store.settle(driver.name)
+    sequence = driver.complete()
+    assert {p.partition for p in driver.region.offsets[sequence]} == {0, 1, 2}
+    assert not driver.region.checkpoints[sequence].inexact
+    judge(driver)
+
+
+def test_a_partition_that_is_there_again_as_the_same_topic_goes_on_where_it_was() -> None:
+    driver = region_of()
+    driver.process()
+    cut(driver, "where it was")
+    (partition,) = given_up(driver, 3)
+    place = driver.region.claims[partition].position
+    assert place == 10
+    driver.spread()
+    driver.settle_reset()
+    driver.grow(partition, end=1_000)
+    driver.spread()
+    driver.settle_reset()
+    assert driver.region.claims[partition].position == place
+    assert partition in universe(driver.region)
+    assert report(driver) == Standing()
+    assert cut(driver, "second") == {0, 1, 2, 3}
+    judge(driver)
+
+
+def test_a_partition_that_is_there_again_as_another_topic_is_left_to_its_policy() -> None:
+    driver = region_of()
+    driver.process()
+    (partition,) = given_up(driver, 3)
+    driver.spread()
+    driver.settle_reset()
+    driver.logs[partition] = replace(driver.logs[driver.partition(0)], topic_id=TopicId("id-2"))
+    driver.spread()
+    halt = driver.region.halt
+    assert halt is not None
+    assert halt.reason is HaltReason.OUT_OF_RANGE
+
+
+def test_a_region_that_stopped_forgets_nothing_of_what_is_gone() -> None:
+    driver = region_of()
+    gone = given_up(driver, 3)
+    driver.crash(driver.member(0))
+    driver.wait(60)
+    driver.store.kill(driver.name)
+    driver.store.start(driver.name)
+    driver.join(driver.member(0))
+    driver.spread()
+    driver.settle_reset()
+    assert universe(driver.region).isdisjoint(gone)
+    assert driver.region.state is RegionState.RUNNING
+
+
+def test_a_region_that_waits_for_a_lost_partition_says_so_and_one_without_it_waits_for_nothing() -> None:
+    driver = region_of()
+    lost(driver, 3)
+    driver.claim(driver.member(0), sorted(driver.logs))
+    assert "g:t-3" in liveness.judge(driver.region, driver.clock.now).text()
+    report(driver)
+    driver.wait(BOUND)
+    report(driver)
+    assert liveness.judge(driver.region, driver.clock.now).text() == "progressing"
