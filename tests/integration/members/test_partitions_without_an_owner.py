@@ -10,16 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kcr.api import Region
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.validation import validate
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.values import Nonce
+from tests.conftest import StartKafka
 from tests.integration.members.conftest import Lend
 from tests.support import faults
 from tests.support.faults import Note, finished, told
 from tests.support.kafka import Kafka
-from tests.support.members import PATIENT, live
+from tests.support.members import PATIENT, Live, live
 
 pytestmark = pytest.mark.timeout(240)
 
 DYNAMIC = ", static_membership: false"
+
+LONG_BATCHES = PATIENT.replace("timeout: 12s", "timeout: 60s").replace("drain: 15s", "drain: 90s")
 
 
 def test_partitions_added_while_the_only_member_is_down_are_read_when_it_is_back(
@@ -119,3 +129,91 @@ def test_partitions_added_while_the_region_was_stopped_are_read(lend: Lend, reco
         region.start(0)
         finished(region, 90)
         faults.judged(region, record_property)
+
+
+def test_partitions_added_while_the_only_member_is_down_are_read_though_the_coordinator_moved(
+    kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    kafka = kafka_set(3)
+    with live(kafka, database_url, tmp_path, members=1, partitions=2, spec=PATIENT) as region:
+        first = region.start(0)
+        region.shared(0)
+        region.fill(20)
+        finished(region)
+        first.kill()
+        kafka.coordinator(region.group).kill()
+        kafka.add_partitions(region.topic, 4)
+        region.fill(30)
+        region.start(0)
+        finished(region, 120)
+        assert region.owners() == dict.fromkeys(range(4), 0)
+        faults.judged(region, record_property)
+
+
+def test_partitions_added_during_a_reset_are_read(lend: Lend, record_property: Note) -> None:
+    with lend(members=2, partitions=2, spec=PATIENT) as region:
+        first, second = region.start(0, gates=("resetting",)), region.start(1)
+        first.open("resetting")
+        region.shared(0, 1)
+        region.fill(20)
+        finished(region)
+        first.gate("resetting")
+        region.reset()
+        region.until(lambda: first.reached("resetting"), "in the middle of a reset")
+        second.kill()
+        region.kafka.add_partitions(region.topic, 4)
+        region.fill(30)
+        first.open("resetting")
+        region.start(1)
+        finished(region, 120)
+        assert set(region.owners()) == set(range(4))
+        faults.judged(region, record_property)
+
+
+def test_partitions_added_during_a_drain_with_a_member_down_are_read(lend: Lend, record_property: Note) -> None:
+    with lend(members=2, partitions=2, spec=PATIENT) as region:
+        first, second = region.start(0), region.start(1)
+        region.shared(0, 1)
+        region.fill(20)
+        finished(region)
+        first.gate("contributing")
+        region.store.request_cut(region.name, Nonce("while it grows"))
+        region.until(lambda: first.reached("contributing"), "in the middle of a drain")
+        assert region.region().state is RegionState.DRAINING
+        second.kill()
+        region.kafka.add_partitions(region.topic, 4)
+        region.fill(30)
+        first.open("contributing")
+        region.start(1)
+        finished(region, 120)
+        assert set(region.owners()) == set(range(4))
+        faults.judged(region, record_property)
+
+
+def claims_of(region: Live) -> Check:
+    """What the validation says of the claims."""
+    found = validate(region.store, region.name, real_reader, kafka_names)
+    return next(check for check in found.checks if check.question is Question.CLAIMS)
+
+
+def test_partitions_that_no_member_owns_are_counted_as_lag_and_fail_the_validation(lend: Lend) -> None:
+    # The member has a batch at work meanwhile, and joins anew between two batches only.
+    with lend(members=1, partitions=2, spec=LONG_BATCHES) as region:
+        first = region.start(0)
+        region.shared(0)
+        region.fill(20)
+        finished(region)
+        first.kill()
+        region.kafka.add_partitions(region.topic, 4)
+        region.fill(30)
+        second = region.start(0, gates=("processing",))
+        region.until(lambda: len(region.region().unowned) == 2, "two partitions without an owner", 90)
+        with Region(region.name, region.store) as opened:
+            lags = {row.partition.partition: (row.lag, row.member) for row in opened.lag()}
+        assert [lags[n] for n in (2, 3)] == [(30, None), (30, None)]
+        region.until(lambda: claims_of(region).verdict is Verdict.FAILED, "the validation fails")
+        assert f"{region.topic}-2 has had no owner since" in claims_of(region).detail
+        second.open("processing")
+        finished(region, 90)
+        assert claims_of(region).verdict is Verdict.OK
+        assert {row.lag for row in Region(region.name, region.store).lag()} == {0}
