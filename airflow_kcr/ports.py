@@ -67,6 +67,45 @@ class Beat:
     """When something is due in the region without anybody asking."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Horizon:
+    """How far a region has got: whatever lies within is committed, and nothing is added to it any more."""
+
+    counter: EventNumber
+    """The newest event."""
+
+    ledger: int
+    """The place of the batch that was begun last; 0: there is none. Places only grow, and those of batches that lie
+    between the same two events say which was begun first."""
+
+
+class Chronicle(Protocol):
+    """What is recorded of one region, read page by page in the order in which it happened.
+
+    Every page is a short statement of its own, so that nothing is held open or in memory, however long it is. Each call
+    may raise as those of `Transactions` do.
+    """
+
+    def horizon(self) -> Horizon:
+        """Return how far the region has got; waits for the batches that are beginning or ending at this moment."""
+        ...
+
+    def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
+        """Yield the events after a number, up to another."""
+        ...
+
+    def batches(self, after: int, upto: int) -> Iterator[Batch]:
+        """Yield the ledger after a place, up to another, in the order of the begins.
+
+        What later resets have undone is not told: the events say it. Such a batch is simply done.
+        """
+        ...
+
+    def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
+        """Return the rows of some batches as they are now, in the order of the begins, told as in `batches`."""
+        ...
+
+
 class Transactions(Protocol):
     """A store of regions: each call is one transaction, the region's lock first (design section 4).
 
@@ -188,6 +227,10 @@ class Transactions(Protocol):
         Raises:
             UnknownRegion: there is no such region.
         """
+        ...
+
+    def chronicle(self, name: RegionName) -> Chronicle:
+        """Return what is recorded of a region; raises UnknownRegion, if there is none, when it is read."""
         ...
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:

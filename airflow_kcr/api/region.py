@@ -497,8 +497,8 @@ class Region:
             self._store.wait(self.name, seen, FOLLOW)
 
     def verify(self) -> Verdict:
-        """Judge the region's whole history by the invariants; events and ledger are read at one moment."""
-        return Verdict.of(self.name, self._store.history(self.name))
+        """Judge the region's whole history by the invariants, up to this moment; it is read once, page by page."""
+        return Verdict.of(self.name, self._store.chronicle(self.name))
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; the whole ledger is read.

@@ -6,13 +6,14 @@ It keeps each region as one value and the ledger as rows. It is small on purpose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Sequence as Sequence_
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
 
 from airflow_kcr.errors import BatchRefused, GroupInOtherRegion, RegionExists, UnknownMember, UnknownRegion
-from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.ports import Beat, Horizon, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import Claimed, Event
@@ -166,6 +167,11 @@ class MemoryTransactions:
         self._region(name)
         return History(events=tuple(self._events[name]), batches=tuple(self._ledgers[name].values()))
 
+    def chronicle(self, name: RegionName) -> MemoryChronicle:
+        """See `ports.Transactions.chronicle`."""
+        self._region(name)
+        return MemoryChronicle(self._regions[name].counter, self._events[name], [*self.batches(name)])
+
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
         return max(self._region(name).counter, after)
@@ -192,6 +198,35 @@ class MemoryTransactions:
         self._events[region.name].extend(region.events)
         self._regions[region.name] = settled(region)
         return self._regions[region.name]
+
+
+class MemoryChronicle:
+    """What is recorded of a region in memory; implements `ports.Chronicle`."""
+
+    def __init__(self, counter: EventNumber, events: Sequence_[Event], batches: Sequence_[Batch]) -> None:
+        self._counter = counter
+        self._events = events
+        self._batches = [replace(b, undone_from={}, outcome=_unmarked(b.outcome)) for b in batches]
+
+    def horizon(self) -> Horizon:
+        """See `ports.Chronicle.horizon`."""
+        return Horizon(counter=self._counter, ledger=len(self._batches))
+
+    def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
+        """See `ports.Chronicle.events`."""
+        yield from self._events[after:upto]
+
+    def batches(self, after: int, upto: int) -> Iterator[Batch]:
+        """See `ports.Chronicle.batches`; a batch's place is the one in the list, from 1."""
+        yield from self._batches[after:upto]
+
+    def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
+        """See `ports.Chronicle.rows`."""
+        return tuple(b for b in self._batches if b.batch in batches)
+
+
+def _unmarked(outcome: Outcome | None) -> Outcome | None:
+    return Outcome.DONE if outcome is Outcome.UNDONE else outcome
 
 
 def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown
-from airflow_kcr.ports import Beat, Rule, Transactions
+from airflow_kcr.ports import Beat, Chronicle, Rule, Transactions
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.observations import LogBounds, LogView
@@ -163,8 +163,12 @@ class RegionStore:
         return Seen(worked_at=worked_at or NEVER, claimed_at=claimed_at or NEVER)
 
     def history(self, name: RegionName) -> History:
-        """Return all events and the whole ledger as committed at one moment: what `verify` judges."""
+        """Return all events and the whole ledger as committed at one moment."""
         return self._transactions.history(name)
+
+    def chronicle(self, name: RegionName) -> Chronicle:
+        """Return what is recorded of a region, to be read page by page: what `kcr verify` judges."""
+        return self._transactions.chronicle(name)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """Wait for a hint that the region's counter moved beyond `after`, at most `timeout`; return what is known."""

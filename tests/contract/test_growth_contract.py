@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 
 from airflow_kcr.api.checkpoint_views import CheckpointSummary
 from airflow_kcr.api.reset_views import all_of
+from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.ways_back import ways_back
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -21,6 +23,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import Offset, Sequence
+from airflow_kcr.store.postgres import chronicle
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
 from tests.support.plans import statements, touched
@@ -34,9 +37,9 @@ FEW = 2_000
 
 
 @contextmanager
-def driver_over(url: str, partitions: int) -> Iterator[Driver]:
+def driver_over(url: str, partitions: int, members: int = 2) -> Iterator[Driver]:
     """A region that is up, in a database whose clock stands still: no lease ends however slow the machine is."""
-    rules = RegionRules(groups={GROUP: group_rules(members=2)})
+    rules = RegionRules(groups={GROUP: group_rules(members=members)})
     with postgres_store(url, lambda _: rules) as store:
         driver = Driver(partitions=partitions, rules=rules, transactions=store)
         for partition in driver.logs:
@@ -66,7 +69,13 @@ def everything(driver: Driver) -> None:
     driver.store.history(driver.name)
     driver.store.batches_since(driver.name, Sequence(0))
     driver.store._transactions.batches_with(driver.name, place, Offset(15))
-    driver.store.kill(driver.name)  # what is left of it goes, so that a larger one begins anew
+    Verdict.of(driver.name, driver.store.chronicle(driver.name))
+    end(driver)
+
+
+def end(driver: Driver) -> None:
+    """Let what is left of a region go, so that a larger one begins anew."""
+    driver.store.kill(driver.name)
     for member in driver.all_members():
         driver.leave(member)
     driver.store.delete(driver.name)
@@ -97,6 +106,23 @@ def test_twenty_thousand_batches_are_undone_in_the_time_that_a_statement_has(
         driver.settle_reset()
         undone = [(b.outcome, dict(b.undone_from) == {p: r.from_ for p, r in b.ranges.items()}) for b in driver.batches]
         assert undone == [(Outcome.UNDONE, True)] * 20_000
+
+
+def test_ten_times_as_many_batches_are_judged_in_the_same_memory(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chronicle, "LEDGER_PAGE", 100)
+    peaks = []
+    for batches in (500, 5_000):
+        with driver_over(database_url, 6, members=1) as driver:
+            fill(database_url, driver, batches, Statistics.FRESH)
+            tracemalloc.start()
+            verdict = Verdict.of(driver.name, driver.store.chronicle(driver.name))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+            assert (verdict.checked_batches, verdict.violations) == (batches, ())
+            end(driver)
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 LOOKS: tuple[Callable[[Region, datetime], object], ...] = (

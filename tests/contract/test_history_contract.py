@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from time import monotonic
+
+import psycopg
 import pytest
 
+from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import UnknownRegion
+from airflow_kcr.ports import Chronicle
 from airflow_kcr.protocol.invariants import verify
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.store.postgres import ledger, transactions
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.values import EventNumber, RegionName
+from airflow_kcr.store.postgres import chronicle, ledger, transactions
 from airflow_kcr.store.postgres.session import Session
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
@@ -47,6 +56,46 @@ def test_the_history_of_an_unknown_region_is_refused_with_the_known_names(subjec
         subject.transactions.history(RegionName("nobody"))
 
 
+def read(told: Chronicle) -> History:
+    """Return what a chronicle tells up to where the region is."""
+    horizon = told.horizon()
+    events = told.events(EventNumber(0), horizon.counter)
+    return History(events=tuple(events), batches=tuple(told.batches(0, horizon.ledger)))
+
+
+def as_ended(batch: Batch) -> Batch:
+    """Return a batch without what later resets have made of it."""
+    outcome = Outcome.DONE if batch.outcome is Outcome.UNDONE else batch.outcome
+    return replace(batch, outcome=outcome, undone_from={}, quiet_after=None)
+
+
+@pytest.mark.parametrize("page", [1, 3, 1000])
+def test_a_chronicle_tells_all_events_and_all_batches_as_they_ended(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(chronicle, "EVENT_PAGE", page)
+    monkeypatch.setattr(chronicle, "LEDGER_PAGE", page)
+    driver = lived(drive())
+    driver.crash(driver.member(0))
+    driver.recover()
+    told = read(driver.store.chronicle(driver.name))
+    assert tuple(told.events) == driver.events
+    assert [as_ended(b) for b in told.batches] == [as_ended(b) for b in driver.batches]
+    assert Outcome.UNDONE in {b.outcome for b in driver.batches}
+    some = [driver.batches[0].batch, driver.batches[-1].batch]
+    rows = driver.store.chronicle(driver.name).rows(some)
+    assert [row.batch for row in rows] == some
+    assert driver.store.chronicle(driver.name).rows([]) == ()
+    verdict = Verdict.of(driver.name, driver.store.chronicle(driver.name))
+    assert (verdict.checked_events, verdict.checked_batches) == (len(driver.events), len(driver.batches))
+    assert verdict.violations == ()
+
+
+def test_the_chronicle_of_an_unknown_region_is_refused_with_the_known_names(subject: Subject) -> None:
+    with pytest.raises(UnknownRegion, match="it has: none"):
+        subject.transactions.chronicle(RegionName("nobody")).horizon()
+
+
 @pytest.fixture
 def driver(drive: Drive) -> Driver:
     return lived(drive())
@@ -73,3 +122,49 @@ def test_a_region_that_goes_on_while_its_history_is_read_gives_no_false_report(
     # Of two moments, the same region looks as if nobody had processed what its newest cut holds.
     apart = History(events=driver.events, batches=history.batches)
     assert {violation.invariant for violation in verify(apart)} == {"R1a"}
+
+
+@pytest.mark.parametrize("subject", ["postgres"], indirect=True)
+def test_a_region_that_goes_on_between_two_pages_gives_no_false_report(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, batches = driver.events, driver.batches
+    monkeypatch.setattr(chronicle, "LEDGER_PAGE", 1)
+    told = driver.store.chronicle(driver.name)
+    pages = told.batches
+
+    def meanwhile(after: int, upto: int) -> Iterator[Batch]:
+        for number, row in enumerate(pages(after, upto)):
+            yield row
+            if number % 2 == 0:  # whatever a region does, between any two pages
+                driver.process()
+                driver.cut(f"meanwhile {number}")
+                driver.begin(driver.member(0))
+                driver.crash(driver.member(0))
+                driver.recover()
+
+    monkeypatch.setattr(told, "batches", meanwhile)
+    verdict = Verdict.of(driver.name, told)
+    assert len(driver.events) > len(before)
+    assert (verdict.checked_events, verdict.checked_batches) == (len(before), len(batches))
+    assert verdict.violations == ()
+
+
+@pytest.mark.parametrize("subject", ["postgres"], indirect=True)
+def test_the_horizon_waits_for_a_batch_that_is_beginning(driver: Driver, database_url: str) -> None:
+    """Places are given before the commit: a later one may be seen before it, and would hide it for ever."""
+    key = transactions._key(driver.name)
+    with psycopg.connect(database_url.replace("+psycopg", "")) as begins, ThreadPoolExecutor() as threads:
+        begins.execute("SELECT pg_advisory_xact_lock_shared(%s)", [key])
+        asked = threads.submit(driver.store.chronicle(driver.name).horizon)
+        with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as watch:
+            waiting = (
+                "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
+                "WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted"
+            )
+            deadline = monotonic() + 30
+            while watch.execute(waiting).fetchone() == (0,) and monotonic() < deadline:
+                pass
+        assert not asked.done()
+        begins.rollback()
+        assert asked.result(30).counter == driver.region.counter

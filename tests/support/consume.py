@@ -211,8 +211,8 @@ class Consumers:
         topic = self.live.topic
         wanted = {(topic, n, o) for n, end in self.live.kafka.ends(topic).items() for o in range(end)}
         with Region(self.live.name, self.live.store) as region:
-            verdict = region.verify()
-        return judged(verdict.history, verdict.violations, read_output([self.output]), wanted)
+            violations, history = region.verify().violations, region._store.history(region.name)
+        return judged(history, violations, read_output([self.output]), wanted)
 
     def incarnations(self, member: MemberId) -> list[events.MemberRegistered]:
         """Every start of a member."""

@@ -18,6 +18,7 @@ from airflow_kcr.ports import (
     BatchCall,
     BatchReport,
     Beat,
+    Chronicle,
     CommitAnswer,
     CommittedOffset,
     MembershipListener,
@@ -366,6 +367,10 @@ class SharedTransactions:
     def history(self, name: RegionName) -> History:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.history(name))
+
+    def chronicle(self, name: RegionName) -> Chronicle:
+        """See `ports.Transactions`."""
+        return self._inner.chronicle(name)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions`; an outage is met by whoever waits, too."""

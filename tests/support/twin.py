@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.ports import Beat, Chronicle, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -144,6 +144,9 @@ class Twin:
 
     def history(self, name: RegionName) -> History:
         return self._postgres.history(name)
+
+    def chronicle(self, name: RegionName) -> Chronicle:
+        return self._postgres.chronicle(name)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         return self._postgres.wait(name, after, timeout)

@@ -277,7 +277,7 @@ def _history(region: Region) -> Check:
     return Check(
         name="kcr verify",
         passed=not verdict.violations,
-        detail=f"{len(verdict.history.events)} events, {len(verdict.violations)} violations",
+        detail=f"{verdict.checked_events} events, {len(verdict.violations)} violations",
     )
 
 

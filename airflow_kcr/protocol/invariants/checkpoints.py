@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.history import Cut, Index, Violation
+from airflow_kcr.protocol.invariants.check import Check
+from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.moment import Moment, OpenCut
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.events import (
     CheckpointPinned,
@@ -21,8 +26,15 @@ from airflow_kcr.protocol.region.events import (
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Nonce, Offset, Sequence
 
+REMEMBERED: Final = 10_000
+"""Requests whose cut R13 remembers."""
 
-def complete(index: Index) -> Iterator[Violation]:
+AT_ONCE: Final = 10
+"""Within so many events one transaction has said all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Complete(Check):
     """R2 (V) a complete checkpoint covers every frozen partition once, by distinct roster members.
 
     Every member of the roster has contributed, once, as the incarnation that is on it; their offsets don't overlap,
@@ -32,52 +44,57 @@ def complete(index: Index) -> Iterator[Violation]:
 
     It can't see partitions that no member has found on the brokers yet: they are in no event.
     """
-    for event in index.history.events:
+
+    invariant: ClassVar[str] = "R2"
+
+    def before(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
         match event.body:
             case CutCompleted(sequence=sequence) as body:
-                cut = index.cuts.get(sequence)
+                cut = moment.open.get(sequence)
                 if cut is None:
-                    yield Violation("R2", f"cut {sequence} is complete, nobody opened it", (event.number,))
+                    findings.add(f"cut {sequence} is complete, nobody opened it", event.number)
                 else:
-                    yield from _parts(event.number, cut, body)
-                    yield from _hidden(index, event.number, body)
-            case Contributed(sequence=sequence, member=member) if sequence not in index.cuts:
-                yield Violation("R2", f"{member} contributed to cut {sequence}, nobody opened it", (event.number,))
+                    _parts(event.number, cut, body, findings)
+                    _hidden(moment, event.number, body, findings)
+            case Contributed(sequence=sequence, member=member) if sequence not in moment.open:
+                findings.add(f"{member} contributed to cut {sequence}, nobody opened it", event.number)
             case _:
                 pass
 
 
-def _parts(number: EventNumber, cut: Cut, body: CutCompleted) -> Iterator[Violation]:
-    roster, name = dict(cut.opened.roster), f"cut {body.sequence}"
+def _parts(number: EventNumber, cut: OpenCut, body: CutCompleted, findings: Findings) -> None:
+    roster, name = dict(cut.roster), f"cut {body.sequence}"
     total: dict[GroupPartition, Offset] = {}
-    for at, part in cut.parts:
+    for part in cut.parts:
         if roster.pop(part.member, None) != part.incarnation:
             detail = f"{name}: {part.member}, incarnation {part.incarnation}, is not on the roster or contributed twice"
-            yield Violation("R2", detail, (cut.number, at))
+            findings.add(detail, cut.number, part.number)
         twice = sorted(total.keys() & part.offsets.keys())
         if twice:
-            yield Violation("R2", f"{name}: {twice[0]} was contributed twice", (at, number))
+            findings.add(f"{name}: {twice[0]} was contributed twice", part.number, number)
         total.update(part.offsets)
     if roster:
-        yield Violation("R2", f"{name} is complete without a contribution of {min(roster)}", (cut.number, number))
-    odd = sorted(total.keys() ^ frozenset(cut.opened.partitions))
+        findings.add(f"{name} is complete without a contribution of {min(roster)}", cut.number, number)
+    odd = sorted(total.keys() ^ frozenset(cut.partitions))
     if odd:
         what = "contributed, not frozen" if odd[0] in total else "frozen, not contributed"
-        yield Violation("R2", f"{name}: {odd[0]} was {what}", (cut.number, number))
+        findings.add(f"{name}: {odd[0]} was {what}", cut.number, number)
     own = {p: o for p, o in body.offsets.items() if p in total or p not in body.inexact}
     if total != own:
         differ = sorted(p for p in total.keys() | own.keys() if total.get(p) != own.get(p))
-        yield Violation("R2", f"{name}: {differ[0]} is not what was contributed", (number,))
+        findings.add(f"{name}: {differ[0]} is not what was contributed", number)
 
 
-def _hidden(index: Index, number: EventNumber, body: CutCompleted) -> Iterator[Violation]:
-    """Yield what was known to lack an owner, is not in the cut, and is not named by it."""
-    for partition in sorted(index.unowned.at(number) - body.offsets.keys() - body.inexact.keys()):
+def _hidden(moment: Moment, number: EventNumber, body: CutCompleted, findings: Findings) -> None:
+    """Note what was known to lack an owner, is not in the cut, and is not named by it."""
+    for partition in sorted(moment.unowned - body.offsets.keys() - body.inexact.keys()):
         detail = f"cut {body.sequence} lacks {partition}, which had no owner, and does not say that it is inexact"
-        yield Violation("R2", detail, (index.unowned.since(number), number))
+        findings.add(detail, moment.unowned_since, number)
 
 
-def inside(index: Index) -> Iterator[Violation]:
+@dataclass(slots=True, kw_only=True)
+class Inside(Check):
     """R3 (V) stored offsets are concrete and lay inside the log as read with them, or are marked clamped.
 
     Contributions and initial offsets, each with the bounds stored with it; a contribution may lie just past skipped
@@ -87,21 +104,25 @@ def inside(index: Index) -> Iterator[Violation]:
     It can't see whether the bounds were read truly, nor the log of a seek entry or a bound offset: their bounds are not
     stored.
     """
-    for event in index.history.events:
+
+    invariant: ClassVar[str] = "R3"
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
         match event.body:
             case Contributed(offsets=offsets, bounds=bounds) | InitialOffsetsStored(offsets=offsets, bounds=bounds):
-                for partition, offset in offsets.items():
-                    if not _is_inside(index, event, partition, bounds):
+                for partition in offsets:
+                    if not _is_inside(moment, event, partition, bounds):
                         log = bounds.get(partition)
                         seen = "no bounds" if log is None else f"[{log.start}, {log.end}]"
-                        detail = f"{event.kind}: {partition} at {offset}, its log as read: {seen}"
-                        yield Violation("R3", detail, (event.number,))
+                        detail = f"{event.kind}: {partition} at {offsets[partition]}, its log as read: {seen}"
+                        findings.add(detail, event.number)
             case _:
                 pass
 
 
 def _is_inside(
-    index: Index, event: Event, partition: GroupPartition, bounds: Mapping[GroupPartition, LogBounds]
+    moment: Moment, event: Event, partition: GroupPartition, bounds: Mapping[GroupPartition, LogBounds]
 ) -> bool:
     log = bounds.get(partition)
     if log is None or not isinstance(event.body, Contributed | InitialOffsetsStored):
@@ -109,10 +130,19 @@ def _is_inside(
     offset = event.body.offsets[partition]
     if isinstance(event.body, InitialOffsetsStored):
         return offset in log
-    return log.start <= offset <= max(log.end, index.past_skips(partition, log.end, event.number))
+    return log.start <= offset <= max(log.end, moment.past_skips(partition, log.end))
 
 
-def retired(index: Index) -> Iterator[Violation]:
+class Doubted(NamedTuple):
+    """A retirement that is wrong unless a person's forced reset follows in its transaction."""
+
+    number: EventNumber
+    at: datetime
+    details: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Retired(Check):
     """R12 (V) the base is never retired.
 
     Nor what it was built from (the cut before a base that is a cut), a pinned cut, one on the path that is
@@ -122,81 +152,111 @@ def retired(index: Index) -> Iterator[Violation]:
     It can't see which checkpoint a person's reset under way goes to, if not by number, nor that the offsets are really
     still there.
     """
-    pinned: dict[Sequence, str] = {}
-    for event in index.history.events:
+
+    invariant: ClassVar[str] = "R12"
+    pinned: dict[Sequence, str] = field(default_factory=dict)
+    doubted: list[Doubted] = field(default_factory=list)
+
+    def before(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
         match event.body:
+            case ResetBegun(cause=cause, person=nonce):
+                person = None if nonce is None else moment.persons.get(nonce)
+                forced = cause is ResetCause.PERSON and person is not None and person.forced
+                self._settle(findings, excepting=event.at if forced else None)
             case CheckpointPinned(sequence=sequence, name=name):
-                pinned[sequence] = name
+                if name:
+                    self.pinned[sequence] = name
+                else:
+                    self.pinned.pop(sequence, None)
             case CheckpointsRetired(sequences=sequences):
-                kept = _protected(index, event, pinned)
-                for sequence in sequences:
-                    if sequence in kept:
-                        yield Violation("R12", f"checkpoint {sequence} was retired: {kept[sequence]}", (event.number,))
-            case _:
-                pass
+                self._retired(moment, event, sequences, findings)
+            case _ if self.doubted and event.number >= self.doubted[0].number + AT_ONCE:
+                self._settle(findings, excepting=None)
+
+    def _retired(self, moment: Moment, event: Event, sequences: tuple[Sequence, ...], findings: Findings) -> None:
+        wrong: list[str] = []
+        for sequence in sequences:
+            if sequence == moment.base:
+                findings.add(f"checkpoint {sequence} was retired: it is the base", event.number)
+                continue
+            why = self._protected(moment, sequence)
+            if why:
+                wrong.append(f"checkpoint {sequence} was retired: {why}")
+        if wrong:
+            self.doubted.append(Doubted(event.number, event.at, tuple(wrong)))
+
+    def _protected(self, moment: Moment, sequence: Sequence) -> str:
+        base = None if moment.base is None else moment.kept.get(moment.base)
+        cut = moment.kept.get(sequence)
+        if base is not None and base.previous == sequence:
+            return f"the base {moment.base} was built from it"
+        if cut is not None and sequence == max(moment.kept):
+            return "it is the newest usable one"
+        if cut is not None and cut.published is None:
+            return "it is not published yet"
+        return f"it is pinned as {self.pinned[sequence]}" if sequence in self.pinned else ""
+
+    def _settle(self, findings: Findings, *, excepting: datetime | None) -> None:
+        for doubted in self.doubted:
+            if doubted.at != excepting:
+                for detail in doubted.details:
+                    findings.add(detail, doubted.number)
+        self.doubted = []
+
+    def finish(self, moment: Moment, findings: Findings) -> None:
+        """See `Check`."""
+        for doubted in self.doubted:
+            for detail in doubted.details:
+                findings.add(detail, doubted.number)
 
 
-def _protected(index: Index, event: Event, pinned: dict[Sequence, str]) -> dict[Sequence, str]:
-    before = EventNumber(event.number - 1)
-    base = index.bases.at(before)
-    kept: dict[Sequence, str] = {} if base is None else {base: "it is the base"}
-    if _is_forced(index, event):
-        return kept
-    cut = None if base is None else index.cuts.get(base)
-    if cut is not None and cut.completed is not None and cut.completed[1].previous is not None:
-        kept.setdefault(cut.completed[1].previous, f"the base {base} was built from it")
-    usable = index.usable(before)
-    if usable:
-        kept.setdefault(usable[-1], "it is the newest usable one")
-    for sequence in usable:
-        published = index.cuts[sequence].published
-        if published is None or published > before:
-            kept.setdefault(sequence, "it is not published yet")
-    kept.update({s: f"it is pinned as {name}" for s, name in pinned.items() if name and s not in kept})
-    return kept
+class Asked(NamedTuple):
+    """A request, and the cut that was opened for it last."""
+
+    sequence: Sequence
+    number: EventNumber
 
 
-def _is_forced(index: Index, event: Event) -> bool:
-    """Whether the next reset after this event is a person's forced one, begun in the same transaction."""
-    later = (e for e in index.following(event.number) if isinstance(e.body, ResetBegun))
-    begun = next(later, None)
-    if begun is None or not isinstance(begun.body, ResetBegun) or begun.body.cause is not ResetCause.PERSON:
-        return False
-    person = None if begun.body.person is None else index.persons.get(begun.body.person)
-    return person is not None and person.forced and person.number < event.number and begun.at == event.at
-
-
-def one_at_a_time(index: Index) -> Iterator[Violation]:
+@dataclass(slots=True, kw_only=True)
+class OneAtATime(Check):
     """R13 (V) one request, one cut at a time.
 
     No cut opens while another is open; none opens for a nonce that has a complete cut on the path; an opened cut ends
     once; an answer is a complete cut on the path.
 
-    It can't see requests that were only repeated: asking again for what is there leaves no trace.
+    It can't see requests that were only repeated: asking again for what is there leaves no trace; nor one whose cut
+    lies ten thousand requests back.
     """
-    open_cut: tuple[Sequence, EventNumber] | None = None
-    cuts_of: dict[Nonce, list[Sequence]] = {}
-    for event in index.history.events:
+
+    invariant: ClassVar[str] = "R13"
+    opened: Asked | None = None
+    """The open cut."""
+
+    asked: dict[Nonce, Asked] = field(default_factory=dict)
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
         number = event.number
         match event.body:
             case CutOpened(sequence=sequence, nonce=nonce):
-                if open_cut is not None:
-                    detail = f"cut {sequence} was opened while cut {open_cut[0]} was open"
-                    yield Violation("R13", detail, (open_cut[1], number))
-                for earlier in cuts_of.get(nonce, ()):
-                    if index.cuts[earlier].is_on_path(number):
-                        detail = f"cut {sequence} was opened for {nonce}, which cut {earlier} has answered"
-                        yield Violation("R13", detail, (index.cuts[earlier].number, number))
-                open_cut = sequence, number
-                cuts_of.setdefault(nonce, []).append(sequence)
+                if self.opened is not None:
+                    detail = f"cut {sequence} was opened while cut {self.opened.sequence} was open"
+                    findings.add(detail, self.opened.number, number)
+                earlier = self.asked.pop(nonce, None)
+                if earlier is not None and moment.is_on_path(earlier.sequence):
+                    detail = f"cut {sequence} was opened for {nonce}, which cut {earlier.sequence} has answered"
+                    findings.add(detail, earlier.number, number)
+                self.opened = self.asked[nonce] = Asked(sequence, number)
+                if len(self.asked) > REMEMBERED:
+                    del self.asked[next(iter(self.asked))]
             case CutCompleted(sequence=sequence) | CutAborted(sequence=sequence):
-                if open_cut is None or open_cut[0] != sequence:
-                    yield Violation("R13", f"cut {sequence} ended, it was not open", (number,))
-                open_cut = None
+                if self.opened is None or self.opened.sequence != sequence:
+                    findings.add(f"cut {sequence} ended, it was not open", number)
+                self.opened = None
             case CutAnswered(nonce=nonce, sequence=sequence):
-                cut = index.cuts.get(sequence)
-                if cut is None or not cut.is_on_path(number):
+                if not moment.is_on_path(sequence):
                     detail = f"{nonce} was answered by cut {sequence}, which is not a complete cut on the path"
-                    yield Violation("R13", detail, (number,))
+                    findings.add(detail, number)
             case _:
                 pass

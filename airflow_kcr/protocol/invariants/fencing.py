@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
-from airflow_kcr.protocol.invariants.acceptance import WAS_DONE, begin_flaw, end_flaw, proven_by
-from airflow_kcr.protocol.invariants.history import Holder, Index, Timeline, Violation
+from airflow_kcr.protocol.invariants.acceptance import begin_flaw
+from airflow_kcr.protocol.invariants.check import Check
+from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.history import Holder
+from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.events import (
     Acknowledged,
@@ -13,13 +17,15 @@ from airflow_kcr.protocol.region.events import (
     CutCompleted,
     DrainBegun,
     Echoed,
+    Event,
     StateChanged,
 )
-from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.region.rows import Batch, RegionState
 from airflow_kcr.protocol.values import EventNumber
 
 
-def fenced(index: Index) -> Iterator[Violation]:
+@dataclass(slots=True, kw_only=True)
+class Fenced(Check):
     """R6 (V) no accepted batch, contribution or echo carries an old epoch, incarnation or claim.
 
     A batch: at its begin, whatever became of it, its epoch and incarnation are the newest, its member has not left and
@@ -31,57 +37,57 @@ def fenced(index: Index) -> Iterator[Violation]:
     It can't see leases, which are renewed without an event, nor whether a member that left gave up its claims or keeps
     its slot; nor what a zombie did in a sink (R1b).
     """
-    for batch in index.history.batches:
-        if batch.begun_after > index.last:
-            continue
-        flaw = begin_flaw(index, batch)
+
+    invariant: ClassVar[str] = "R6"
+    sees_batches: ClassVar[bool] = True
+
+    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+        """See `Check`."""
+        flaw = begin_flaw(moment, batch)
         if flaw:
-            yield Violation("R6", f"batch {batch.batch} {flaw}", (batch.begun_after,))
-        elif batch.outcome in WAS_DONE:
-            flaw = end_flaw(index, batch)
-            if flaw and proven_by(index, batch) is None:
-                yield Violation("R6", f"batch {batch.batch} {flaw}", _moments(batch.begun_after, batch.ended_after))
-    for event in index.history.events:
+            findings.add(f"batch {batch.batch} {flaw}", batch.begun_after)
+
+    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Findings) -> None:
+        """See `Check`."""
+        numbers = (batch.begun_after, batch.ended_after)
+        findings.add(f"batch {batch.batch} {flaw}", *(n for n in numbers if n is not None))
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
         match event.body:
             case Contributed() as body:
-                yield from _act(index, event.number, body, body.offsets, f"a contribution to cut {body.sequence}")
+                _act(moment, body, body.offsets, f"a contribution to cut {body.sequence}", findings)
             case Echoed(member=member) as body if member is not None:
-                yield from _act(index, event.number, body, body.offsets, f"an echo of cut {body.sequence}")
+                _act(moment, body, body.offsets, f"an echo of cut {body.sequence}", findings)
             case Acknowledged() as body:
-                yield from _act(index, event.number, body, EMPTY, "an acknowledgement")
+                _act(moment, body, EMPTY, "an acknowledgement", findings)
             case _:
                 pass
 
 
 def _act(
-    index: Index, number: EventNumber, body: Contributed | Echoed | Acknowledged, offsets: OffsetMap, what: str
-) -> Iterator[Violation]:
+    moment: Moment, body: Contributed | Echoed | Acknowledged, offsets: OffsetMap, what: str, findings: Findings
+) -> None:
     if body.member is None:
         return
-    epoch = index.epochs.at(number)
-    if body.epoch != epoch:
-        yield Violation(
-            "R6", f"{what} by {body.member} carries epoch {body.epoch}, the region is in {epoch}", (number,)
-        )
+    if body.epoch != moment.epoch:
+        detail = f"{what} by {body.member} carries epoch {body.epoch}, the region is in {moment.epoch}"
+        findings.add(detail, moment.number)
         return
-    present = index.present.get(body.member)
-    incarnation = None if present is None else present.at(number)
+    incarnation = moment.present.get(body.member)
     if incarnation != body.incarnation:
         was = incarnation or "none"
         detail = f"{what} carries incarnation {body.incarnation} of {body.member}, present is {was}"
-        yield Violation("R6", detail, (number,))
+        findings.add(detail, moment.number)
         return
     holder = Holder(body.member, body.incarnation, body.epoch)
-    strange = [p for p in offsets if index.holder(p, number) != holder]
+    strange = [p for p in offsets if moment.holder(p) != holder]
     if strange:
-        yield Violation("R6", f"{what} names {strange[0]}, which {body.member} does not hold", (number,))
+        findings.add(f"{what} names {strange[0]}, which {body.member} does not hold", moment.number)
 
 
-def _moments(*numbers: EventNumber | None) -> tuple[EventNumber, ...]:
-    return tuple(n for n in numbers if n is not None)
-
-
-def still(index: Index) -> Iterator[Violation]:
+@dataclass(slots=True, kw_only=True)
+class Still(Check):
     """R9 (V) nothing is begun between a drain's completion and the resume.
 
     No batch begins from a cut's `DrainBegun` until the region runs again, nor between the completion of the cut of a
@@ -89,20 +95,32 @@ def still(index: Index) -> Iterator[Violation]:
 
     It can't see what a pipeline does beside its batch.
     """
-    held: Timeline[str] = Timeline("")
-    for event in index.history.events:
+
+    invariant: ClassVar[str] = "R9"
+    sees_batches: ClassVar[bool] = True
+    why: str = ""
+    """Why nothing may begin; empty: it may."""
+
+    since: EventNumber = EventNumber(0)
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
         match event.body:
             case DrainBegun(sequence=sequence):
-                held.put(event.number, f"cut {sequence} drains")
+                self._hold(event.number, f"cut {sequence} drains")
             case CutCompleted(sequence=sequence):
-                held.put(event.number, f"cut {sequence} is complete and what asked for it has not taken effect")
+                self._hold(event.number, f"cut {sequence} is complete and what asked for it has not taken effect")
             case StateChanged(before=RegionState.DRAINING):
-                held.put(event.number, "")
+                self._hold(event.number, "")
             case _:
                 pass
-    for batch in index.history.batches:
-        number = batch.begun_after
-        state, why = index.states.at(number), held.at(number)
-        if number <= index.last and (why or state is not RegionState.RUNNING):
-            detail = f"batch {batch.batch} begins while {why or f'the region is {state}'}"
-            yield Violation("R9", detail, (held.since(number) if why else index.states.since(number), number))
+
+    def _hold(self, number: EventNumber, why: str) -> None:
+        if why != self.why:
+            self.why, self.since = why, number
+
+    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+        """See `Check`."""
+        if self.why or moment.state is not RegionState.RUNNING:
+            detail = f"batch {batch.batch} begins while {self.why or f'the region is {moment.state}'}"
+            findings.add(detail, self.since if self.why else moment.state_since, batch.begun_after)

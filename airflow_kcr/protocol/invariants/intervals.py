@@ -20,6 +20,24 @@ def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
     return tuple(found)
 
 
+def add(ranges: list[Range], range_: Range) -> tuple[Range, ...]:
+    """Add a range to ascending disjoint ones, in place, and return what of it they had already.
+
+    By far the most frequent case is the first one: a range goes on where the last one ended.
+    """
+    if ranges:
+        last = ranges[-1]
+        if range_.from_ == last.to:
+            ranges[-1] = Range(last.from_, range_.to)
+            return ()
+        if range_.from_ < last.to:
+            twice = common(ranges, [range_])
+            ranges[:] = joined([*ranges, range_])
+            return twice
+    ranges.append(range_)
+    return ()
+
+
 def common(a: Iterable[Range], b: Iterable[Range]) -> tuple[Range, ...]:
     """Return the offsets that are in both."""
     left, right = joined(a), joined(b)

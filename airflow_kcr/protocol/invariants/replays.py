@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from airflow_kcr.protocol.invariants.history import Handled, Index, Place, Violation
-from airflow_kcr.protocol.invariants.intervals import common, joined, lacking, width
+from airflow_kcr.protocol.invariants.check import Check
+from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.history import Handled, Index, Place
+from airflow_kcr.protocol.invariants.intervals import add, below, common, joined, lacking, width
+from airflow_kcr.protocol.invariants.moment import Moment
+from airflow_kcr.protocol.region.events import Event, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.rows import Batch, ResetCause
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupPartition, Offset, Range, Sequence
 
@@ -38,7 +43,8 @@ class Again:
     """The event that rewound it; None: nothing accounts for it."""
 
 
-def accounted(index: Index) -> Iterator[Violation]:
+@dataclass(slots=True, kw_only=True)
+class Accounted(Check):
     """R8 (V) ranges begun more than once are exactly those that the resets between them account for.
 
     A range that overlaps one begun before needs a seek entry at or below the overlap, written between the two begins.
@@ -46,11 +52,30 @@ def accounted(index: Index) -> Iterator[Violation]:
 
     It can't see how many *records* those offsets hold, nor repetitions inside Spark (a task's second attempt).
     """
-    for partition in sorted(index.begun):
-        for again in _Track(index=index, partition=partition).walk():
-            if again.reset is None:
-                detail = f"{partition}: batch {again.batch.batch} begins {again.range} again, no reset went back there"
-                yield Violation("R8", detail, (again.batch.begun_after,))
+
+    invariant: ClassVar[str] = "R8"
+    sees_batches: ClassVar[bool] = True
+    standing: dict[GroupPartition, list[Range]] = field(default_factory=dict)
+    """What was begun, joined, and not rewound since."""
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
+        if isinstance(event.body, ResetBegun | SeekWritten):
+            for partition, entry in event.body.seek.items():
+                standing = self.standing.get(partition)
+                if standing and entry.offset is not None and entry.offset < standing[-1].to:
+                    self.standing[partition] = list(below(standing, entry.offset))
+
+    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+        """See `Check`."""
+        for partition, range_ in batch.ranges.items():
+            standing = self.standing.get(partition)
+            if standing is None:
+                self.standing[partition] = [range_]
+                continue
+            for piece in add(standing, range_):
+                detail = f"{partition}: batch {batch.batch} begins {piece} again, no reset went back there"
+                findings.add(detail, batch.begun_after)
 
 
 def begun_again(index: Index) -> Iterator[Again]:

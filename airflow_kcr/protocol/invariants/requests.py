@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.history import Index, PersonRequest, Violation
+from airflow_kcr.protocol.invariants.check import Check
+from airflow_kcr.protocol.invariants.checkpoints import AT_ONCE
+from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.moment import Moment, Person
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import CutPurpose, RegionState
+from airflow_kcr.protocol.region.rows import Batch, CutPurpose, RegionState
 from airflow_kcr.protocol.values import Epoch, EventNumber, Nonce
 
-ENDED = frozenset({RegionState.HALTED, RegionState.STOPPED})
+ENDED: Final = frozenset({RegionState.HALTED, RegionState.STOPPED})
+PRELUDE: Final = 5
+"""Events of a new epoch that may come before the one that begins it, in its transaction."""
 
 
-def answered(index: Index) -> Iterator[Violation]:
+class Automatic(NamedTuple):
+    """An automatic request that nothing has followed yet."""
+
+    number: EventNumber
+    epoch: Epoch
+    detail: str
+    begun: EventNumber | None
+    """When the first batch began after it."""
+
+
+class OwnCut(NamedTuple):
+    """A complete cut of a person's reset that neither has begun nor failed."""
+
+    number: EventNumber
+    nonce: Nonce
+
+
+class Ahead(NamedTuple):
+    """An event of an epoch that was not begun yet."""
+
+    number: EventNumber
+    epoch: Epoch
+    kind: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Answered(Check):
     """R7 (V) automatic requests are followed by an epoch above, persons' requests end, every epoch names its cause.
 
     An automatic request of the region's epoch is followed by a greater one before anything is begun in its own, or by
@@ -26,129 +57,142 @@ def answered(index: Index) -> Iterator[Violation]:
 
     It can't see requests that never reached the store, nor how long something took (R14).
     """
-    yield from _automatic(index)
-    yield from _persons(index)
-    yield from _causes(index)
-    yield from _scoped(index)
+
+    invariant: ClassVar[str] = "R7"
+    sees_batches: ClassVar[bool] = True
+    automatic: list[Automatic] = field(default_factory=list)
+    cuts: list[OwnCut] = field(default_factory=list)
+    epoch: Epoch = Epoch(0)
+    """Of the events so far."""
+
+    since: EventNumber = EventNumber(0)
+    ahead: list[Ahead] = field(default_factory=list)
+
+    def before(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
+        match event.body:
+            case events.CutCompleted(sequence=sequence):
+                cut = moment.open.get(sequence)
+                if cut is not None and cut.purpose is CutPurpose.RESET:
+                    self.cuts.append(OwnCut(event.number, cut.nonce))
+                    return
+            case events.ResetBegun(person=person):
+                self.cuts = [cut for cut in self.cuts if cut.nonce != person]
+                self._scoped(moment, event.number, event.body, findings)
+            case events.PersonResetFailed(nonce=nonce):
+                self.cuts = [cut for cut in self.cuts if cut.nonce != nonce]
+            case _:
+                pass
+        if self.cuts and event.number >= self.cuts[0].number + AT_ONCE:
+            self._unsettled(self.cuts[:1], findings)
+            del self.cuts[0]
+
+    def _unsettled(self, cuts: list[OwnCut], findings: Findings) -> None:
+        for number, nonce in cuts:
+            findings.add(f"the cut of reset {nonce} is complete, neither the reset nor its failure follows", number)
+
+    def _scoped(self, moment: Moment, number: EventNumber, body: events.ResetBegun, findings: Findings) -> None:
+        if body.person is None:
+            return
+        person = moment.persons.get(body.person)
+        if person is None:
+            findings.add(f"reset {body.person} begins, it was never accepted", number)
+            return
+        if body.base != body.sequence:
+            return
+        for partition, entry in body.seek.items():
+            if partition in person.scope or entry.current is None or entry.offset == entry.current:
+                continue
+            where = "a place of its own" if entry.offset is None else entry.offset
+            detail = f"{partition}: reset {body.person} was not accepted for it and moves it to {where}"
+            findings.add(f"{detail}, it was at {entry.current}", person.number, number)
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
+        number, body = event.number, event.body
+        match body:
+            case events.ResetRequested():
+                if body.epoch >= moment.epoch and moment.state not in ENDED:
+                    detail = f"{body.member} asked for a reset ({body.cause}) in epoch {body.epoch}"
+                    self.automatic.append(Automatic(number, body.epoch, detail, None))
+            case events.ResetBegun(epoch=epoch) | events.Killed(epoch=epoch):
+                self._followed(number, epoch, findings)
+            case events.Halted() | events.Stopped():
+                self._followed(number, None, findings)
+            case _:
+                pass
+        self._cause(event, findings)
+
+    def _followed(self, number: EventNumber, epoch: Epoch | None, findings: Findings) -> None:
+        for asked in self.automatic:
+            if epoch is not None and epoch <= asked.epoch:
+                findings.add(f"{asked.detail}, followed by epoch {epoch}", asked.number, number)
+            if asked.begun is not None:
+                detail = f"{asked.detail}, a batch began before anything followed"
+                findings.add(detail, asked.number, asked.begun)
+        self.automatic = []
+
+    def _cause(self, event: Event, findings: Findings) -> None:
+        number = event.number
+        match event.body:
+            case events.ResetBegun(epoch=begun) | events.Killed(epoch=begun):
+                # What came ahead of it, in its transaction, has its epoch.
+                is_reset = isinstance(event.body, events.ResetBegun)
+                self._uncaused([a for a in self.ahead if not is_reset or a.epoch != event.epoch], findings)
+                if begun != self.epoch + 1:
+                    findings.add(f"epoch {begun} follows epoch {self.epoch}", self.since, number)
+                self.epoch, self.since = begun, number
+            case events.StoreRestoredSeen():
+                self._uncaused(self.ahead, findings)
+                if event.epoch < self.epoch:
+                    findings.add(f"epoch {event.epoch} follows epoch {self.epoch}", self.since, number)
+                self.epoch, self.since = event.epoch, number
+            case events.NextBoundChanged() if event.epoch != self.epoch and len(self.ahead) < PRELUDE:
+                self.ahead = [*self.ahead, Ahead(number, event.epoch, event.kind)]
+                return
+            case _:
+                self._uncaused(self.ahead, findings)
+                if event.epoch != self.epoch:
+                    self._uncaused([Ahead(number, event.epoch, event.kind)], findings)
+        self.ahead = []
+
+    def _uncaused(self, ahead: list[Ahead], findings: Findings) -> None:
+        for number, epoch, kind in ahead:
+            if epoch != self.epoch:
+                findings.add(f"epoch {epoch} of {kind} has no cause", self.since, number)
+                self.epoch, self.since = epoch, number
+
+    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+        """See `Check`."""
+        if self.automatic:
+            self.automatic = [a if a.begun is not None else a._replace(begun=batch.begun_after) for a in self.automatic]
+
+    def finish(self, moment: Moment, findings: Findings) -> None:
+        """See `Check`."""
+        for asked in self.automatic:
+            findings.add(f"{asked.detail}, nothing followed", asked.number)
+        for nonce, person in moment.persons.items():
+            why = _abandoned(moment, person)
+            if not why and person.begun is None and (person.asked or person.number) < (person.cut_ended or 0):
+                why = "the request of its cut has ended"
+            if why:
+                findings.add(f"reset {nonce} was accepted and neither done nor failed: {why}", person.number)
+        self._unsettled(self.cuts, findings)
+        if self.ahead:
+            number, epoch, kind = self.ahead[0]
+            findings.add(f"epoch {epoch} of {kind} has no cause", self.since, number)
 
 
-def _automatic(index: Index) -> Iterator[Violation]:
-    later = sorted(
-        (e.number, e.body.epoch if isinstance(e.body, events.ResetBegun | events.Killed) else None)
-        for e in index.history.events
-        if isinstance(e.body, events.ResetBegun | events.Killed | events.Halted | events.Stopped)
-    )
-    numbers = [n for n, _ in later]
-    begins = sorted(b.begun_after for b in index.history.batches)
-    for event in index.history.events:
-        body, number = event.body, event.number
-        if not isinstance(body, events.ResetRequested):
-            continue
-        if body.epoch < index.epochs.at(number) or index.states.at(number) in ENDED:
-            continue
-        detail = f"{body.member} asked for a reset ({body.cause}) in epoch {body.epoch}"
-        found = bisect_right(numbers, number)
-        if found == len(later):
-            yield Violation("R7", f"{detail}, nothing followed", (number,))
-            continue
-        answer, epoch = later[found]
-        if epoch is not None and epoch <= body.epoch:
-            yield Violation("R7", f"{detail}, followed by epoch {epoch}", (number, answer))
-        between = bisect_right(begins, number - 1)
-        if between < len(begins) and begins[between] < answer:
-            yield Violation("R7", f"{detail}, a batch began before anything followed", (number, begins[between]))
-
-
-def _persons(index: Index) -> Iterator[Violation]:
-    active = [n for n, person in index.persons.items() if person.ended is None]
-    cut_ended = {e.body.nonce: e.number for e in index.history.events if isinstance(e.body, events.CutRequestEnded)}
-    for nonce in active:
-        person = index.persons[nonce]
-        why = _abandoned(index, person, alone=len(active) == 1)
-        if not why and person.begun is None and (person.asked or person.number) < cut_ended.get(nonce, 0):
-            why = "the request of its cut has ended"
-        if why:
-            yield Violation("R7", f"reset {nonce} was accepted and neither done nor failed: {why}", (person.number,))
-    for number, nonce in _own_cuts(index):
-        follows = next((e for e in index.following(number) if _settles(e, nonce)), None)
-        if follows is None:
-            detail = f"the cut of reset {nonce} is complete, neither the reset nor its failure follows"
-            yield Violation("R7", detail, (number,))
-
-
-def _abandoned(index: Index, person: PersonRequest, *, alone: bool) -> str:
+def _abandoned(moment: Moment, person: Person) -> str:
     """Return why an unfinished request can't be under way any more; empty: it may be."""
-    state = index.states.last
+    state = moment.state
     if person.begun is None:
         if state in ENDED:
             return f"the region is {state}"
-        if state is RegionState.RUNNING and person.asked is None and alone:
+        if state is RegionState.RUNNING and person.asked is None and len(moment.persons) == 1:
             return "the region runs, nothing else is under way, and its cut was not asked for"
         return ""
     if state in ENDED:
         return f"the region is {state}, its reset does not run any more"
-    finished = next((e for e, a in sorted(index.attempts.items()) if e >= person.begun and a.done is not None), None)
-    return "" if finished is None else f"the reset of epoch {finished} is done, the region goes on without it"
-
-
-def _own_cuts(index: Index) -> Iterator[tuple[EventNumber, Nonce]]:
-    for cut in index.cuts.values():
-        if cut.opened.purpose is CutPurpose.RESET and cut.completed is not None:
-            yield cut.completed[0], cut.opened.nonce
-
-
-def _settles(event: Event, nonce: Nonce) -> bool:
-    match event.body:
-        case events.ResetBegun(person=person):
-            return person == nonce
-        case events.PersonResetFailed(nonce=failed):
-            return failed == nonce
-        case _:
-            return False
-
-
-def _causes(index: Index) -> Iterator[Violation]:
-    epoch, since = Epoch(0), EventNumber(0)
-    for place, event in enumerate(index.history.events):
-        body, number = event.body, event.number
-        match body:
-            case events.ResetBegun(epoch=begun) | events.Killed(epoch=begun):
-                if begun != epoch + 1:
-                    yield Violation("R7", f"epoch {begun} follows epoch {epoch}", (since, number))
-                epoch, since = begun, number
-            case events.StoreRestoredSeen():
-                if event.epoch < epoch:
-                    yield Violation("R7", f"epoch {event.epoch} follows epoch {epoch}", (since, number))
-                epoch, since = event.epoch, number
-            case _ if event.epoch != epoch and not _is_prelude(index, place):
-                yield Violation("R7", f"epoch {event.epoch} of {event.kind} has no cause", (since, number))
-                epoch, since = event.epoch, number
-            case _:
-                pass
-        if isinstance(body, events.ResetBegun) and body.person is not None:
-            person = index.persons.get(body.person)
-            if person is None or person.number > number:
-                yield Violation("R7", f"reset {body.person} begins, it was never accepted", (number,))
-
-
-def _scoped(index: Index) -> Iterator[Violation]:
-    for attempt in index.attempts.values():
-        person = None if attempt.begun.person is None else index.persons.get(attempt.begun.person)
-        if person is None or not attempt.opens:
-            continue
-        for partition, entry in attempt.begun.seek.items():
-            if partition in person.scope or entry.current is None or entry.offset == entry.current:
-                continue
-            where = "a place of its own" if entry.offset is None else entry.offset
-            detail = f"{partition}: reset {attempt.begun.person} was not accepted for it and moves it to {where}"
-            yield Violation("R7", f"{detail}, it was at {entry.current}", (person.number, attempt.number))
-
-
-def _is_prelude(index: Index, place: int) -> bool:
-    """Whether an event is part of a reset whose `ResetBegun` comes next: its epoch is already the new one."""
-    for event in index.history.events[place : place + 5]:
-        if isinstance(event.body, events.ResetBegun):
-            return event.epoch == index.history.events[place].epoch
-        if not isinstance(event.body, events.NextBoundChanged):
-            return False
-    return False
+    over = person.overtaken
+    return "" if over is None else f"the reset of epoch {over} is done, the region goes on without it"

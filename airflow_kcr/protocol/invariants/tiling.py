@@ -2,158 +2,211 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from typing import ClassVar, NamedTuple
 
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.invariants.acceptance import accepted_after
-from airflow_kcr.protocol.invariants.history import Handled, Index, Place, Violation
-from airflow_kcr.protocol.invariants.intervals import common, lacking
-from airflow_kcr.protocol.region.rows import Outcome
-from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Range
+from airflow_kcr.protocol.invariants.check import Check
+from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.intervals import add, common, lacking
+from airflow_kcr.protocol.invariants.moment import Moment
+from airflow_kcr.protocol.region.events import CutCompleted, CutOpened, Event, ResetBegun, SeekWritten
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range
 
 
-def tiled(index: Index) -> Iterator[Violation]:
+class Mark(NamedTuple):
+    """What a row of the ledger says of resets that came after it."""
+
+    offset: Offset
+    batch: BatchId
+    number: EventNumber
+    """After which event it was accepted."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Marks:
+    """What the rows of one partition, as they were read, say of the resets to come.
+
+    Ranges without a mark say that no reset goes below their ends, and of them the furthest says it all. Ranges that are
+    undone from their begin say that one goes there or below, and of them the lowest does. The few that a reset fell
+    into say where.
+    """
+
+    done: Mark | None = None
+    undone: Mark | None = None
+    inside: list[Mark] = field(default_factory=list)
+
+    def note(self, batch: Batch, number: EventNumber, range_: Range, mark: Offset | None) -> None:
+        """Note a range that counts as accepted after an event, and from where on it is undone."""
+        if mark is None:
+            if self.done is None or range_.to > self.done.offset:
+                self.done = Mark(range_.to, batch.batch, number)
+        elif mark <= range_.from_:
+            if self.undone is None or mark < self.undone.offset:
+                self.undone = Mark(mark, batch.batch, number)
+        else:
+            if self.done is None or mark > self.done.offset:
+                self.done = Mark(mark, batch.batch, number)
+            self.inside.append(Mark(mark, batch.batch, number))
+
+    def seek(self, partition: GroupPartition, offset: Offset, findings: Findings) -> None:
+        """Take a reset that goes to an offset."""
+        if self.done is not None and offset < self.done.offset:
+            _, batch, number = self.done
+            detail = f"batch {batch} is done in the ledger, by the resets after it it is undone from {partition}"
+            findings.add(f"{detail} {offset}", number)
+            self.done = Mark(offset, batch, number)
+        if self.undone is not None and offset <= self.undone.offset:
+            self.undone = None
+        self.inside = [mark for mark in self.inside if offset > mark.offset]
+
+    def finish(self, partition: GroupPartition, findings: Findings) -> None:
+        """Tell of what no reset has done."""
+        for mark in (*self.inside, *(() if self.undone is None else (self.undone,))):
+            detail = f"batch {mark.batch} is undone from {partition} {mark.offset} in the ledger"
+            findings.add(f"{detail}, by the resets after it it is done", mark.number)
+
+
+@dataclass(slots=True, kw_only=True)
+class Way:
+    """One partition, between its base and wherever it is."""
+
+    base: Offset | None = None
+    done: list[Range] = field(default_factory=list)
+    """Accepted since the base was reached, joined."""
+
+    twice: list[Range] = field(default_factory=list)
+    begun: list[Range] = field(default_factory=list)
+    """Begun since then, joined, where that may explain a gap."""
+
+    gaps: list[Range] = field(default_factory=list)
+    """What may be missing."""
+
+    marks: Marks = field(default_factory=Marks)
+
+    def seek(self, offset: Offset | None, *, opens: bool, explains: bool) -> None:
+        """Go where a reset says: what lies beyond is no longer accepted; what lies before may explain a gap."""
+        if offset is None:
+            if opens:
+                self.rebase(None)
+            return
+        if opens or self.base is None:
+            self.rebase(offset)
+            return
+        self.done, self.twice, self.gaps = (list(_before(r, offset)) for r in (self.done, self.twice, self.gaps))
+        if explains:
+            self.gaps += common(lacking([Range(self.base, offset)], self.done), self.begun)
+
+    def rebase(self, offset: Offset | None) -> None:
+        """Begin anew at an offset."""
+        self.base = offset
+        self.done, self.twice, self.begun, self.gaps = [], [], [], []
+
+
+def _before(ranges: Iterable[Range], offset: Offset) -> Iterable[Range]:
+    return (Range(r.from_, min(r.to, offset)) for r in ranges if r.from_ < offset)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tiled(Check):
     """R1a (V) accepted ranges since the previous complete cut tile the way to a checkpoint once, per delivery.
 
     For every complete cut and each of its partitions: the ranges that had been accepted by then, and not undone, lie
     end to end from the base's offset (of the cut or reset before; for a partition that it lacks, where it was first
     told to begin) to the cut's. Twice is never right. Missing is right for single skipped offsets, and where
-    `at_most_once` resumed beyond what was begun and never accepted. Besides, the ledger's marks of what resets have
-    undone must be what the resets' maps say.
+    `at_most_once` resumed beyond what was begun and never accepted. Besides, where rows say what resets have undone of
+    them, it must be what the resets' maps say.
 
     It can't see what the sinks hold (R1b), nor records that were never in a range because a person or the
     out-of-range policy jumped over them: those open a lineage, whose map is the new base.
     """
-    accepted: dict[GroupPartition, list[Handled]] = {}
-    for batch in index.history.batches:
-        number = accepted_after(index, batch)
-        if number is None:
-            continue
-        for partition, range_ in batch.ranges.items():
-            accepted.setdefault(partition, []).append(Handled(number, range_, batch))
-    partitions = {*index.seeks, *accepted, *(p for c in index.cuts.values() for p in c.opened.partitions)}
-    completions = [(c.completed[0], c.completed[1]) for _, c in sorted(index.cuts.items()) if c.completed is not None]
-    for partition in sorted(partitions):
-        way = _Way(index=index, partition=partition)
-        steps: list[tuple[EventNumber, int, Handled | Place | tuple[EventNumber, Offset | None]]] = []
-        steps += [(s.number, 0, s) for s in index.seeks.get(partition, ())]
-        steps += [(n, 0, (n, body.offsets.get(partition))) for n, body in completions]
-        steps += [(h.number, 1, h) for h in accepted.get(partition, ())]
-        for _, _, step in sorted(steps, key=lambda s: s[:2]):
-            yield from way.take(step)
-    yield from _marks(index)
 
+    invariant: ClassVar[str] = "R1a"
+    sees_batches: ClassVar[bool] = True
+    judges_marks: bool = False
+    """Whether rows say what resets have undone; those that are read page by page don't."""
 
-@dataclass(slots=True, kw_only=True)
-class _Way:
-    """One partition, between its base and wherever it is."""
+    ways: dict[GroupPartition, Way] = field(default_factory=dict)
 
-    index: Index
-    partition: GroupPartition
-    since: EventNumber = EventNumber(0)
-    """When the base was reached."""
+    def way(self, partition: GroupPartition) -> Way:
+        """Return the way of a partition."""
+        found = self.ways.get(partition)
+        if found is None:
+            found = self.ways[partition] = Way()
+        return found
 
-    base: Offset | None = None
-    done: list[Range] = field(default_factory=list)
-    gaps: list[Range] = field(default_factory=list)
-    """What may be missing."""
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
+        match event.body:
+            case ResetBegun() as body:
+                self._seek(moment, body, findings, opens=body.base == body.sequence)
+            case SeekWritten() as body:
+                self._seek(moment, body, findings, opens=False)
+            case CutOpened(partitions=partitions):
+                for partition in partitions:
+                    self.way(partition)
+            case CutCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
+                for partition in sorted({*self.ways, *offsets}):
+                    self._cut(moment, partition, offsets.get(partition), findings)
+            case _:
+                pass
 
-    def take(self, step: Handled | Place | tuple[EventNumber, Offset | None]) -> Iterator[Violation]:
-        match step:
-            case Handled():
-                self.done.append(step.range)
-            case Place():
-                self._seek(step)
-            case (number, offset):
-                yield from self._cut(number, offset)
+    def _seek(self, moment: Moment, body: ResetBegun | SeekWritten, findings: Findings, *, opens: bool) -> None:
+        for partition, entry in body.seek.items():
+            way = self.way(partition)
+            explains = moment.delivery(partition.group) is Delivery.AT_MOST_ONCE
+            way.seek(entry.offset, opens=opens, explains=explains)
+            if entry.offset is not None and self.judges_marks:
+                way.marks.seek(partition, entry.offset, findings)
 
-    def _seek(self, place: Place) -> None:
-        """Go where a reset says: what lies beyond is no longer accepted; what lies before may explain a gap."""
-        if place.offset is None:
-            if place.opens:
-                self._rebase(place.number, None)
-            return
-        if place.opens or self.base is None:
-            self._rebase(place.number, place.offset)
-            return
-        self.done = [Range(r.from_, min(r.to, place.offset)) for r in self.done if r.from_ < place.offset]
-        self.gaps = [Range(r.from_, min(r.to, place.offset)) for r in self.gaps if r.from_ < place.offset]
-        if self.index.delivery(self.partition.group, place.number) is Delivery.AT_MOST_ONCE:
-            begun = self.index.begun.get(self.partition, [])
-            here = begun[
-                bisect_right(begun, self.since - 1, key=_number) : bisect_right(begun, place.number, key=_number)
-            ]
-            missing = lacking([Range(self.base, place.offset)], self.done)
-            self.gaps += common(missing, [h.range for h in here])
-
-    def _rebase(self, number: EventNumber, offset: Offset | None) -> None:
-        self.since, self.base, self.done, self.gaps = number, offset, [], []
-
-    def _cut(self, number: EventNumber, offset: Offset | None) -> Iterator[Violation]:
-        base, done = self.base, sorted(self.done)
-        gaps = [*self.gaps, *self.index.skipped(self.partition, number)]
-        self._rebase(number, offset)
+    def _cut(self, moment: Moment, partition: GroupPartition, offset: Offset | None, findings: Findings) -> None:
+        way, number = self.way(partition), moment.number
+        base, done, twice = way.base, way.done, way.twice
+        gaps = [*way.gaps, *moment.skipped(partition)]
+        way.rebase(offset)
         if offset is None:
             return
-        sequence = self.index.bases.at(number)
-        where = f"{self.partition} in cut {sequence}"
+        where = f"{partition} in cut {moment.base}"
         if base is None:
-            yield Violation("R1a", f"{where}: nobody was told where to begin", (number,))
+            findings.add(f"{where}: nobody was told where to begin", number)
             return
-        for a, b in pairwise(done):
-            if b.from_ < a.to:
-                yield Violation("R1a", f"{where}: {a} and {b} were both accepted", (number,))
+        for range_ in twice:
+            findings.add(f"{where}: two batches with {range_} were both accepted", number)
         if offset < base:
-            yield Violation("R1a", f"{where} is at {offset}, before its base at {base}", (number,))
+            findings.add(f"{where} is at {offset}, before its base at {base}", number)
             return
-        outside = lacking(done, [Range(base, offset)])
-        for range_ in outside:
-            yield Violation("R1a", f"{where}: {range_} was accepted, it lies outside of [{base}, {offset})", (number,))
+        if done == [Range(base, offset)] or (not done and base == offset):
+            return
+        for range_ in lacking(done, [Range(base, offset)]):
+            findings.add(f"{where}: {range_} was accepted, it lies outside of [{base}, {offset})", number)
         for range_ in lacking([Range(base, offset)], [*done, *gaps]):
-            yield Violation("R1a", f"{where}: {range_} is below it and was never accepted", (number,))
+            findings.add(f"{where}: {range_} is below it and was never accepted", number)
 
+    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+        """See `Check`."""
+        if moment.delivery(batch.member.group) is Delivery.AT_MOST_ONCE:
+            for partition, range_ in batch.ranges.items():
+                add(self.way(partition).begun, range_)
 
-def _marks(index: Index) -> Iterator[Violation]:
-    """Compare what the ledger calls undone with the seek maps that came after each batch."""
-    lowest = {p: _lowest_later(places) for p, places in index.seeks.items()}
-    for batch in index.history.batches:
-        number = accepted_after(index, batch)
-        if number is None:
-            continue
-        expected: dict[GroupPartition, Offset] = {}
+    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Findings) -> None:
+        """See `Check`."""
+        marks, ways = batch.undone_from, self.ways
         for partition, range_ in batch.ranges.items():
-            later = lowest.get(partition, [])
-            after = bisect_right(later, number, key=lambda pair: pair[0])
-            if after < len(later) and later[after][1] < range_.to:
-                expected[partition] = Offset(max(later[after][1], range_.from_))
-        whole = all(expected.get(p) == r.from_ for p, r in batch.ranges.items())
-        outcome = Outcome.UNDONE if whole else Outcome.DONE
-        if dict(batch.undone_from) != expected or batch.outcome is not outcome:
-            yield Violation(
-                "R1a",
-                f"batch {batch.batch} is {batch.outcome}{_described(batch.undone_from)} in the "
-                f"ledger, by the resets after it it is {outcome}{_described(expected)}",
-                (number,),
-            )
+            way = ways.get(partition) or self.way(partition)
+            twice = add(way.done, range_)
+            if twice:
+                way.twice += twice
+            if self.judges_marks:
+                way.marks.note(batch, number, range_, marks.get(partition))
+        if marks or batch.outcome is not Outcome.DONE:
+            whole = all(marks.get(p) == r.from_ for p, r in batch.ranges.items())
+            if whole is not (batch.outcome is Outcome.UNDONE):
+                said = ", ".join(f"{p} {o}" for p, o in marks.items()) or "nowhere"
+                findings.add(f"batch {batch.batch} is {batch.outcome} in the ledger, undone from {said}", number)
 
-
-def _described(marks: Mapping[GroupPartition, Offset]) -> str:
-    return " from " + ", ".join(f"{p} {o}" for p, o in marks.items()) if marks else ""
-
-
-def _number(handled: Handled) -> EventNumber:
-    return handled.number
-
-
-def _lowest_later(places: list[Place]) -> list[tuple[EventNumber, Offset]]:
-    """Return, for each seek entry, the lowest offset of it and all later ones; ascending in both."""
-    found: list[tuple[EventNumber, Offset]] = []
-    for place in reversed(places):
-        if place.offset is None:
-            continue
-        lowest = place.offset if not found else min(place.offset, found[-1][1])
-        found.append((place.number, lowest))
-    return found[::-1]
+    def finish(self, moment: Moment, findings: Findings) -> None:
+        """See `Check`."""
+        for partition, way in self.ways.items():
+            way.marks.finish(partition, findings)

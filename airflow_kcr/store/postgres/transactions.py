@@ -37,6 +37,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.postgres import gathering, ledger, ledger_tail, permits, reading, writing
+from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import Connections
 from airflow_kcr.store.postgres.engine import build_engine
 from airflow_kcr.store.postgres.listening import NOTIFY, Listeners, payload
@@ -281,6 +282,10 @@ class PostgresTransactions:
                 batches.extend(found)
             return History(events=events, batches=batches)
 
+    def chronicle(self, name: RegionName) -> PostgresChronicle:
+        """See `ports.Transactions.chronicle`."""
+        return PostgresChronicle(lambda: self._about(name), lambda: self._alone(name))
+
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`."""
         self._connections.require_schema()
@@ -300,6 +305,13 @@ class PostgresTransactions:
         """Lend a session that reads about a region."""
         with self._connections.snapshot(_FIND, name=name) as session:
             session.region_id = _one_of(session, name, session.first)[0]
+            yield session
+
+    @contextmanager
+    def _alone(self, name: RegionName) -> Iterator[Session]:
+        """Lend a session about a region that holds its lock."""
+        with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
+            session.region_id = _one_of(session, name, session.rows(_FIND, name=name))[0]
             yield session
 
     def _found(self, session: Session, name: RegionName) -> tuple[Region, datetime]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.ports import Beat, Chronicle, Rule
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -123,6 +123,10 @@ class LossyTransactions:
     def history(self, name: RegionName) -> History:
         """See `ports.Transactions`."""
         return self._inner.history(name)
+
+    def chronicle(self, name: RegionName) -> Chronicle:
+        """See `ports.Transactions`."""
+        return self._inner.chronicle(name)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions`."""

@@ -79,6 +79,7 @@ def test_a_consistent_history_is_verified(kcr: Kcr, driver: Driver) -> None:
     assert kcr.json("verify", "flights") == {
         "region": "flights",
         "checked_events": driver.region.counter,
+        "checked_batches": len(driver.batches),
         "violations": [],
     }
     assert "consistent" in kcr("verify", "flights", "-o", "table").stdout

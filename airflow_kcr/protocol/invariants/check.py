@@ -1,0 +1,48 @@
+"""What a check is: one invariant as a fold over a history.
+
+A check is told everything once, in the order in which it happened, and keeps no more than what it needs to judge what
+comes next: its fields, which are values, are what a certificate stores of it. `Moment` holds what several of them need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.moment import Moment
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.values import EventNumber
+
+
+@dataclass(slots=True, kw_only=True)
+class Check:
+    """One invariant; whoever implements it replaces what concerns it."""
+
+    invariant: ClassVar[str] = ""
+    """Its number in design section 15."""
+
+    sees_batches: ClassVar[bool] = False
+    """Whether it is told of batches."""
+
+    def before(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """Take an event, the moment being the one before it."""
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """Take an event, the moment being the one after it."""
+
+    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+        """Take a batch that begins now."""
+
+    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Findings) -> None:
+        """Take a batch whose row says that it was done: it ends now, and `flaw` says what speaks against that."""
+
+    def accept(self, moment: Moment, batch: Batch, number: EventNumber, findings: Findings) -> None:
+        """Take a batch that counts as accepted from now on, after event `number`."""
+
+    def unproven(self, moment: Moment, batch: Batch, flaw: str, findings: Findings) -> None:
+        """Take a batch whose end had a flaw and that no sink's progress has proved either."""
+
+    def finish(self, moment: Moment, findings: Findings) -> None:
+        """Judge what is still open at the end; changes nothing, as the history may go on."""

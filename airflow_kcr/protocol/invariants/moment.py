@@ -1,0 +1,356 @@
+"""A moment of a history: what holds after the events so far, and nothing of how it came to it.
+
+It is built from the words of the design alone (section 3), not with the rules that decided: a check that used the same
+code would agree with its mistakes. It grows with members, partitions, checkpoints that are kept and requests that are
+open, and not with how long the region has lived; cuts that were retired are runs of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.invariants.history import Holder
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import CutPurpose, RegionState
+from airflow_kcr.protocol.scopes import Scope
+from airflow_kcr.protocol.seek_map import SeekEntry
+from airflow_kcr.protocol.values import (
+    Epoch,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    Lineage,
+    MemberId,
+    Nonce,
+    Offset,
+    Range,
+    Sequence,
+)
+
+
+class Held(NamedTuple):
+    """Whose a claim is, and since which event."""
+
+    holder: Holder | None
+    since: EventNumber
+
+
+class Part(NamedTuple):
+    """One member's part of an open cut."""
+
+    number: EventNumber
+    member: MemberId
+    incarnation: Incarnation
+    offsets: OffsetMap
+
+
+class Run(NamedTuple):
+    """Numbers of cuts that follow each other: [first, beyond)."""
+
+    first: Sequence
+    beyond: Sequence
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenCut:
+    """A cut from its opening to its end."""
+
+    number: EventNumber
+    nonce: Nonce
+    purpose: CutPurpose
+    roster: Mapping[MemberId, Incarnation]
+    partitions: tuple[GroupPartition, ...]
+    parts: list[Part] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class KeptCut:
+    """A complete cut on the path that has its offsets."""
+
+    number: EventNumber
+    """When it was opened."""
+
+    offsets: OffsetMap
+    previous: Sequence | None
+    published: EventNumber | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """The epoch that a reset began last."""
+
+    number: EventNumber
+    epoch: Epoch
+    lineage: Lineage
+    person: Nonce | None
+    seek: dict[GroupPartition, SeekEntry]
+    """Its seek map, as far as it is written."""
+
+    done: EventNumber | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Person:
+    """A person's reset that is neither done nor failed."""
+
+    number: EventNumber
+    forced: bool
+    scope: Scope
+    asked: EventNumber | None = None
+    """When its cut was asked for."""
+
+    cut_ended: EventNumber | None = None
+    """When the request of its cut ended."""
+
+    begun: Epoch | None = None
+    overtaken: Epoch | None = None
+    """A reset that was done meanwhile and is not its own."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Moment:
+    """What holds after an event."""
+
+    number: EventNumber = EventNumber(0)
+    epoch: Epoch = Epoch(0)
+    """By the events that begin one and by no other, so that one without a cause stands out."""
+
+    lineage: Lineage = Lineage(0)
+    state: RegionState = RegionState.STOPPED
+    state_since: EventNumber = EventNumber(0)
+    unowned: frozenset[GroupPartition] = frozenset()
+    """The partitions that the brokers have and no member owns, as far as a member told of them."""
+
+    unowned_since: EventNumber = EventNumber(0)
+    base: Sequence | None = None
+    stamp: Sequence = Sequence(1)
+    """The sequence that a batch is stamped with: the open cut's, else the next one."""
+
+    deliveries: dict[str, str] = field(default_factory=dict)
+    newest: dict[MemberId, Incarnation] = field(default_factory=dict)
+    """The newest incarnation of each member."""
+
+    present: dict[MemberId, Incarnation] = field(default_factory=dict)
+    """The same, without those that have left."""
+
+    claims: dict[GroupPartition, Held] = field(default_factory=dict)
+    skips: dict[GroupPartition, list[Offset]] = field(default_factory=dict)
+    """Ascending."""
+
+    open: dict[Sequence, OpenCut] = field(default_factory=dict)
+    kept: dict[Sequence, KeptCut] = field(default_factory=dict)
+    """By number, ascending."""
+
+    retired: list[Run] = field(default_factory=list)
+    """The complete cuts on the path that have no offsets any more."""
+
+    undone: tuple[Sequence, ...] = ()
+    """What the reset that began last took off the path."""
+
+    attempt: Attempt | None = None
+    persons: dict[Nonce, Person] = field(default_factory=dict)
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def delivery(self, group: GroupId) -> Delivery:
+        """Return the delivery of a group."""
+        found = self.deliveries.get(group)
+        return Delivery.AT_LEAST_ONCE if found is None else Delivery(found)
+
+    def holder(self, partition: GroupPartition) -> Holder | None:
+        """Return whose claim a partition is."""
+        held = self.claims.get(partition)
+        return None if held is None else held.holder
+
+    def past_skips(self, partition: GroupPartition, offset: Offset) -> Offset:
+        """Return the next offset at or after `offset` that was not skipped."""
+        skips = self.skips.get(partition)
+        while skips and offset in skips:
+            offset = Offset(offset + 1)
+        return offset
+
+    def skipped(self, partition: GroupPartition) -> list[Range]:
+        """Return the offsets that were skipped."""
+        return [Range(o, Offset(o + 1)) for o in self.skips.get(partition, ())]
+
+    def is_on_path(self, sequence: Sequence) -> bool:
+        """Whether a cut is complete and not undone."""
+        return sequence in self.kept or any(run.first <= sequence < run.beyond for run in self.retired)
+
+    # -- going on ------------------------------------------------------------------------------------------------
+
+    def take(self, event: events.Event) -> None:
+        """Go on to the moment after an event, taken as it is: what contradicts itself is for the checks to find."""
+        self.number, self.lineage = event.number, event.lineage
+        body = event.body
+        match body:
+            case events.ResetBegun() | events.SeekWritten() | events.ResetDone():
+                self._reset(event.number, body)
+            case events.MemberRegistered() | events.MemberLeft() | events.Claimed():
+                self._member(event.number, body)
+            case (
+                events.PersonResetAccepted()
+                | events.PersonResetFailed()
+                | events.CutRequested()
+                | events.CutRequestEnded()
+            ):
+                self._person(event.number, body)
+            case events.Killed(epoch=epoch):
+                self.epoch = epoch
+            case events.StoreRestoredSeen():
+                self.epoch = event.epoch
+            case _:
+                self._region(event.number, body)
+                self._cut(event.number, body)
+
+    def _region(self, number: EventNumber, body: events.Body) -> None:
+        match body:
+            case events.RegionCreated(deliveries=found) | events.SpecChanged(deliveries=found):
+                self.deliveries = dict(found)
+            case events.StateChanged(after=after):
+                if after is not self.state:
+                    self.state, self.state_since = after, number
+            case events.Skipped(offsets=offsets):
+                for partition, offset in offsets.items():
+                    self.skips[partition] = sorted({*self.skips.get(partition, ()), offset})
+            case events.PartitionsUnowned(partitions=partitions):
+                self._without_owner(number, frozenset(partitions))
+            case events.Stopped():
+                self._without_owner(number, frozenset())
+            case _:
+                pass
+
+    def _member(self, number: EventNumber, body: events.MemberRegistered | events.MemberLeft | events.Claimed) -> None:
+        match body:
+            case events.MemberRegistered(member=member, incarnation=incarnation):
+                self.newest[member] = self.present[member] = incarnation
+            case events.MemberLeft(member=member, dropped=dropped):
+                self.present.pop(member, None)
+                for partition in dropped:
+                    self._claim(number, partition, None)
+            case events.Claimed():
+                holder = Holder(body.member, body.incarnation, body.epoch)
+                for partition in body.dropped:
+                    self._claim(number, partition, None)
+                for partition in body.partitions:
+                    self._claim(number, partition, holder)
+                if self.unowned:
+                    self._without_owner(number, self.unowned.difference(body.partitions))
+
+    def _claim(self, number: EventNumber, partition: GroupPartition, holder: Holder | None) -> None:
+        if self.holder(partition) != holder:
+            self.claims[partition] = Held(holder, number)
+
+    def _without_owner(self, number: EventNumber, partitions: frozenset[GroupPartition]) -> None:
+        if partitions != self.unowned:
+            self.unowned, self.unowned_since = partitions, number
+
+    def _person(
+        self,
+        number: EventNumber,
+        body: events.PersonResetAccepted | events.PersonResetFailed | events.CutRequested | events.CutRequestEnded,
+    ) -> None:
+        match body:
+            case events.PersonResetAccepted(nonce=nonce, forced=forced, scope=scope):
+                self.persons[nonce] = Person(number=number, forced=forced, scope=scope)
+            case events.PersonResetFailed(nonce=nonce):
+                self.persons.pop(nonce, None)
+            case events.CutRequested(nonce=nonce):
+                if nonce in self.persons:
+                    self.persons[nonce].asked = number
+            case events.CutRequestEnded(nonce=nonce):
+                if nonce in self.persons:
+                    self.persons[nonce].cut_ended = number
+
+    def _reset(self, number: EventNumber, body: events.ResetBegun | events.SeekWritten | events.ResetDone) -> None:
+        match body:
+            case events.ResetBegun():
+                self._begin(number, body)
+            case events.SeekWritten(epoch=epoch, seek=seek):
+                if self.attempt is not None and self.attempt.epoch == epoch:
+                    self.attempt.seek.update(seek)
+                if self.base is not None and not self._is_cut(self.base):
+                    self._undo(seek.offsets)
+            case events.ResetDone(epoch=epoch):
+                if self.attempt is not None and self.attempt.epoch == epoch:
+                    self._done(number, self.attempt)
+
+    def _begin(self, number: EventNumber, body: events.ResetBegun) -> None:
+        self.epoch = body.epoch
+        self.attempt = Attempt(
+            number=number, epoch=body.epoch, lineage=body.lineage, person=body.person, seek=dict(body.seek)
+        )
+        self.base, self.stamp = body.base, Sequence(body.sequence + 1)
+        self.undone = self._undo(body.seek.offsets) if body.base == body.sequence else ()
+        if body.person in self.persons:
+            self.persons[body.person].begun = body.epoch
+
+    def _done(self, number: EventNumber, attempt: Attempt) -> None:
+        attempt.done = number
+        if attempt.person is not None:
+            self.persons.pop(attempt.person, None)
+        for person in self.persons.values():
+            if person.begun is not None and person.begun <= attempt.epoch and person.overtaken is None:
+                person.overtaken = attempt.epoch
+
+    def _is_cut(self, sequence: Sequence) -> bool:
+        return sequence in self.open or self.is_on_path(sequence)
+
+    def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[Sequence, ...]:
+        """Take the cuts off the path that a lineage opening at these offsets lies below (design section 3).
+
+        A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
+        """
+        place = OffsetMap(opening)
+        gone = [s for s, cut in self.kept.items() if not place.covers(cut.offsets)]
+        for sequence in gone:
+            del self.kept[sequence]
+        stays = max(self.kept, default=Sequence(0))
+        runs, self.retired = self.retired, []
+        for run in runs:
+            if run.first < stays:
+                self.retired.append(Run(run.first, min(run.beyond, stays)))
+            gone += [Sequence(s) for s in range(max(run.first, stays), run.beyond)]
+        return tuple(sorted(gone))
+
+    def _cut(self, number: EventNumber, body: events.Body) -> None:
+        match body:
+            case events.CutOpened(sequence=sequence):
+                self.open[sequence] = OpenCut(
+                    number=number,
+                    nonce=body.nonce,
+                    purpose=body.purpose,
+                    roster=body.roster,
+                    partitions=body.partitions,
+                )
+                self.stamp = sequence
+            case events.Contributed(sequence=sequence) if sequence in self.open:
+                self.open[sequence].parts.append(Part(number, body.member, body.incarnation, body.offsets))
+            case events.CutAborted(sequence=sequence) if sequence in self.open:
+                del self.open[sequence]
+                self.stamp = Sequence(sequence + 1)
+            case events.CutCompleted(sequence=sequence) if sequence in self.open:
+                opened = self.open.pop(sequence)
+                self.kept[sequence] = KeptCut(number=opened.number, offsets=body.offsets, previous=body.previous)
+                self.stamp, self.base = Sequence(sequence + 1), sequence
+            case events.CutPublished(sequence=sequence) if sequence in self.kept:
+                self.kept[sequence].published = number
+            case events.CheckpointsRetired(sequences=sequences):
+                self._retire([s for s in sequences if self.kept.pop(s, None) is not None])
+            case _:
+                pass
+
+    def _retire(self, gone: list[Sequence]) -> None:
+        runs = sorted([*self.retired, *(Run(sequence, Sequence(sequence + 1)) for sequence in gone)])
+        self.retired = runs[:1]
+        for run in runs[1:]:
+            last = self.retired[-1]
+            if run.first <= last.beyond:
+                self.retired[-1] = Run(last.first, max(last.beyond, run.beyond))
+            else:
+                self.retired.append(run)

@@ -1,0 +1,223 @@
+"""Proving a history while it is read: one pass over its events and batches, in the order in which things happened.
+
+A batch is no event. Its begin lies between event `begun_after` and the next one, its end after `ended_after`; so before
+an event is taken, whatever began and ended until then is. Of the batches only those are kept that run, and those whose
+end did not count and may still turn out to be done: a fenced sink says so in the reset that follows. What is kept grows
+with members and partitions, however long the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Protocol
+
+from airflow_kcr.protocol.invariants.acceptance import WAS_DONE, end_flaw, proves
+from airflow_kcr.protocol.invariants.check import Check
+from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.history import Violation
+from airflow_kcr.protocol.invariants.moment import Moment
+from airflow_kcr.protocol.invariants.tally import Tally
+from airflow_kcr.protocol.region.events import Event, ResetDone
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.values import BatchId, EventNumber
+
+
+class Witness(Protocol):
+    """Who is told what a proof takes, in its order."""
+
+    def event(self, event: Event) -> None:
+        """An event."""
+        ...
+
+    def begin(self, batch: Batch) -> None:
+        """A batch began."""
+        ...
+
+    def end(self, batch: Batch, outcome: Outcome) -> None:
+        """It is settled what became of a batch, but for a reset that undoes it later."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Proof:
+    """How far a history is proved, and whatever it contradicted on the way."""
+
+    checks: tuple[Check, ...]
+    moment: Moment = field(default_factory=Moment)
+    tally: Tally = field(default_factory=Tally)
+    open: dict[BatchId, Batch] = field(default_factory=dict)
+    """Batches that run, and those that ended without counting since the last reset that was done."""
+
+    doubted: dict[BatchId, str] = field(default_factory=dict)
+    """Those of them whose rows say that they were done, with what speaks against it."""
+
+    events: int = 0
+    """How many were taken."""
+
+    findings: dict[str, Findings] = field(default_factory=dict)
+    witness: Witness | None = None
+    is_settled_later: bool = False
+    """Whether a reset was done beyond the end, before the rows were read: it may have proved what is doubted."""
+
+    _ends: list[tuple[EventNumber, int, Batch]] = field(default_factory=list)
+    _pushed: int = 0
+    _waits: Batch | None = None
+    """Read, and not begun yet."""
+
+    def __post_init__(self) -> None:
+        for check in self.checks:
+            self.findings.setdefault(check.invariant, Findings(check.invariant))
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """Whatever was contradicted so far, in the order of the checks."""
+        return tuple(v for check in self.checks for v in self.findings[check.invariant].told())
+
+    def take(
+        self,
+        events: Iterable[Event],
+        batches: Iterable[Batch],
+        until: EventNumber,
+        running: Callable[[Batch], bool] = lambda _: False,
+    ) -> None:
+        """Go on to the moment after event `until`, with what began and ended before the next one.
+
+        Args:
+            events: the next ones, up to `until`.
+            batches: the next ones, in the order of their begins; those that are `open`, as their rows are now, first.
+            until: the last event.
+            running: whether a batch counts as running all the time, whatever its row says by now.
+        """
+        rows = iter(batches)
+        reread = set(self.open)
+        self._waits = next(rows, None)
+        while self._waits is not None and self._waits.batch in reread:
+            self._reread(self._waits, until, running)
+            self._waits = next(rows, None)
+        self._gap(rows, self.moment.number, until, running)
+        for event in events:
+            self._gap(rows, EventNumber(event.number - 1), until, running)
+            self._event(event)
+        self._gap(rows, until, until, running)
+
+    def later(self, events: Iterable[Event]) -> None:
+        """Take what happened beyond the end, while its rows were read: it explains what they say."""
+        for event in events:
+            self.is_settled_later |= isinstance(event.body, ResetDone)
+
+    def finished(self) -> tuple[Violation, ...]:
+        """Return the violations, with whatever must not be open at the end; the proof may go on all the same."""
+        told: list[Violation] = []
+        for check in self.checks:
+            known = self.findings[check.invariant]
+            findings = Findings(check.invariant, list(known.first), known.count)
+            check.finish(self.moment, findings)
+            if not self.is_settled_later:
+                for batch, flaw in self.doubted.items():
+                    check.unproven(self.moment, self.open[batch], flaw, findings)
+            told += findings.told()
+        return tuple(told)
+
+    # -- in order ------------------------------------------------------------------------------------------------
+
+    def _gap(
+        self, rows: Iterator[Batch], number: EventNumber, until: EventNumber, running: Callable[[Batch], bool]
+    ) -> None:
+        """Take what began and ended up to the event after `number`."""
+        batch = self._waits
+        if batch is not None and batch.begun_after <= number:
+            begins, moment, witness = self._begins(), self.moment, self.witness
+            while batch is not None and batch.begun_after <= number:
+                for begin, findings in begins:
+                    begin(moment, batch, findings)
+                self.tally.begin(batch)
+                if witness is not None:
+                    witness.begin(batch)
+                self._route(batch, until, running)
+                batch = next(rows, None)
+            self._waits = batch
+        while self._ends and self._ends[0][0] <= number:
+            self._end(heappop(self._ends)[2])
+
+    def _begins(self) -> list[tuple[Callable[[Moment, Batch, Findings], None], Findings]]:
+        return [(c.begin, self.findings[c.invariant]) for c in self.checks if c.sees_batches]
+
+    def _reread(self, batch: Batch, until: EventNumber, running: Callable[[Batch], bool]) -> None:
+        self.open[batch.batch] = batch
+        if batch.batch not in self.doubted:
+            self._route(batch, until, running)
+
+    def _route(self, batch: Batch, until: EventNumber, running: Callable[[Batch], bool]) -> None:
+        ended = batch.ended_after
+        if ended is None and batch.outcome in WAS_DONE:
+            self._end(batch)
+        elif ended is None or ended > until or running(batch):
+            self.open[batch.batch] = batch
+        elif ended <= self.moment.number:
+            self._end(batch)
+        else:
+            self._pushed += 1
+            heappush(self._ends, (ended, self._pushed, batch))
+
+    def _end(self, batch: Batch) -> None:
+        if batch.outcome not in WAS_DONE:
+            self.open[batch.batch] = batch
+            return
+        flaw = end_flaw(self.moment, batch)
+        for check in self.checks:
+            if check.sees_batches:
+                check.end(self.moment, batch, flaw, self.findings[check.invariant])
+        if flaw:
+            self.open[batch.batch], self.doubted[batch.batch] = batch, flaw
+        else:
+            self.open.pop(batch.batch, None)
+            self._accept(batch, batch.ended_after or batch.begun_after)
+
+    def _accept(self, batch: Batch, number: EventNumber) -> None:
+        for check in self.checks:
+            if check.sees_batches:
+                check.accept(self.moment, batch, number, self.findings[check.invariant])
+        self.tally.accept(batch)
+        if self.witness is not None:
+            self.witness.end(batch, Outcome.DONE)
+
+    def _event(self, event: Event) -> None:
+        self.events += 1
+        for check in self.checks:
+            check.before(self.moment, event, self.findings[check.invariant])
+        self.moment.take(event)
+        for check in self.checks:
+            check.event(self.moment, event, self.findings[check.invariant])
+        self.tally.event(event)
+        if self.witness is not None:
+            self.witness.event(event)
+        if isinstance(event.body, ResetDone):
+            self._settle(event)
+
+    def _settle(self, event: Event) -> None:
+        """Settle what a reset that is done has left of the epochs before it: its sinks have told their progress."""
+        attempt = self.moment.attempt
+        if attempt is None or attempt.done != event.number:
+            return
+        for batch in [b for b in self.open.values() if b.epoch < attempt.epoch]:
+            if batch.ended_after is None and batch.outcome is None:
+                continue
+            if batch.batch in self.doubted:
+                del self.open[batch.batch]
+                flaw = self.doubted.pop(batch.batch)
+                if proves(attempt, batch):
+                    self._accept(batch, event.number)
+                else:
+                    self._refuse(batch, flaw)
+            elif batch.outcome is not None and batch.outcome not in WAS_DONE:
+                del self.open[batch.batch]
+                self.tally.end(batch.outcome)
+                if self.witness is not None:
+                    self.witness.end(batch, batch.outcome)
+
+    def _refuse(self, batch: Batch, flaw: str) -> None:
+        for check in self.checks:
+            check.unproven(self.moment, batch, flaw, self.findings[check.invariant])
+        self._accept(batch, batch.ended_after or batch.begun_after)

@@ -1,0 +1,156 @@
+"""What is recorded of a region, page by page: events and ledger as `kcr verify` reads them.
+
+A page is one statement and one short transaction. A batch comes with its ranges as one JSON value: they are six columns
+of a million rows otherwise, and what a row costs the driver is most of what reading them costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from sqlalchemy import text
+
+from airflow_kcr.ports import Horizon
+from airflow_kcr.protocol.region.events import Event
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.values import BatchId, EventNumber, Range
+from airflow_kcr.store.codec import event_from_json
+from airflow_kcr.store.postgres.row_layout import member_of, partition_of
+from airflow_kcr.store.postgres.session import Found, Session, positional
+
+EVENT_PAGE: Final = 1000
+"""Events per page."""
+
+LEDGER_PAGE: Final = 2000
+"""Batches per page."""
+
+# name: horizon — under the exclusive lock: no batch begins or ends at this moment, so what is there is all there is.
+_HORIZON: Final = positional(
+    text("""
+    SELECT r.counter, (SELECT coalesce(max(b.number), 0) FROM kcr.batch b WHERE b.region_id = r.id)
+    FROM kcr.region r WHERE r.id = :region
+"""),
+    2,
+)
+
+# name: by_index — for the transaction of a page: a table that was small when it was last looked at is taken for small,
+# and would be walked through as a whole once for each batch.
+_BY_INDEX: Final = text("SELECT set_config('enable_seqscan', 'off', true)")
+
+# name: events_between — a page of events.
+EVENTS: Final = positional(
+    text("""
+    SELECT number, at, epoch, lineage, kind, body FROM kcr.event
+    WHERE region_id = :region AND number > :after AND number <= :upto ORDER BY number LIMIT :limit
+"""),
+    6,
+)
+
+_BATCH: Final = """
+    b.number, b.batch_id, b.group_id, b.member_index, b.incarnation, b.epoch, b.lineage, b.sequence, b.begun_at,
+    b.begun_after, b.outcome, b.ended_at, b.ended_after,
+    (SELECT json_agg(json_build_array(r.group_id, r.topic, r.partition, r.from_offset, r.to_offset)
+                     ORDER BY r.group_id, r.topic, r.partition)
+     FROM kcr.batch_range r WHERE r.batch_number = b.number)
+"""
+_WIDTH: Final = 14
+
+# name: batches_between — a page of the ledger.
+BATCHES: Final = positional(
+    text(f"""
+    SELECT {_BATCH} FROM kcr.batch b
+    WHERE b.region_id = :region AND b.number > :after AND b.number <= :upto ORDER BY b.number LIMIT :limit
+"""),  # noqa: S608 (a constant of this module)
+    _WIDTH,
+)
+
+# name: some_batches — by their ids.
+_SOME: Final = positional(
+    text(f"""
+    SELECT {_BATCH} FROM kcr.batch b
+    WHERE b.region_id = :region AND b.batch_id = ANY (CAST(:batches AS text[])) ORDER BY b.number
+"""),  # noqa: S608 (a constant of this module)
+    _WIDTH,
+)
+
+
+class PostgresChronicle:
+    """Implements `ports.Chronicle`.
+
+    Args:
+        about: lends a session that reads about the region.
+        alone: lends one that holds the region's lock, so that nothing happens meanwhile.
+    """
+
+    def __init__(
+        self,
+        about: Callable[[], AbstractContextManager[Session]],
+        alone: Callable[[], AbstractContextManager[Session]],
+    ) -> None:
+        self._about = about
+        self._alone = alone
+
+    def horizon(self) -> Horizon:
+        """See `ports.Chronicle.horizon`."""
+        with self._alone() as session:
+            ((counter, ledger),) = session.rows(_HORIZON)
+            return Horizon(counter=EventNumber(counter), ledger=ledger)
+
+    def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
+        """See `ports.Chronicle.events`."""
+        while after < upto:
+            with self._about() as session:
+                found = session.rows(EVENTS, after=after, upto=upto, limit=EVENT_PAGE)
+            for number, at, epoch, lineage, kind, body in found:
+                yield Event(number=number, at=at, epoch=epoch, lineage=lineage, body=event_from_json(kind, body))
+            if len(found) < EVENT_PAGE:
+                return
+            after = found[-1][0]
+
+    def batches(self, after: int, upto: int) -> Iterator[Batch]:
+        """See `ports.Chronicle.batches`."""
+        while after < upto:
+            with self._about() as session:
+                session.rows(_BY_INDEX)
+                found = session.rows(BATCHES, after=after, upto=upto, limit=LEDGER_PAGE)
+            for row in found:
+                yield _batch(row)
+            if len(found) < LEDGER_PAGE:
+                return
+            after = found[-1][0]
+
+    def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
+        """See `ports.Chronicle.rows`."""
+        if not batches:
+            return ()
+        with self._about() as session:
+            session.rows(_BY_INDEX)
+            return tuple(_batch(row) for row in session.rows(_SOME, batches=sorted(batches)))
+
+
+def _batch(row: Found) -> Batch:
+    _, batch, group, index, incarnation, epoch, lineage, sequence, begun_at, begun_after, *rest = row
+    outcome, ended_at, ended_after, ranges = rest
+    return Batch(
+        batch=batch,
+        member=member_of(group, index),
+        incarnation=incarnation,
+        epoch=epoch,
+        lineage=lineage,
+        sequence=sequence,
+        ranges=_ranges(ranges),
+        begun_at=begun_at,
+        begun_after=begun_after,
+        outcome=None if outcome is None else _OUTCOMES[outcome],
+        ended_at=ended_at,
+        ended_after=ended_after,
+    )
+
+
+def _ranges(ranges: Any) -> dict[Any, Range]:  # noqa: ANN401 (JSON)
+    return {partition_of(group, topic, number): Range(a, b) for group, topic, number, a, b in ranges or ()}
+
+
+_OUTCOMES: Final = {str(o): Outcome.DONE if o is Outcome.UNDONE else o for o in Outcome}
