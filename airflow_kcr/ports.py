@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias, TypeVar
 
+from airflow_kcr.errors import RefusedError
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -106,6 +107,24 @@ class Chronicle(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """A lease that a member asks to have extended."""
+
+    region: RegionName
+    member: MemberId
+    incarnation: Incarnation
+    """That holds the lease; one of another incarnation is not extended."""
+
+    lease: timedelta
+    """By how much, from now on."""
+
+
+Heartbeats: TypeAlias = "Mapping[Renewal, Beat | RefusedError]"
+"""Renewals and their answers: UnknownRegion or UnknownMember where there is no such row. A lease that somebody else is
+writing at that moment has no answer; ask again."""
+
+
 class Transactions(Protocol):
     """A store of regions: each call is one transaction, the region's lock first (design section 4).
 
@@ -152,11 +171,11 @@ class Transactions(Protocol):
         """
         ...
 
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
-        """Extend the lease by `lease` from now, if this incarnation holds it and it is not over; one statement.
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
+        """Extend leases, each if its incarnation holds it and it is not over; one statement for all of any regions.
 
-        Raises:
-            UnknownRegion, UnknownMember: there is no such row.
+        Each is answered by itself. The statement waits for no row: one that another transaction writes has no answer,
+        so that it does not keep the others waiting.
         """
         ...
 
@@ -248,8 +267,8 @@ class MemberStore(Protocol):
         """Register a new incarnation of a member, with a fresh lease."""
         ...
 
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
-        """Renew a lease."""
+    def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
+        """Renew leases of any regions."""
         ...
 
     def view(self, name: RegionName, member: MemberId) -> MemberView:

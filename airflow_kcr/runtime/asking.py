@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from airflow_kcr.errors import KcrError, MemberInUse
-from airflow_kcr.ports import CommittedOffset, MemberStore
+from airflow_kcr.errors import KcrError, MemberInUse, RefusedError
+from airflow_kcr.ports import Beat, CommittedOffset, MemberStore, Renewal
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.membership import Arrival
@@ -15,6 +15,7 @@ from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, Sequence
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.identity import Identity, read_note
+from airflow_kcr.runtime.renewals import LeaseCalls
 from airflow_kcr.runtime.store_calls import StoreCalls
 
 TRY_AGAIN: Final = 0.5
@@ -28,7 +29,8 @@ class Asking:
         store: the verbs.
         who: the member.
         requests: everything but renewals, one after the other.
-        leases: the renewals: they take no region lock, so they must not wait behind what does.
+        leases: the renewals, with those of the other members of the process: they take no region lock, so they must not
+            wait behind what does.
         clock: the member's.
         store_clock: told what the store's clock says.
         later: does something in the loop after some seconds.
@@ -40,7 +42,7 @@ class Asking:
         store: MemberStore,
         who: Identity,
         requests: StoreCalls,
-        leases: StoreCalls,
+        leases: LeaseCalls,
         *,
         clock: Clock,
         store_clock: StoreClock,
@@ -105,16 +107,19 @@ class Asking:
         """Renew the lease; its age counts from before the request was sent."""
         who = self._who
 
-        def ask() -> events.Event:
-            sent_at = self._clock()
-            beat = self._store.renew(who.region, who.member, effect.incarnation, who.timeouts.lease)
+        def answered(beat: Beat | RefusedError, sent_at: Seconds) -> events.Event:
+            if isinstance(beat, RefusedError):
+                return events.RenewalRefused(incarnation=Incarnation(0))
             self._store_clock.tell(beat.now)
             if not beat.renewed:
                 return events.RenewalRefused(incarnation=beat.incarnation, epoch=beat.epoch, counter=beat.counter)
             due = beat.due_at is not None and beat.due_at <= beat.now
             return events.Renewed(sent_at=sent_at, counter=beat.counter, due=due, epoch=beat.epoch)
 
-        self._leases.call(ask, lambda _: events.RenewalRefused(incarnation=Incarnation(0)))
+        renewal = Renewal(
+            region=who.region, member=who.member, incarnation=effect.incarnation, lease=who.timeouts.lease
+        )
+        self._leases.call(renewal, answered)
 
     def read(self) -> None:
         """Read the region."""

@@ -43,6 +43,7 @@ from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.metrics import Metrics, Snapshot
 from airflow_kcr.runtime.placing import Places
 from airflow_kcr.runtime.planner import Linger, Planner
+from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import BatchSize, Limits
 from airflow_kcr.runtime.store_calls import StoreCalls
 from airflow_kcr.runtime.working import Working
@@ -112,6 +113,9 @@ class World:
 
     clock: Clock
     store_clock: StoreClock
+    renewals: Renewals
+    """Of all members of the process; ended by whoever made it, after them."""
+
     is_ready: Callable[[], bool] = always
     """Whether the engine can run a batch at its usual pace; none is planned before."""
 
@@ -144,7 +148,7 @@ class MemberHost:
         self._end = Ended(how=End.CLOSED)
         silence = who.timeouts.statement_timeout + who.timeouts.renew / 2
         self._requests = StoreCalls(f"{who.member} store", self.tell, self.fail, self._clock, silence)
-        self._leases = StoreCalls(f"{who.member} lease", self.tell, self.fail, self._clock, silence)
+        self._leases = world.renewals.member(self.tell, self.fail, silence)
         self._asking = Asking(
             world.store,
             who,
@@ -326,7 +330,7 @@ class MemberHost:
         left = self.who.timeouts.close * (1 - CLOSE_SHARE)
         self._working.end()
         told = self._requests.end(left.total_seconds() / 2)
-        self._leases.end(0)
+        self._leases.end()
         ended = self._grouping.membership.end(left / 2)
         if not told:
             _LOG.warning("%s: the store could not be told that this member ends", self.who.member)

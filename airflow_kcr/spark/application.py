@@ -36,6 +36,7 @@ from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.spark import spec_trials
 from airflow_kcr.spark.custom_adapters import opened_custom
@@ -233,14 +234,14 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
             stack.callback(stop_session, spark)
             sinks = _opened(store, prepared, spark)
         warming = Warming(lambda: _warm_up(prepared, spark, logs))
+        renewals = Renewals(store, boot_time)
+        stack.callback(renewals.end)
         application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
             store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
-        hosts = [
-            _host(store, prepared, _Shared(spark, logs, end_process, application.label(), sinks, warming), member)
-            for member in run.members
-        ]
+        shared = _Shared(spark, logs, end_process, application.label(), sinks, warming, renewals)
+        hosts = [_host(store, prepared, shared, member) for member in run.members]
         crew = Crew(store, run.region, hosts)
         stack.callback(crew.end)
         watch = GroupWatch(
@@ -299,6 +300,7 @@ class _Shared:
     label: str
     sinks: OpenedSinks
     warming: Warming
+    renewals: Renewals
 
 
 def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: MemberId) -> MemberHost:
@@ -322,6 +324,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         end_process=shared.end_process,
         clock=boot_time,
         store_clock=prepared.store_clock,
+        renewals=shared.renewals,
         is_ready=shared.warming.is_over,
     )
     who = Identity(

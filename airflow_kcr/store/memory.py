@@ -12,8 +12,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
 
-from airflow_kcr.errors import BatchRefused, GroupInOtherRegion, RegionExists, UnknownMember, UnknownRegion
-from airflow_kcr.ports import Beat, Horizon, Rule
+from airflow_kcr.errors import (
+    BatchRefused,
+    GroupInOtherRegion,
+    RefusedError,
+    RegionExists,
+    UnknownMember,
+    UnknownRegion,
+)
+from airflow_kcr.ports import Beat, Heartbeats, Horizon, Renewal, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import Claimed, Event
@@ -37,7 +44,6 @@ from airflow_kcr.protocol.values import (
     Epoch,
     EventNumber,
     GroupPartition,
-    Incarnation,
     MemberId,
     Offset,
     RegionName,
@@ -88,15 +94,22 @@ class MemoryTransactions:
         """See `ports.Transactions.permit`; here the rule gets the whole region."""
         return self._stored(rule(self._region(name), self._clock()))
 
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions.renew`."""
-        region, now = self._region(name), self._clock()
+        return {renewal: self._renewed(renewal) for renewal in renewals}
+
+    def _renewed(self, renewal: Renewal) -> Beat | RefusedError:
+        name, member = renewal.region, renewal.member
+        try:
+            region, now = self._region(name), self._clock()
+        except UnknownRegion as error:
+            return error
         row = region.members.get(member)
         if row is None:
-            raise UnknownMember(f"{member} is not registered in region {name}; register it first")
-        renewed = row.incarnation == incarnation and is_live(region, member, now)
+            return UnknownMember(f"{member} is not registered in region {name}; register it first")
+        renewed = row.incarnation == renewal.incarnation and is_live(region, member, now)
         if renewed:
-            fresh = Lease(incarnation=incarnation, until=now + lease)
+            fresh = Lease(incarnation=renewal.incarnation, until=now + renewal.lease)
             self._regions[name] = replace(region, leases={**region.leases, member: fresh})
         return Beat(
             now=now,

@@ -6,13 +6,13 @@ instead of doing it twice. A nonce, a batch id, a process token or an epoch is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from airflow_kcr.errors import BatchRefused, OutcomeUnknown
-from airflow_kcr.ports import Beat, Chronicle, Rule, Transactions
+from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
+from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Rule, Transactions
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.observations import LogBounds, LogView
@@ -186,8 +186,23 @@ class RegionStore:
         return region.members[arrival.member].incarnation
 
     def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
-        """Renew a lease: one statement, outside the region's lock."""
-        return self._transactions.renew(name, member, incarnation, lease)
+        """Renew one lease; `renew_all` says how.
+
+        Raises:
+            UnknownRegion, UnknownMember: there is no such row.
+            StoreBusy: somebody writes the lease at this moment.
+        """
+        renewal = Renewal(region=name, member=member, incarnation=incarnation, lease=lease)
+        beat = self.renew_all([renewal]).get(renewal)
+        if beat is None:
+            raise StoreBusy(f"the lease of {member} in region {name} is being written; it was not renewed, ask again")
+        if isinstance(beat, RefusedError):
+            raise beat
+        return beat
+
+    def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
+        """Renew leases of any regions: one statement for all, outside the regions' locks, each answered by itself."""
+        return self._transactions.renew(renewals)
 
     def view(self, name: RegionName, member: MemberId) -> MemberView:
         """Return what a member sees of its region."""

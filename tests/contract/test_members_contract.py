@@ -7,12 +7,21 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused, LeaseExpired, MemberInUse, StaleEpoch, UnknownMember
+from airflow_kcr.errors import (
+    BatchRefused,
+    LeaseExpired,
+    MemberInUse,
+    RefusedError,
+    StaleEpoch,
+    UnknownMember,
+    UnknownRegion,
+)
+from airflow_kcr.ports import Beat, Renewal
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import BatchId, GroupId, Incarnation, MemberId, Offset, Range
+from airflow_kcr.protocol.values import BatchId, GroupId, Incarnation, MemberId, Offset, Range, RegionName
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 from tests.support.stores import Subject, expire
@@ -106,6 +115,41 @@ def test_only_a_registered_member_renews(drive: Drive) -> None:
     driver.store.start(driver.name)
     with pytest.raises(UnknownMember):
         driver.store.renew(driver.name, MemberId(GroupId("g"), 1), Incarnation(1), LEASE)
+
+
+def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    subject.clock.advance(1)
+    first, second = driver.member(0), driver.member(1)
+    good = Renewal(region=driver.name, member=second, incarnation=Incarnation(1), lease=LEASE)
+    stale = replace(good, member=first, incarnation=Incarnation(9))
+    nobody = replace(good, member=MemberId(GroupId("g"), 7))
+    elsewhere = replace(good, region=RegionName("elsewhere"))
+    before = driver.region.leases
+    found = driver.store.renew_all([nobody, stale, good, elsewhere, good])
+    beats = {one: (beat.renewed, beat.incarnation) for one, beat in found.items() if isinstance(beat, Beat)}
+    assert beats == {stale: (False, 1), good: (True, 1)}
+    errors = {one: type(error) for one, error in found.items() if isinstance(error, RefusedError)}
+    assert errors == {nobody: UnknownMember, elsewhere: UnknownRegion}
+    assert f"no region 'elsewhere' in this store; it has: {driver.name}" in str(found[elsewhere])
+    after = driver.region.leases
+    assert after[first] == before[first]
+    assert after[second].until > before[second].until
+    assert driver.store.renew_all([]) == {}
+
+
+def test_renewals_of_one_lease_by_two_incarnations_are_told_apart(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    former = Renewal(region=driver.name, member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)
+    takeover = Arrival(member=driver.member(0), token="t-2", takeover=True)
+    newest = replace(former, incarnation=driver.store.register(driver.name, takeover))
+    found = driver.store.renew_all([former, newest])
+    assert {one.incarnation: isinstance(beat, Beat) and beat.renewed for one, beat in found.items()} == {
+        Incarnation(1): False,
+        Incarnation(2): True,
+    }
 
 
 def test_who_left_does_not_renew(drive: Drive) -> None:

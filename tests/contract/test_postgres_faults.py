@@ -24,13 +24,14 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.errors import NotClaimed, OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
+from airflow_kcr.ports import Beat, Renewal
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.membership import Arrival
-from airflow_kcr.protocol.region.rows import Outcome
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.rows import Lease, Member, Outcome
+from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -41,12 +42,14 @@ from airflow_kcr.protocol.values import (
     Nonce,
     Offset,
     Range,
+    RegionName,
     Sequence,
 )
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine, listening, permits, undoing
 from airflow_kcr.store.regions import RegionStore
 from tests.support.cutting_proxy import Cut, CuttingProxy, cutting_proxy
 from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.plans import statements
 
 pytestmark = pytest.mark.postgres
 
@@ -395,13 +398,57 @@ def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: 
         lease = region.leases[member]
         seen.append(lease.until)
         if len(seen) == 1:
-            assert transactions.renew(driver.name, member, Incarnation(1), timedelta(seconds=60)).renewed
+            assert driver.store.renew(driver.name, member, Incarnation(1), timedelta(seconds=60)).renewed
         return replace(region, leases={**region.leases, member: replace(lease, until=now)})
 
     after = transactions.decide(driver.name, leave)
     assert len(seen) == 2
     assert seen[0] < seen[1]
     assert driver.region.leases[member] == after.leases[member]
+
+
+def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
+    database_url: str, driver: Driver, store: PostgresTransactions
+) -> None:
+    asked = [_renewal(driver.name, member) for member in driver.all_members()]
+    first, second = asked
+    with psycopg.connect(_dsn(database_url)) as other:
+        other.execute("SELECT FROM kcr.lease WHERE member_index = 0 FOR UPDATE")
+        found = store.renew(asked)
+        with pytest.raises(StoreBusy, match=r"g\[0\] .* ask again"):
+            driver.store.renew(driver.name, first.member, Incarnation(1), first.lease)
+    assert {one: isinstance(beat, Beat) and beat.renewed for one, beat in found.items()} == {second: True}
+    leases = driver.region.leases
+    assert leases[second.member].until - leases[first.member].until > timedelta(seconds=30)
+    assert store.renew(asked).keys() == {first, second}
+
+
+def test_the_leases_of_any_regions_are_renewed_by_one_statement(
+    driver: Driver, store: PostgresTransactions, rules: RegionRules
+) -> None:
+    asked = [_renewal(driver.name, member) for member in driver.all_members()]
+    for number in range(3):
+        name, group = RegionName(f"other-{number}"), group_rules(f"h{number}", members=2)
+        driver.store.declare(name, Spec(text="{}", rules=replace(rules, groups={group.group_id: group})))
+        driver.store.start(name)
+        for index in range(2):
+            member = MemberId(group.group_id, index)
+            store.decide(name, partial(_registered, member))
+            asked.append(_renewal(name, member))
+    with statements() as run:
+        found = store.renew(asked)
+    assert len(run) == 1
+    assert [isinstance(found[one], Beat) and found[one].renewed for one in asked] == [True] * 8  # type: ignore[union-attr]
+
+
+def _renewal(name: RegionName, member: MemberId) -> Renewal:
+    return Renewal(region=name, member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60))
+
+
+def _registered(member: MemberId, region: Region, now: datetime) -> Region:
+    row = Member(member=member, incarnation=Incarnation(1), token=f"t-{member}", label="", version="")
+    lease = Lease(incarnation=Incarnation(1), until=now + timedelta(seconds=10))
+    return replace(region, members={**region.members, member: row}, leases={**region.leases, member: lease})
 
 
 # -- the answer to COMMIT lost -----------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets
 from airflow_kcr.spec import RegionSpec
@@ -218,6 +219,7 @@ def main(arguments: dict[str, Any]) -> int:
         write_tables(tables, call, rows, gates.wait)
         write_files(files, call, rows, gates.wait)
 
+    renewals = Renewals(store, boot_time)
     poison = frozenset((int(p), int(o)) for p, o in arguments.get("poison", []))
 
     def host(index: int) -> MemberHost:
@@ -245,6 +247,7 @@ def main(arguments: dict[str, Any]) -> int:
             end_process=_end_at_once,
             clock=boot_time,
             store_clock=StoreClock(boot_time, now),
+            renewals=renewals,
         )
         who = Identity(
             region=name,
@@ -269,6 +272,7 @@ def main(arguments: dict[str, Any]) -> int:
     for member, ended in crew.ends().items():
         _LOG.info("%s ended: %s %s", member, ended.how.value, ended.error or "")
     hows = {ended.how for ended in crew.ends().values()}
+    renewals.end()
     transactions.close()
     return 1 if End.FAILED in hows else 3 if hows & {End.REFUSED, End.FENCED} else 0
 

@@ -17,11 +17,12 @@ from airflow_kcr.errors import BatchCancelled, KcrError, StoreUnavailable
 from airflow_kcr.ports import (
     BatchCall,
     BatchReport,
-    Beat,
     Chronicle,
     CommitAnswer,
     CommittedOffset,
+    Heartbeats,
     MembershipListener,
+    Renewal,
     Rule,
     always,
 )
@@ -37,7 +38,6 @@ from airflow_kcr.protocol.values import (
     EventNumber,
     GroupId,
     GroupPartition,
-    Incarnation,
     MemberId,
     Offset,
     RegionName,
@@ -316,9 +316,9 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.permit(name, member, batch, partitions, rule))
 
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.renew(name, member, incarnation, lease))
+        return self._do(lambda: self._inner.renew(renewals))
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions`."""

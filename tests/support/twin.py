@@ -6,13 +6,13 @@ call, row by row, event by event, and the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from airflow_kcr.errors import KcrError
-from airflow_kcr.ports import Beat, Chronicle, Rule
+from airflow_kcr.errors import KcrError, RefusedError
+from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -21,7 +21,6 @@ from airflow_kcr.protocol.values import (
     BatchId,
     EventNumber,
     GroupPartition,
-    Incarnation,
     MemberId,
     Offset,
     RegionName,
@@ -99,14 +98,15 @@ class Twin:
             lambda: self._memory.permit(name, member, batch, partitions, rule),
         )
 
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
-        beat = self._postgres.renew(name, member, incarnation, lease)
-        self._now = beat.now
-        twin = self._memory.renew(name, member, incarnation, lease)
-        same = ("counter", "epoch", "incarnation", "renewed", "due_at")
-        if any(getattr(beat, f) != getattr(twin, f) for f in same):
-            raise AssertionError(f"postgres answers {beat}, memory {twin}")
-        return beat
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
+        found = self._postgres.renew(renewals)
+        for renewal, answer in found.items():
+            if isinstance(answer, Beat):
+                self._now = answer.now
+            twin = self._memory.renew([renewal])[renewal]
+            if _told(answer) != _told(twin):
+                raise AssertionError(f"postgres answers {answer}, memory {twin}")
+        return found
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         return self._postgres.read(name)
@@ -193,3 +193,10 @@ def _outcome(call: Callable[[], Region]) -> tuple[Region | None, KcrError | None
         return call(), None
     except KcrError as refusal:
         return None, refusal
+
+
+def _told(answer: Beat | RefusedError) -> tuple[object, ...]:
+    """Return what both stores must say of a renewal; their clocks are not read in the same instant."""
+    if isinstance(answer, Beat):
+        return answer.counter, answer.epoch, answer.incarnation, answer.renewed, answer.due_at
+    return type(answer), str(answer)

@@ -28,9 +28,18 @@ def lease(member: Member, now: float) -> Driven:
     age = now - member.lease_sent_at
     if age >= facts.seconds(member.timeouts.lease):
         return facts.without_lease(member), ()
-    if (facts.is_doubtful(member) or age >= facts.seconds(member.timeouts.renew)) and "renew" not in member.awaited:
+    if (facts.is_doubtful(member) or _is_due(member, now)) and "renew" not in member.awaited:
         return awaiting(member, "renew"), (effects.Renew(incarnation=member.incarnation),)
     return member, ()
+
+
+def _is_due(member: Member, now: float) -> bool:
+    """Whether the clock has passed a multiple of the interval since the last renewal: no more than an interval.
+
+    Members of one process share their clock, so that they ask at the same moment, and the store is asked once for all.
+    """
+    interval = facts.seconds(member.timeouts.renew)
+    return now // interval > member.lease_sent_at // interval
 
 
 def register(member: Member, now: float) -> Driven:

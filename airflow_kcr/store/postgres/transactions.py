@@ -7,7 +7,7 @@ for everything else. Rows are read after it, and so is the clock: a transaction'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as Rows
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, text
 
-from airflow_kcr.errors import GroupInOtherRegion, KcrError, RegionExists, StoreBusy, UnknownMember, UnknownRegion
-from airflow_kcr.ports import Beat, Rule
+from airflow_kcr.errors import GroupInOtherRegion, KcrError, RegionExists, StoreBusy, UnknownRegion
+from airflow_kcr.ports import Heartbeats, Renewal, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -29,14 +29,13 @@ from airflow_kcr.protocol.values import (
     BatchId,
     EventNumber,
     GroupPartition,
-    Incarnation,
     MemberId,
     Offset,
     RegionName,
     Sequence,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import gathering, ledger, ledger_tail, permits, reading, writing
+from airflow_kcr.store.postgres import gathering, leases, ledger, ledger_tail, permits, reading, writing
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import Connections
 from airflow_kcr.store.postgres.engine import build_engine
@@ -56,22 +55,6 @@ _EXCLUSIVE: Final = text("SELECT pg_advisory_xact_lock(:region_key)")
 
 # name: lock_shared — for a permit, and the member's own lock after it: its permits are one at a time.
 _SHARED: Final = text("SELECT pg_advisory_xact_lock_shared(:region_key), pg_advisory_xact_lock(:member_key)")
-
-# name: renew — one statement, no region lock: an expired lease is not revived, nor one of another incarnation. It
-# answers, renewed or not, with what tells the member whether anything is worth reading.
-_RENEW: Final = text("""
-    WITH renewed AS (
-        UPDATE kcr.lease l SET valid_until = clock_timestamp() + CAST(:lease AS interval)
-        FROM kcr.region r
-        WHERE r.name = :name AND l.region_id = r.id AND l.group_id = :group AND l.member_index = :index
-          AND l.incarnation = :incarnation AND l.valid_until > clock_timestamp()
-        RETURNING l.incarnation
-    )
-    SELECT clock_timestamp(), r.counter, r.epoch, m.incarnation, EXISTS (SELECT FROM renewed), r.due_at
-    FROM kcr.region r
-    LEFT JOIN kcr.member m ON m.region_id = r.id AND m.group_id = :group AND m.member_index = :index
-    WHERE r.name = :name
-""")
 
 _NOW: Final = text("SELECT clock_timestamp()")
 _NAMES: Final = text('SELECT name FROM kcr.region ORDER BY name COLLATE "C"')
@@ -197,17 +180,9 @@ class PostgresTransactions:
 
     # -- leases --------------------------------------------------------------------------------------------------
 
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions.renew`."""
-        rows = self._connections.answer(
-            _RENEW, name=name, group=member.group, index=member.index, incarnation=incarnation, lease=lease
-        )
-        if not rows:
-            raise _unknown(name, self.names())
-        now, counter, epoch, newest, renewed, due_at = rows[0]
-        if newest is None:
-            raise UnknownMember(f"{member} is not registered in region {name}; register it first")
-        return Beat(now=now, counter=counter, epoch=epoch, incarnation=newest, renewed=renewed, due_at=due_at)
+        return leases.renew(self._connections, renewals, self.names)
 
     # -- reading -------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import Beat, Chronicle, Rule
+from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Rule
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -16,7 +16,6 @@ from airflow_kcr.protocol.values import (
     BatchId,
     EventNumber,
     GroupPartition,
-    Incarnation,
     MemberId,
     Offset,
     RegionName,
@@ -72,9 +71,9 @@ class LossyTransactions:
         """See `ports.Transactions`."""
         return self._commit(lambda: self._inner.permit(name, member, batch, partitions, rule))
 
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+    def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions`."""
-        return self._inner.renew(name, member, incarnation, lease)
+        return self._inner.renew(renewals)
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
         """See `ports.Transactions`."""

@@ -39,6 +39,7 @@ class Watch:
         self._simulation = simulation
         self._mark: object = None
         self._moved_at = 0.0
+        self._skew, self._jumped_at = 0.0, float("-inf")
         self._ends: deque[dict[GroupPartition, LogEnd]] = deque(maxlen=int(SILENT))
         self.wrong: list[str] = []
         """What was found, each once."""
@@ -63,7 +64,10 @@ class Watch:
         still = now - self._moved_at
         if still > SILENT and not found.waits and self._has_work(region):
             self._note(f"at {now:.0f} s nothing has moved for {still:.0f} s and nobody says why")
-        for wait in found.stalled:
+        if simulation.world.skew != self._skew:
+            self._skew, self._jumped_at = simulation.world.skew, now
+        # By a clock that has just jumped, whatever waits has waited for long; nobody could do anything meanwhile.
+        for wait in found.stalled if now - self._jumped_at > SILENT else ():
             if wait.rule in UNEXPLAINED:
                 self._note(f"at {now:.0f} s stalled: {wait.text(found.now)}")
         return found

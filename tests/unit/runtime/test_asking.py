@@ -34,6 +34,7 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.runtime.asking import Asking
 from airflow_kcr.runtime.clocks import StoreClock
 from airflow_kcr.runtime.identity import CommitNote, Identity
+from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.store_calls import StoreCalls
 from tests.support.driver import BEGINNING, Driver, group_rules
 from tests.support.runtime_fakes import Hands, eventually
@@ -57,11 +58,12 @@ class Desk:
             region=driver.name, member=self.member, group=group_rules(), timeouts=TIMES, takeover=takeover
         )
         self.calls = StoreCalls("store", self.heard.append, self.failed.append, self.hands, timedelta(seconds=8))
+        self.renewals = Renewals(driver.store, self.hands)
         self.asking = Asking(
             driver.store,
             self.who,
             self.calls,
-            self.calls,
+            self.renewals.member(self.heard.append, self.failed.append, timedelta(seconds=8)),
             clock=self.hands,
             store_clock=self.store_clock,
             later=lambda _, action: self.later.append(action),
@@ -83,6 +85,13 @@ class Desk:
         last = self.heard[-1]
         assert isinstance(last, kind)
         return last
+
+    def renew(self, incarnation: Incarnation | None = None) -> events.Event:
+        """Ask for a renewal, and return its answer."""
+        before = len(self.heard)
+        self.asking.renew(effects.Renew(incarnation=incarnation or self.incarnation))
+        eventually(lambda: len(self.heard) > before, "the answer to a renewal")
+        return self.heard[-1]
 
     def register(self, previous: int | None = None) -> None:
         self.asking.register(effects.Register(previous=None if previous is None else Incarnation(previous)))
@@ -116,6 +125,7 @@ def desks() -> Iterator[Callable[..., Desk]]:
     yield make
     for desk in made:
         desk.calls.end(0)
+        desk.renewals.end()
 
 
 @pytest.fixture
@@ -223,9 +233,7 @@ def test_a_takeover_waits_for_a_running_drain_as_long_as_that_may_take(desks: Ca
 
 def test_a_renewal_tells_where_the_region_stands_and_what_the_stores_clock_says(desk: Desk) -> None:
     desk.driver.clock.advance(3)
-    desk.asking.renew(effects.Renew(incarnation=desk.incarnation))
-    region = desk.driver.region
-    renewed = desk.hear(events.Renewed)
+    renewed, region = desk.renew(), desk.driver.region
     assert renewed == events.Renewed(sent_at=desk.hands.now, counter=region.counter, epoch=region.epoch)
     assert desk.store_clock.now() == BEGINNING + timedelta(seconds=3)
 
@@ -237,22 +245,20 @@ def test_a_renewal_tells_what_is_due(desk: Desk) -> None:
     for _ in range(int(drain // 5) + 1):
         desk.driver.clock.advance(5)
         desk.driver.beat()
-    desk.asking.renew(effects.Renew(incarnation=desk.incarnation))
-    assert desk.hear(events.Renewed).due
+    renewed = desk.renew()
+    assert isinstance(renewed, events.Renewed)
+    assert renewed.due
 
 
 def test_a_lease_that_is_over_is_not_renewed(desk: Desk) -> None:
     desk.driver.clock.advance(TIMES.lease.total_seconds() + 1)
     region = desk.driver.region
-    desk.asking.renew(effects.Renew(incarnation=desk.incarnation))
-    refused = desk.hear(events.RenewalRefused)
-    assert refused == events.RenewalRefused(incarnation=Incarnation(1), epoch=region.epoch, counter=region.counter)
+    assert desk.renew() == events.RenewalRefused(incarnation=Incarnation(1), epoch=region.epoch, counter=region.counter)
 
 
 def test_a_store_that_has_never_heard_of_the_member_refuses_the_renewal(desks: Callable[..., Desk]) -> None:
     desk = desks(started())
-    desk.asking.renew(effects.Renew(incarnation=Incarnation(4)))
-    assert desk.hear(events.RenewalRefused) == events.RenewalRefused(incarnation=Incarnation(0))
+    assert desk.renew(Incarnation(4)) == events.RenewalRefused(incarnation=Incarnation(0))
 
 
 def test_the_region_is_read_for_the_member(desk: Desk) -> None:

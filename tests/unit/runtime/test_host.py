@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
-from airflow_kcr.ports import BatchCall, BatchReport, always
+from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.membership import Arrival
@@ -32,6 +32,7 @@ from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.hints import Hints
 from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.identity import Identity, read_note
+from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.store.regions import RegionStore, SpecUpdate
 from tests.support.driver import group_rules
@@ -94,6 +95,7 @@ class Stage:
     def __init__(self) -> None:
         self.transactions = SharedTransactions()
         self.store = RegionStore(self.transactions)
+        self.renewals = Renewals(self.store, boot_time)
         self.logs: dict[GroupPartition, Log] = {}
         self.members: list[Played] = []
         self.rules = RegionRules(groups={})
@@ -141,6 +143,7 @@ class Stage:
             end_process=end_process,
             clock=boot_time,
             store_clock=StoreClock(boot_time, datetime.now(UTC)),
+            renewals=self.renewals,
             is_ready=is_ready,
         )
         who = Identity(
@@ -205,6 +208,7 @@ def stage() -> Iterator[Stage]:
         played.host.terminate()
     for played in stage.members:
         assert played.host.wait(20) is not None, "a member did not end"
+    stage.renewals.end()
 
 
 def tiles(calls: list[BatchCall], partition: GroupPartition, end: int) -> bool:
@@ -215,6 +219,25 @@ def tiles(calls: list[BatchCall], partition: GroupPartition, end: int) -> bool:
             return False
         at = range_.to
     return at == end
+
+
+# -- leases --------------------------------------------------------------------------------------------------------
+
+
+def test_members_of_one_process_renew_in_one_call(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.declare(records(10), records(10), records(10), members=3)
+    for index in range(3):
+        stage.member(index, frozenset({p(index)}))
+    stage.caught_up()
+    together: list[int] = []
+    renew = stage.transactions.renew
+
+    def counted(renewals: Collection[Renewal]) -> Heartbeats:
+        together.append(len(renewals))
+        return renew(renewals)
+
+    monkeypatch.setattr(stage.transactions, "renew", counted)
+    eventually(lambda: together[-3:] == [3, 3, 3], "three renewals of all three")
 
 
 # -- work ----------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from airflow_kcr.store.memory import MemoryTransactions, proven, undone
+from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock, Driver, group_rules
 from tests.support.scripts import cuts_of_ten, hourly, running
 
@@ -109,7 +110,7 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are() -> None:
         lambda: store.look(OTHER, MEMBER, lambda region, now: region),
         lambda: store.decide(OTHER, lambda region, now: region),
         lambda: store.permit(OTHER, MEMBER, BatchId("b"), None, lambda region, now: region),
-        lambda: store.renew(OTHER, MEMBER, Incarnation(1), LEASE),
+        lambda: RegionStore(store).renew(OTHER, MEMBER, Incarnation(1), LEASE),
         lambda: store.delete(OTHER, lambda region, now: None),
         lambda: store.events(OTHER, EventNumber(0), 1),
         lambda: store.batch(OTHER, BatchId("b")),
@@ -165,7 +166,7 @@ def test_events_come_in_commit_order_page_by_page() -> None:
 def test_a_renewal_extends_the_lease_from_the_stores_clock_and_says_where_the_region_stands() -> None:
     driver = running()
     driver.clock.advance(4)
-    beat = transactions(driver).renew(driver.name, MEMBER, Incarnation(1), LEASE)
+    beat = driver.store.renew(driver.name, MEMBER, Incarnation(1), LEASE)
     assert (beat.now, beat.renewed, beat.incarnation) == (driver.clock.now, True, 1)
     assert (beat.counter, beat.epoch, beat.due_at) == (driver.region.counter, 1, driver.region.due_at)
     assert driver.region.leases[MEMBER].until == driver.clock.now + LEASE
@@ -173,7 +174,7 @@ def test_a_renewal_extends_the_lease_from_the_stores_clock_and_says_where_the_re
 
 def test_neither_an_expired_lease_nor_one_of_an_older_incarnation_is_renewed() -> None:
     driver = running()
-    store = transactions(driver)
+    store = driver.store
     assert not store.renew(driver.name, MEMBER, Incarnation(9), LEASE).renewed
     driver.clock.advance(10)
     before = driver.region.leases

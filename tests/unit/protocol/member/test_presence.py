@@ -42,6 +42,19 @@ def test_a_lease_is_renewed_in_time() -> None:
     assert lone.feed(events.Tick()) == ()
 
 
+def test_members_that_share_a_clock_ask_for_their_renewals_at_the_same_moment() -> None:
+    lone = {begun: LoneMember(now=begun).processing() for begun in (0.3, 1.1, 1.9)}
+    asked: dict[float, list[float]] = {begun: [] for begun in lone}
+    for tenths in range(20, 90):
+        for begun, one in lone.items():
+            one.now = tenths / 10
+            one.feed(events.Tick())
+            if one.wanted(effects.Renew):
+                asked[begun].append(one.now)
+                one.feed(events.Renewed(sent_at=one.now, counter=EventNumber(10)))
+    assert asked == {begun: [2.0, 4.0, 6.0, 8.0] for begun in lone}
+
+
 def test_its_age_counts_from_before_the_renewal_was_sent() -> None:
     lone = LoneMember().processing()
     lone.now = 9.0
