@@ -14,8 +14,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import cuts, events
-from airflow_kcr.protocol.region.rows import Absence, Claim
+from airflow_kcr.protocol.region import cuts, events, resets
+from airflow_kcr.protocol.region.rows import Absence, Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, put, record, universe
 from airflow_kcr.protocol.values import GroupId, GroupPartition
 
@@ -58,7 +58,13 @@ def _told(region: Region, now: datetime, rows: dict[GroupPartition, Absence]) ->
     region = record(region, now, events.PartitionsGone(partitions=tuple(sorted(after))))
     cut = region.cut
     if cut is not None and not region.frozen[cut.sequence].isdisjoint(fresh):
-        return cuts.abort(region, now, f"the brokers do not have {fresh[0]} any more")
+        region = cuts.abort(region, now, f"the brokers do not have {fresh[0]} any more")
+    begun = [p for p in fresh if (c := region.claims.get(p)) is not None and c.is_in_flight]
+    if begun and region.state in {RegionState.RUNNING, RegionState.DRAINING}:
+        # The batch of a member that died: the claim of whoever takes the partition over would have reset the region.
+        return resets.demand(
+            region, now, ResetCause.LEASE_LOST, f"{begun[0]} has a batch that nobody ends, and is gone"
+        )
     return region
 
 

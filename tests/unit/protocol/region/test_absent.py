@@ -8,7 +8,7 @@ import pytest
 
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import coverage, events, liveness
-from airflow_kcr.protocol.region.rows import HaltReason, RegionState
+from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -103,6 +103,28 @@ def test_one_answer_alone_gives_nothing_up() -> None:
     driver.wait(10 * BOUND)
     report(driver)
     assert not happened(driver, events.PartitionsGone)
+
+
+def test_a_batch_that_a_dead_member_has_begun_on_a_partition_that_is_gone_is_got_past_by_a_reset() -> None:
+    driver = region_of()
+    member = driver.member(0)
+    driver.begin(member, partitions=[driver.partition(3)])
+    driver.crash(member)
+    gone = lost(driver, 3)
+    driver.wait(60)
+    driver.join(member)
+    driver.claim(member, driver.logs)
+    assert driver.region.state is RegionState.RUNNING
+    report(driver)
+    driver.wait(BOUND)
+    report(driver)
+    assert [e.cause for e in happened(driver, events.ResetBegun)][-1] is ResetCause.LEASE_LOST
+    driver.spread()
+    driver.settle_reset()
+    driver.process()
+    assert cut(driver, "second") == {0, 1, 2}
+    assert universe(driver.region).isdisjoint(gone)
+    judge(driver)
 
 
 def test_a_reset_ends_without_partitions_that_are_gone() -> None:
