@@ -483,6 +483,16 @@ class Logs(Protocol):
         """
         ...
 
+    def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        """Return the last stable offset of each log, read now; one that the cluster doesn't have is absent.
+
+        One question to the brokers where `bounds` has three: for whoever only wants to know whether there is anything.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        ...
+
     def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return where each log ends with open transactions counted; one that the cluster doesn't have is absent.
 

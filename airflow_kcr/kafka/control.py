@@ -28,8 +28,8 @@ from airflow_kcr.ports import CommitAnswer, CommittedOffset, MembershipListener,
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition
 
-IDLE: Final = 0.05
-"""Seconds between two polls when nothing is awaited: 0.5 % of a core, and how late a rebalance is heard of at most."""
+IDLE: Final = 0.1
+"""Seconds between two polls when nothing is awaited: 0.1 % of a core, and how late a rebalance is heard of at most."""
 
 AWAITING: Final = 0.001
 """Seconds that one poll waits for what is awaited: how late a command is seen meanwhile."""

@@ -6,7 +6,7 @@ partitions, with the last stable offset as the end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -83,19 +83,34 @@ class BrokerLogs:
             if (log := (str(p.topic), p.partition)) in starts.found and log in ends.found
         }
 
+    def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        """Return the last stable offset of each log, read now; one that the cluster doesn't have is absent.
+
+        Raises:
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+        """
+        return self._offsets("the end of", partitions, _ask_ends)
+
     def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return where each log ends with open transactions counted; one that the cluster doesn't have is absent.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        if not partitions:
-            return {}
-        logs = sorted({(str(p.topic), p.partition) for p in partitions})
-        highs: Question[_Log, ListOffsetsResultInfo] = Question("the high watermark of", logs, _ask_highs, _is_place)
-        self._answer(highs)
+        return self._offsets("the high watermark of", partitions, _ask_highs)
+
+    def _offsets(
+        self,
+        what: str,
+        partitions: Collection[GroupPartition],
+        ask: Callable[[AdminClient, list[_Log], float], dict[_Log, Future[ListOffsetsResultInfo]]],
+    ) -> dict[GroupPartition, Offset]:
         keys = {p: (str(p.topic), p.partition) for p in partitions}
-        return {p: Offset(highs.found[key].offset) for p, key in keys.items() if key in highs.found}
+        if not keys:
+            return {}
+        question: Question[_Log, ListOffsetsResultInfo] = Question(what, sorted(set(keys.values())), ask, _is_place)
+        self._answer(question)
+        return {p: Offset(question.found[key].offset) for p, key in keys.items() if key in question.found}
 
     def first_at_or_after(self, instants: Mapping[GroupPartition, datetime]) -> dict[GroupPartition, TimeAnswer]:
         """Return each log's first record at or after an instant (read_committed), with its own timestamp.

@@ -29,7 +29,7 @@ from airflow_kcr.ports import (
     Sinks,
     always,
 )
-from airflow_kcr.protocol.member import effects, events
+from airflow_kcr.protocol.member import effects, events, facts
 from airflow_kcr.protocol.member.state import Member, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.claims import Assigned
@@ -48,14 +48,11 @@ from airflow_kcr.runtime.sizes import BatchSize, Limits
 from airflow_kcr.runtime.store_calls import StoreCalls
 from airflow_kcr.runtime.working import Working
 
-TICK: Final = 0.1
-"""Seconds after which the machine is asked again when nothing happened."""
+TICK: Final = 0.25
+"""Seconds after which the machine is asked again when nothing happened, and it does not know itself when to be."""
 
 CLOSE_SHARE: Final = 0.6
 """The share of the close time in which a batch has to end, or the process does."""
-
-SHOWN: Final = 0.25
-"""Seconds between two snapshots."""
 
 Assignments: TypeAlias = "Mapping[GroupPartition, Assigned]"
 Held: TypeAlias = "Mapping[GroupPartition, CommittedOffset]"
@@ -142,7 +139,6 @@ class MemberHost:
         self._size = BatchSize.first(limits)
         self._run_since = 0.0
         self._metrics = Metrics()
-        self._shown_at = 0.0
         self._failure: BaseException | None = None
         self._done = threading.Event()
         self._end = Ended(how=End.CLOSED)
@@ -173,9 +169,6 @@ class MemberHost:
             failed=self.fail,
             clock=self._clock,
         )
-        self.snapshot: Snapshot = self._metrics.snapshot(self._machine, {})
-        """The member a moment ago; replaced as a whole, so any thread may read it."""
-
         self._loop = threading.Thread(target=self._run, name=f"{who.member} loop", daemon=True)
 
     # -- from any thread -----------------------------------------------------------------------------------------
@@ -191,6 +184,11 @@ class MemberHost:
     def hold(self) -> None:
         """Plan no further batch; for a process that is about to end, and wants nothing begun that no cut would hold."""
         self._working.hold()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The member as it is now; made for who asks, as mostly nobody looks."""
+        return self._metrics.snapshot(self._machine, self._planner.ends)
 
     @property
     def spec_revision(self) -> int:
@@ -255,8 +253,9 @@ class MemberHost:
     def _take(self) -> None:
         now = self._clock()
         until_timer = self._timers[0][0] - now if self._timers else TICK
+        until_due = facts.next_due(self._machine, now) - now
         try:
-            happening = self._happenings.get(timeout=min(max(until_timer, 0.0), TICK))
+            happening = self._happenings.get(timeout=min(max(until_timer, 0.0), until_due, TICK))
         except queue.Empty:
             happening = events.Tick()
         if callable(happening):
@@ -268,9 +267,6 @@ class MemberHost:
             heapq.heappop(self._timers)[2]()
         if self._requests.is_silent() or self._leases.is_silent():
             self._deliver(events.StoreLost())
-        if now - self._shown_at >= SHOWN:
-            self._shown_at = now
-            self.snapshot = self._metrics.snapshot(self._machine, self._planner.ends)
 
     def _later(self, seconds: Seconds, action: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (self._clock() + seconds, next(self._timer_numbers), action))
@@ -336,7 +332,6 @@ class MemberHost:
             _LOG.warning("%s: the store could not be told that this member ends", self.who.member)
         if not ended:
             _LOG.warning("%s: the Kafka client did not close in time", self.who.member)
-        self.snapshot = self._metrics.snapshot(self._machine, self._planner.ends)
 
     def _how(self) -> Ended:
         if self._failure is not None:

@@ -1,6 +1,7 @@
 """What is measured of a member, under the names that the ancestor had for them (streamsx.kafka, section 1.17).
 
-The loop is the only writer; whoever shows something takes a `Snapshot`.
+The loop is the only writer; whoever shows something takes a `Snapshot`, in any thread: numbers of one moment may be a
+step apart.
 """
 
 from __future__ import annotations

@@ -74,6 +74,9 @@ class Reach:
     outside: dict[GroupPartition, LogBounds] = field(default_factory=dict)
 
 
+NOTHING: Final = Reach()
+"""Nothing to read, nothing to tell."""
+
 NO_LINGER: Final = Linger()
 """Whatever there is is taken at once."""
 
@@ -119,6 +122,9 @@ class Planner:
         reach = (
             None if seen is None or not self._is_fresh(seen, positions, view) else self._reach(positions, view, seen)
         )
+        if seen is not None and reach == NOTHING and self._has_nothing_new(seen, positions, view):
+            self._few_since = None
+            return Planned(batch=batch, ranges={}, bound=view.limit)
         # Outside of a log is declared only after it was read again, and a bound only from a look-up of its own.
         if reach is None or reach.outside or _available(reach, positions) < size:
             seen = self._seen = self._look(positions, view)
@@ -173,6 +179,17 @@ class Planner:
     def _is_fresh(self, seen: Seen, positions: OffsetMap, view: MemberView) -> bool:
         young = self._clock() - seen.at < KEPT
         return young and seen.bound == view.limit and positions.keys() <= seen.logs.keys()
+
+    def _has_nothing_new(self, seen: Seen, positions: OffsetMap, view: MemberView) -> bool:
+        """Whether the logs still end where they did when there was nothing to read, which is asked most of the time.
+
+        Where a bound is looked for that has passed, time itself may tell where it falls, so all is asked.
+        """
+        awaited = view.limit is not None and not positions.keys() <= view.bound_offsets.keys()
+        if awaited and view.limit is not None and self._store_clock.now() >= view.limit:
+            return False
+        ends = self._logs.stable_ends(positions.keys())
+        return all(p in ends and ends[p] == seen.logs[p].end for p in positions)
 
     def _look(self, positions: OffsetMap, view: MemberView) -> Seen:
         at, now, bound = self._clock(), self._store_clock.now(), view.limit

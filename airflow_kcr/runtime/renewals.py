@@ -23,8 +23,8 @@ from airflow_kcr.runtime.clocks import Clock, Seconds
 Answered: TypeAlias = "Callable[[Beat | RefusedError, Seconds], events.Event]"
 """Makes the event of an answer, and of when the request for it was sent."""
 
-GATHER: Final = 0.1
-"""Seconds in which further members may ask after the first one: a loop turns at least that often."""
+GATHER: Final = 0.05
+"""Seconds in which further members may ask after the first one: loops wake up for it at the same moment."""
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0

@@ -88,6 +88,9 @@ class FakeCluster:
                 found[p] = LogBounds(start=Offset(start), end=Offset(end))
         return found
 
+    def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        return {p: bounds.end for p, bounds in self.bounds(partitions).items()}
+
     def high_watermarks(self, partitions: object) -> dict[GroupPartition, Offset]:
         return {p: bounds.end for p, bounds in self.bounds(partitions).items()}
 

@@ -102,6 +102,11 @@ class FakeLogs:
         self._ask("bounds")
         return {p: self.logs[p].bounds() for p in partitions if p in self.logs}
 
+    def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        """See `ports.Logs`."""
+        self._ask("ends")
+        return {p: self.logs[p].bounds().end for p in partitions if p in self.logs}
+
     def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """See `ports.Logs`."""
         self._ask("highs")

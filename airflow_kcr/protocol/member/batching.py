@@ -16,6 +16,9 @@ from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 PLAN_PAUSE: Final = 0.1
 """Seconds before the planner is asked again where nothing was there to process."""
 
+LONGEST_PLAN_PAUSE: Final = 0.25
+"""The same where nothing has been there for a while: each time asks the brokers."""
+
 
 def doom(member: Member, now: float) -> Driven:
     """Decide whether the batch may still count: not in another epoch, not without its partitions, not for ever."""
@@ -115,7 +118,8 @@ def _planned(member: Member, now: float) -> Driven:
     fits = all(member.positions.get(p) == r.from_ for p, r in plan.ranges.items())
     usable = plan.ranges and fits and member.state is State.PROCESSING and member.batch is None and not plan.outside
     if not usable or member.terminating:
-        return replace(member, plan_after=now if told else now + PLAN_PAUSE), tuple(told)
+        pause = 0.0 if told else min(max(PLAN_PAUSE, member.plan_pause * 1.25), LONGEST_PLAN_PAUSE)
+        return replace(member, plan_after=now + pause, plan_pause=pause), tuple(told)
     batch = MyBatch(
         batch=plan.batch,
         ranges=plan.ranges,
@@ -131,4 +135,4 @@ def _planned(member: Member, now: float) -> Driven:
         epoch=view.epoch,
         ranges=plan.ranges,
     )
-    return replace(member, batch=batch, view_read_idle=False), (*told, effects.Begin(request=request))
+    return replace(member, batch=batch, view_read_idle=False, plan_pause=0.0), (*told, effects.Begin(request=request))

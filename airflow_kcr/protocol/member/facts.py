@@ -93,3 +93,13 @@ def own(member: Member) -> Incarnation:
     if member.incarnation is None:
         raise IllegalEvent(f"{member.member} has no lease; nothing can be asked in its name")
     return member.incarnation
+
+
+def next_due(member: Member, now: float) -> float:
+    """Return the first moment after `now` at which the member has something to do because of the time alone.
+
+    Of what comes often: a renewal, the next plan, a claim or a batch after a refusal. The rest may come a little late.
+    """
+    interval = seconds(member.timeouts.renew)
+    moments = ((now // interval + 1) * interval, member.plan_after, member.claim_after, member.retry_at)
+    return min(moment for moment in moments if moment > now)

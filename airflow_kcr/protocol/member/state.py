@@ -234,6 +234,9 @@ class Member:
     plan_after: float = 0.0
     """Nothing was there to process; the planner is not asked again before."""
 
+    plan_pause: float = 0.0
+    """How long it waits so; longer each time in succession."""
+
     found: Mapping[GroupPartition, Found] | None = None
     """The sinks' answers for the reset of `reset_epoch`."""
 

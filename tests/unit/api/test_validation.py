@@ -92,6 +92,9 @@ class FakeCluster:
         self._fail("committed")
         return {p: CommittedOffset(offset=Offset(0)) for p in partitions}
 
+    def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
+        raise AssertionError("validation plans no batch")
+
     def high_watermarks(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         raise AssertionError("validation looks at no transaction")
 

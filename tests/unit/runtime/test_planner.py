@@ -124,6 +124,35 @@ def test_the_logs_are_read_again_when_less_than_a_whole_batch_is_left_of_them() 
     assert desk.logs.asked == ["bounds", "bounds"]
 
 
+def test_a_member_that_has_read_everything_asks_only_whether_there_is_more() -> None:
+    desk = Desk(records(10), records(5))
+    for _ in range(3):
+        assert ranges(desk.plan(10, 5)) == {}
+    assert desk.logs.asked == ["bounds", "ends", "ends"]
+    desk.logs.logs[p(1)] = records(6)
+    assert ranges(desk.plan(10, 5)) == {p(1): (5, 6)}
+    assert desk.logs.asked[3:] == ["ends", "bounds"]
+
+
+def test_logs_with_nothing_to_read_are_looked_at_as_a_whole_now_and_then() -> None:
+    desk = Desk(records(10))
+    desk.plan(10)
+    desk.hands.now += KEPT
+    assert ranges(desk.plan(10)) == {}
+    assert desk.logs.asked == ["bounds", "bounds"]
+
+
+def test_where_a_bound_that_has_passed_falls_is_asked_for_though_no_record_comes() -> None:
+    desk = Desk(records(10, at=NOON - SECOND))
+    view = a_view(limit=NOON + SECOND)
+    desk.plan(10, view=view)
+    desk.plan(10, view=view)
+    assert desk.logs.asked == ["bounds", "times", "ends"]
+    desk.hands.now += 1.5
+    desk.plan(10, view=view)
+    assert desk.logs.asked[3:] == ["bounds", "times"]
+
+
 def test_what_was_read_is_not_planned_from_for_long() -> None:
     desk = Desk(records(1_000))
     desk.plan(0)
