@@ -6,7 +6,7 @@ It keeps each region as one value and the ledger as rows. It is small on purpose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Sequence_
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,9 +22,9 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.ports import Beat, Heartbeats, Horizon, Renewal, Rule
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import Claimed, Event
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
+from airflow_kcr.protocol.region.rewinds import Rewinds
 from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
@@ -33,7 +33,6 @@ from airflow_kcr.protocol.region.state import (
     BatchQuietAfter,
     LedgerChange,
     OffsetsForgotten,
-    RangesUndone,
     Region,
     is_live,
     settled,
@@ -41,7 +40,6 @@ from airflow_kcr.protocol.region.state import (
 )
 from airflow_kcr.protocol.values import (
     BatchId,
-    Epoch,
     EventNumber,
     GroupPartition,
     MemberId,
@@ -144,13 +142,14 @@ class MemoryTransactions:
 
     def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
         """See `ports.Transactions.batch`."""
-        self._region(name)
-        return self._ledgers[name].get(batch)
+        rewinds = Rewinds(self._region(name).seek_maps)
+        row = self._ledgers[name].get(batch)
+        return None if row is None else rewinds.seen_in(row)
 
     def batches(self, name: RegionName) -> Iterator[Batch]:
         """See `ports.Transactions.batches`."""
-        self._region(name)
-        yield from self._ledgers[name].values()
+        rewinds = Rewinds(self._region(name).seek_maps)
+        yield from map(rewinds.seen_in, self._ledgers[name].values())
 
     def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_since`."""
@@ -158,7 +157,8 @@ class MemoryTransactions:
 
     def worked_at(self, name: RegionName) -> datetime | None:
         """See `ports.Transactions.worked_at`."""
-        newest = next(reversed([*self.batches(name)]), None)
+        self._region(name)
+        newest = next(reversed([*self._ledgers[name].values()]), None)
         return None if newest is None else newest.ended_at or newest.begun_at
 
     def claimed_at(self, name: RegionName) -> datetime | None:
@@ -177,13 +177,13 @@ class MemoryTransactions:
 
     def history(self, name: RegionName) -> History:
         """See `ports.Transactions.history`; nothing can happen in between."""
-        self._region(name)
-        return History(events=tuple(self._events[name]), batches=tuple(self._ledgers[name].values()))
+        batches = tuple(self.batches(name))
+        return History(events=tuple(self._events[name]), batches=batches)
 
     def chronicle(self, name: RegionName) -> MemoryChronicle:
         """See `ports.Transactions.chronicle`."""
         self._region(name)
-        return MemoryChronicle(self._regions[name].counter, self._events[name], [*self.batches(name)])
+        return MemoryChronicle(self._regions[name].counter, self._events[name], [*self._ledgers[name].values()])
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
@@ -219,7 +219,7 @@ class MemoryChronicle:
     def __init__(self, counter: EventNumber, events: Sequence_[Event], batches: Sequence_[Batch]) -> None:
         self._counter = counter
         self._events = events
-        self._batches = [replace(b, undone_from={}, outcome=_unmarked(b.outcome)) for b in batches]
+        self._batches = batches
 
     def horizon(self) -> Horizon:
         """See `ports.Chronicle.horizon`."""
@@ -238,10 +238,6 @@ class MemoryChronicle:
         return tuple(b for b in self._batches if b.batch in batches)
 
 
-def _unmarked(outcome: Outcome | None) -> Outcome | None:
-    return Outcome.DONE if outcome is Outcome.UNDONE else outcome
-
-
 def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:
     """Apply one ledger change to the rows; return the region, without what was forgotten."""
     match change:
@@ -253,10 +249,8 @@ def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:
             ledger[batch_id] = replace(ledger[batch_id], outcome=outcome, ended_at=at, ended_after=after)
         case BatchQuietAfter(batch=batch_id, at=at):
             ledger[batch_id] = replace(ledger[batch_id], quiet_after=at)
-        case RangesUndone(offsets=offsets):
-            ledger.update({b.batch: undone(b, offsets) for b in ledger.values()})
-        case BatchesProven(epoch=epoch, progress=progress):
-            ledger.update({b.batch: proven(b, epoch, progress) for b in ledger.values()})
+        case BatchesProven():
+            ledger.update({b.batch: proven(b, change) for b in ledger.values()})
         case OffsetsForgotten(sequences=sequences):
             gone = frozenset(sequences)
             parts = frozenset(key for key in region.contributions if key[0] in gone)
@@ -271,29 +265,10 @@ def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:
     return region
 
 
-def undone(batch: Batch, offsets: Mapping[GroupPartition, Offset]) -> Batch:
-    """Return a batch after a reset to `offsets`: what it did at or beyond them is undone.
-
-    A reset inside a range leaves the outcome and notes from where on; once every range is undone from its begin, the
-    outcome is.
-    """
-    if batch.outcome is not Outcome.DONE:
-        return batch
-    marks = dict(batch.undone_from)
-    for partition, range_ in batch.ranges.items():
-        place = offsets.get(partition)
-        if place is not None and place < marks.get(partition, range_.to):
-            marks[partition] = Offset(max(place, range_.from_))
-    if marks == batch.undone_from:
-        return batch
-    whole = all(marks.get(p) == r.from_ for p, r in batch.ranges.items())
-    return replace(batch, undone_from=marks, outcome=Outcome.UNDONE if whole else Outcome.DONE)
-
-
-def proven(batch: Batch, epoch: Epoch, progress: OffsetMap) -> Batch:
+def proven(batch: Batch, change: BatchesProven) -> Batch:
     """Return a batch that a sink's progress proves done: its transaction was committed, whatever was heard of it."""
-    if batch.epoch != epoch or batch.outcome not in {Outcome.UNKNOWN, Outcome.DISCARDED}:
+    if batch.epoch != change.epoch or batch.outcome not in {Outcome.UNKNOWN, Outcome.DISCARDED}:
         return batch
-    if all(p in progress and r.to <= progress[p] for p, r in batch.ranges.items()):
-        return replace(batch, outcome=Outcome.DONE)
+    if all(p in change.progress and r.to <= change.progress[p] for p, r in batch.ranges.items()):
+        return replace(batch, outcome=Outcome.DONE, proven_in=change.proven_in)
     return batch

@@ -23,7 +23,7 @@ from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0008"
+HEAD: Final = "0010"
 """The revision that this program works with."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -31,7 +31,7 @@ _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Any number does, as long as every upgrade takes the same one: two at once would make every table twice.
 _UPGRADE_LOCK: Final = 4_729_370_001
 
-_LOCK: Final = text("SELECT pg_advisory_xact_lock(:key)")
+_LOCK: Final = text("SELECT pg_advisory_lock(:key)")
 _CREATE_SCHEMA: Final = text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
 _HAS_VERSION_TABLE: Final = text("SELECT to_regclass(:name) IS NOT NULL")
 _VERSION: Final = text(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")  # noqa: S608 (two constants)
@@ -55,7 +55,9 @@ class SchemaStatus:
 def upgrade(url: str) -> SchemaStatus:
     """Bring a database to the newest schema, and return what it then has; where it is there already, change nothing.
 
-    Everything happens in one transaction, under a lock: of two at once, the second finds nothing left to do.
+    Each migration is a transaction, and those that convert rows do so in pieces before it; all under one lock: of two
+    upgrades at once, the second finds nothing left to do. One that was interrupted has left a revision on the way,
+    which no program works with, and goes on from there when it is repeated.
 
     Args:
         url: an SQLAlchemy URL of the store; its user owns the schema, or may create it.
@@ -68,11 +70,13 @@ def upgrade(url: str) -> SchemaStatus:
     from alembic.config import Config
 
     with _connected(url) as connection:
+        # Of the session, so that it outlasts the transactions: closing the connection lets go of it.
         connection.execute(_LOCK, {"key": _UPGRADE_LOCK})
         current = revision_of(connection)
         if current is not None and int(current) > int(HEAD):
             raise _too_new(current)
         connection.execute(_CREATE_SCHEMA)
+        connection.commit()
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         config.set_main_option("path_separator", "os")
@@ -132,7 +136,7 @@ def _too_new(current: str) -> SchemaTooNew:
 
 @contextmanager
 def _connected(url: str) -> Iterator[Connection]:
-    """Yield a connection in one transaction; the driver is psycopg 3, whatever the URL says of Postgres."""
+    """Yield a connection, which no transaction outlasts; the driver is psycopg 3, whatever the URL says of Postgres."""
     # The store itself asks this module for its schema's revision, so its package can't be imported before this one.
     from airflow_kcr.store.postgres.failures import Address, before_commit
 
@@ -140,7 +144,7 @@ def _connected(url: str) -> Iterator[Connection]:
     engine = create_engine(target, poolclass=NullPool, hide_parameters=True)
     began = time.monotonic()
     try:
-        with engine.begin() as connection:
+        with engine.connect() as connection:
             yield connection
     except SQLAlchemyError as error:
         raise before_commit(error, Address(target), time.monotonic() - began) from error

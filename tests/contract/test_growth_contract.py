@@ -125,6 +125,51 @@ def test_ten_times_as_many_batches_are_judged_in_the_same_memory(
     assert peaks[1] < 1.2 * peaks[0]
 
 
+def begun(url: str, batches: int, statistics: Statistics) -> tuple[Counter[str], dict[str, int]]:
+    """Begin a reset, and return which statements it took and how many rows each has touched."""
+    with driver_over(url, 12) as driver:
+        fill(url, driver, batches, statistics)
+        with statements() as run:
+            failed(driver)
+        driver.settle_reset()
+        with touched() as rows:
+            failed(driver)
+        end(driver)
+    return Counter(run), dict(rows)
+
+
+@pytest.mark.parametrize("statistics", list(Statistics))
+def test_a_reset_begins_as_if_the_ledger_were_empty(database_url: str, statistics: Statistics) -> None:
+    few, many = (begun(database_url, batches, statistics) for batches in (5, 2_000))
+    assert many[0] == few[0]
+    assert not {s: (few[1][s], rows) for s, rows in many[1].items() if rows > few[1][s]}
+    assert not [statement for statement in many[0] if "kcr.batch" in statement and "outcome IS NULL" not in statement]
+
+
+def test_a_batch_is_read_with_as_many_rows_however_many_resets_came_after_it(database_url: str) -> None:
+    with driver_over(database_url, 4) as driver:
+        driver.process()
+        first, place = driver.batches[0].batch, driver.partition(0)
+        driver.cut("the base")
+
+        def read() -> list[int]:
+            with touched() as rows:
+                driver.store._transactions.batch(driver.name, first)
+                driver.store._transactions.batches_with(driver.name, place, Offset(5))
+            # How an offset is looked up in the ranges is not what this is about.
+            return [rows for statement, rows in rows.items() if "from_offset <=" not in statement]
+
+        for _ in range(3):
+            failed(driver)
+            driver.settle_reset()
+        few = read()
+        for number in range(30):
+            driver.process()
+            driver.cut(f"on-{number}") if number % 3 == 0 else failed(driver)
+            driver.settle_reset()
+        assert read() == few
+
+
 LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
     lambda region, now: CheckpointSummary.all_of(region),
     lambda region, now: ways_back(region, len(region.checkpoints)),

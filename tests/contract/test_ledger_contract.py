@@ -1,4 +1,4 @@
-"""What a reset makes of the ledger: the set-based statements say what memory says, whatever the ranges."""
+"""What a reset makes of the ledger: the statements say what memory says, whatever the ranges and the seek maps."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from random import Random
 import pytest
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.region.rows import Batch, Outcome, Reset, ResetCause, ResetState
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
     BatchesProven,
     BatchQuietAfter,
     LedgerChange,
-    RangesUndone,
     Region,
+    put,
 )
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Lineage, Offset, Range, Sequence
-from airflow_kcr.store.postgres import ledger_tail, undoing
+from airflow_kcr.store.postgres import ledger, ledger_tail
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
@@ -39,7 +40,40 @@ def places(chance: Random, partitions: list[GroupPartition]) -> OffsetMap:
     return OffsetMap({p: Offset(chance.randrange(FURTHEST + 2)) for p in chosen})
 
 
-def batches(chance: Random, driver: Driver, turn: int, now: datetime) -> list[LedgerChange]:
+def reset(chance: Random, region: Region, now: datetime, partitions: list[GroupPartition]) -> Region:
+    """Return the region in its next epoch, which sends some partitions somewhere and others nobody knows where yet."""
+    epoch = Epoch(region.epoch + 1)
+    known = places(chance, partitions)
+    entries = {p: SeekEntry(offset=known.get(p), source=SeekSource.MERGED) for p in partitions if chance.random() < 0.9}
+    row = Reset(
+        epoch=epoch,
+        sequence=Sequence(1),
+        lineage=Lineage(1),
+        cause=ResetCause.CLAIM,
+        state=ResetState.SUPERSEDED,
+        begun_at=now,
+    )
+    return replace(
+        region,
+        epoch=epoch,
+        resets=put(region.resets, {epoch: row}),
+        seek_maps=put(region.seek_maps, {epoch: SeekMap(entries)}),
+    )
+
+
+def answered(chance: Random, region: Region, partitions: list[GroupPartition]) -> Region:
+    """Return the region with what was open in its seek map known, and in an older one too."""
+    found = {
+        p: SeekEntry(offset=o, source=SeekSource.MERGED)
+        for p, o in places(chance, partitions).items()
+        if p not in region.seek.offsets
+    }
+    older = chance.choice(sorted(region.seek_maps))
+    maps = {epoch: region.seek_maps[epoch].write(found) for epoch in {region.epoch, older}}
+    return replace(region, seek_maps=put(region.seek_maps, maps))
+
+
+def batches(chance: Random, driver: Driver, turn: int, epoch: int, now: datetime) -> list[LedgerChange]:
     """Return some batches, begun and ended at once."""
     found: list[LedgerChange] = []
     partitions = sorted(driver.logs)
@@ -49,7 +83,7 @@ def batches(chance: Random, driver: Driver, turn: int, now: datetime) -> list[Le
             batch=BatchId(f"b-{turn}-{number}"),
             member=driver.member(chance.randrange(2)),
             incarnation=Incarnation(1),
-            epoch=Epoch(chance.randrange(3)),
+            epoch=Epoch(chance.randrange(max(epoch - 3, 0), epoch + 1)),
             lineage=Lineage(1),
             sequence=Sequence(1),
             ranges=ranges,
@@ -65,11 +99,11 @@ def batches(chance: Random, driver: Driver, turn: int, now: datetime) -> list[Le
     return found
 
 
-@pytest.mark.parametrize(("seed", "piece"), [*((seed, undoing.PIECE) for seed in range(4)), (4, 1), (5, 3)])
+@pytest.mark.parametrize(("seed", "piece"), [*((seed, ledger.PIECE) for seed in range(4)), (4, 1), (5, 3)])
 def test_a_ledger_is_undone_and_proven_as_memory_says(
     drive_twins: Drive, monkeypatch: pytest.MonkeyPatch, seed: int, piece: int
 ) -> None:
-    monkeypatch.setattr(undoing, "PIECE", piece)
+    monkeypatch.setattr(ledger, "PIECE", piece)
     chance, driver = Random(seed), drive_twins(partitions=4)
     partitions = sorted(driver.logs)
     for turn in range(25):
@@ -77,12 +111,16 @@ def test_a_ledger_is_undone_and_proven_as_memory_says(
         def rule(region: Region, now: datetime, turn: int = turn) -> Region:
             # The same for both stores, which are asked one after the other.
             again = Random(f"{seed}-{turn}")
-            changes = batches(again, driver, turn, now)
-            changes.append(
-                RangesUndone(offsets=places(again, partitions))
-                if again.random() < 0.5
-                else BatchesProven(epoch=Epoch(again.randrange(3)), progress=places(again, partitions))
-            )
+            changes = batches(again, driver, turn, region.epoch, now)
+            match again.choice(["reset", "answer", "prove"]):
+                case "reset":
+                    region = reset(again, region, now, partitions)
+                case "answer" if region.seek:
+                    region = answered(again, region, partitions)
+                case _:
+                    ran = Epoch(again.randrange(region.epoch + 1))
+                    progress = places(again, partitions)
+                    changes.append(BatchesProven(epoch=ran, proven_in=region.epoch, progress=progress))
             return replace(region, ledger=tuple(changes))
 
         driver.store._transactions.decide(driver.name, rule)

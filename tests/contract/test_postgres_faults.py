@@ -45,7 +45,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     Sequence,
 )
-from airflow_kcr.store.postgres import PostgresTransactions, build_engine, listening, permits, undoing
+from airflow_kcr.store.postgres import PostgresTransactions, build_engine, listening, permits, rewinds
 from airflow_kcr.store.regions import RegionStore
 from tests.support.cutting_proxy import Cut, CuttingProxy, cutting_proxy
 from tests.support.driver import GROUP, Driver, group_rules
@@ -743,7 +743,7 @@ A_LONG_LEDGER = """
     [
         pytest.param(permits.BEGIN, id="claims of a begin"),
         pytest.param(text(permits.MOVE), id="positions moved"),
-        pytest.param(undoing.BEYOND, id="ranges undone"),
+        pytest.param(rewinds.LOWEST, id="lowest places"),
     ],
 )
 def test_arrays_are_walked_through_once_where_a_table_has_no_statistics(
@@ -754,7 +754,7 @@ def test_arrays_are_walked_through_once_where_a_table_has_no_statistics(
     places = [(p.group, p.topic, p.partition, 5) for p in sorted(driver.logs)] * 25
     groups, topics, partitions, offsets = map(list, zip(*places, strict=True))
     given = {"groups": groups, "topics": topics, "partitions": partitions, "offsets": offsets, "region": 1}
-    given |= {"positions": offsets, "begun": offsets, "numbers": offsets, "width": 10}
+    given |= {"positions": offsets, "begun": offsets, "numbers": offsets, "epochs": offsets}
     given |= {"name": driver.name, "group": GROUP, "index": 0, "batch": "b"}
     names = sorted(statement._bindparams)
     numbered = re.sub(r"(?<!:):(\w+)", lambda found: f"${names.index(found[1]) + 1}", statement.text)

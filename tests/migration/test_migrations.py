@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
+from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.store import migrations, schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.postgres.tables import metadata
@@ -45,8 +48,9 @@ def config() -> Config:
 def upgrade_to(url: str, revision: str) -> None:
     """Bring an empty database to one revision, as an earlier program would have."""
     engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
+    with engine.connect() as connection:
         connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS kcr")
+        connection.commit()
         settings = config()
         settings.attributes["connection"] = connection
         command.upgrade(settings, revision)
@@ -147,6 +151,109 @@ def test_an_upgrade_of_what_is_up_to_date_changes_nothing(database_url: str) -> 
     before = catalogue(database_url)
     assert schema_upgrade.upgrade(database_url).is_current
     assert catalogue(database_url) == before
+
+
+@pytest.fixture
+def rewound(empty_database_url: str) -> Iterator[Driver]:
+    """A region of which resets have undone batches wholly, partly and not at all; its ledger is two pieces long."""
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as transactions:
+        driver = Driver(partitions=3, rules=rules(), transactions=transactions)
+        driver.up()
+        play(empty_database_url, driver)
+        yield driver
+
+
+def play(url: str, driver: Driver) -> None:
+    driver.process()
+    first = driver.cut("first")
+    driver.process()
+    reset(driver)
+    driver.process()
+    driver.cut("second")
+    execute(url, "SELECT setval(pg_get_serial_sequence('kcr.batch', 'number'), 6000)")
+    driver.process()
+    reset(driver)
+    driver.process()
+    driver.reset(ToCheckpoint(sequence=first))
+    driver.complete()
+    driver.settle_reset()
+    driver.process()
+
+
+def reset(driver: Driver) -> None:
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+    driver.settle_reset()
+
+
+def mark(url: str, batches: tuple[Batch, ...]) -> None:
+    """Have the ledger of revision 0008 say of its batches what the programs of then would have said."""
+    for batch in batches:
+        if batch.outcome is Outcome.UNDONE:  # its ranges need not say so
+            execute(url, f"UPDATE kcr.batch SET outcome = 'undone' WHERE batch_id = '{batch.batch}'")
+            continue
+        for p, offset in batch.undone_from.items():
+            execute(
+                url,
+                f"UPDATE kcr.batch_range r SET undone_from = {offset} FROM kcr.batch b WHERE b.number = r.batch_number "
+                f"AND b.batch_id = '{batch.batch}' AND r.partition = {p.partition}",
+            )
+
+
+def test_what_batches_said_was_undone_is_what_is_derived_after_an_upgrade(
+    empty_database_url: str, rewound: Driver
+) -> None:
+    # One goes back into the middle of batches, and leaves others alone.
+    execute(
+        empty_database_url,
+        "UPDATE kcr.seek_offset SET next_offset = 5 WHERE partition = 0 AND epoch = (SELECT max(epoch) FROM kcr.reset)",
+    )
+    before = rewound.batches
+    assert {Outcome.DONE, Outcome.UNDONE} <= {b.outcome for b in before}
+    assert any(b.undone_from and b.outcome is Outcome.DONE for b in before)
+    take_back_to(empty_database_url, "0008")
+    mark(empty_database_url, before)
+    schema_upgrade.upgrade(empty_database_url)
+    assert rewound.batches == before
+
+
+def test_what_was_proven_after_an_attempt_that_went_further_back_stays_done(
+    empty_database_url: str, rewound: Driver
+) -> None:
+    epochs = sorted(rewound.region.resets)
+    # As if the attempt before the last one had been superseded, and the last one had proved what was begun before both.
+    execute(empty_database_url, f"UPDATE kcr.reset SET state = 'superseded' WHERE epoch = {epochs[-2]}")
+    execute(empty_database_url, f"UPDATE kcr.seek_offset SET next_offset = 1000 WHERE epoch = {epochs[-1]}")
+    execute(empty_database_url, f"UPDATE kcr.batch SET proven_in = {epochs[-1]} WHERE epoch = {epochs[-3]}")
+    before = rewound.batches
+    assert any(b.outcome is Outcome.DONE and b.proven_in for b in before)
+    take_back_to(empty_database_url, "0008")
+    mark(empty_database_url, before)
+    schema_upgrade.upgrade(empty_database_url)
+    assert [(b.outcome, b.undone_from) for b in rewound.batches] == [(b.outcome, b.undone_from) for b in before]
+
+
+def test_an_upgrade_that_is_interrupted_while_it_converts_the_ledger_goes_on(
+    empty_database_url: str, rewound: Driver
+) -> None:
+    before = rewound.batches
+    take_back_to(empty_database_url, "0008")
+    mark(empty_database_url, before)
+    execute(
+        empty_database_url,
+        "CREATE FUNCTION kcr.broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF new.number > 6000 AND old.outcome = 'undone' THEN RAISE 'no more room'; END IF; RETURN new; END $$; "
+        "CREATE TRIGGER broken BEFORE UPDATE ON kcr.batch FOR EACH ROW EXECUTE FUNCTION kcr.broken()",
+    )
+    with pytest.raises(StoreError):
+        schema_upgrade.upgrade(empty_database_url)
+    assert schema_upgrade.status(empty_database_url).current == "0009"
+    with store(empty_database_url) as program, pytest.raises(SchemaTooOld, match="run `kcr store upgrade`"):
+        program.names()
+    execute(empty_database_url, "DROP FUNCTION kcr.broken CASCADE")
+    schema_upgrade.upgrade(empty_database_url)
+    assert rewound.batches == before
+    assert catalogue(empty_database_url) == SNAPSHOT.read_text()
 
 
 def test_several_upgrades_at_once_are_one(empty_database_url: str) -> None:

@@ -689,7 +689,7 @@ HOLDS: Mapping[str, str] = {
     "lease": "until when an incarnation may act; renewals write only this",
     "claim": "one row per partition: owner, incarnation, epoch, resume point, position, how far begun",
     "batch": "the ledger: one row per batch, its owner, epoch, lineage, sequence and outcome",
-    "batch_range": "the ranges of each batch, and from where a reset has undone them",
+    "batch_range": "the ranges of each batch; what resets have undone of them follows from `seek_offset`",
     "initial_offset": "where a partition begins for this region; first writer wins",
     "bound_offset": "where a bound falls in a partition; first writer wins",
     "cut_request": "requests for cuts by nonce; outlive their checkpoint as tombstones",

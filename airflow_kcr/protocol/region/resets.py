@@ -1,8 +1,9 @@
 """A reset: every partition of the region goes to its seek entry, as one; members stay in their groups (section 8).
 
-A begin is one decision: a new epoch, a burnt sequence, the open cut aborted, the seek map written, what lies beyond it
-undone. Members then cancel, become quiet, raise their sinks' fences, claim and acknowledge; `finish` lets the region go
-on when nothing is missing. A start is a reset with cause `start`; `STARTING` is `RESETTING` without deadlines.
+A begin is one decision: a new epoch, a burnt sequence, the open cut aborted, the seek map written; by that alone what
+lies beyond it is undone (`rewinds`). Members then cancel, become quiet, raise their sinks' fences, claim and
+acknowledge; `finish` lets the region go on when nothing is missing. A start is a reset with cause `start`; `STARTING`
+is `RESETTING` without deadlines.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import (
     BatchesProven,
-    RangesUndone,
     Region,
     initial_offsets,
     moved_to,
@@ -168,8 +168,7 @@ def settle_commit(region: Region, now: datetime, committed: Committed, why: str)
 
 def _placed(region: Region, seek: SeekMap) -> Region:
     rows = {p: _at(region, p, region.claims.get(p, Claim()), entry) for p, entry in seek.items()}
-    undone = RangesUndone(offsets=seek.offsets)
-    return replace(region, claims=put(region.claims, rows), ledger=(*region.ledger, undone))
+    return replace(region, claims=put(region.claims, rows))
 
 
 def _at(region: Region, partition: GroupPartition, claim: Claim, entry: SeekEntry) -> Claim:
@@ -249,7 +248,7 @@ def _with_ledger_settled(region: Region, now: datetime, reset: Reset) -> Region:
     if ran is None or region.resets[ran].lineage != reset.lineage:
         # What a sink held of an older lineage is no progress in this one; the entries are this lineage's base.
         return region
-    proven = BatchesProven(epoch=ran, progress=OffsetMap(progress))
+    proven = BatchesProven(epoch=ran, proven_in=reset.epoch, progress=OffsetMap(progress))
     return replace(region, ledger=(*region.ledger, proven))
 
 

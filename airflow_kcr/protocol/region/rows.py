@@ -72,7 +72,10 @@ class Outcome(StrEnum):
     """Its member vanished between begin and end."""
 
     UNDONE = "undone"
-    """Done, then undone by a reset on every partition; a reset inside a range leaves DONE and `undone_from`."""
+    """Done, then undone by a reset on every partition; a reset inside a range leaves DONE and `undone_from`.
+
+    Nobody stores it: it follows from the resets after the batch (`rewinds`).
+    """
 
 
 class CutPurpose(StrEnum):
@@ -321,11 +324,19 @@ class Batch:
 
     ended_at: datetime | None = None
     ended_after: EventNumber | None = None
+    proven_in: Epoch | None = None
+    """The epoch of the reset whose sinks' progress proved it done; None: its own end was accepted, or nothing was."""
+
     undone_from: Mapping[GroupPartition, Offset] = field(default_factory=dict)
-    """From where on a later reset has undone a range."""
+    """From where on a later reset has undone a range; derived when it is read (`rewinds`)."""
 
     quiet_after: datetime | None = None
     """Set when its incarnation was superseded: from then on it can't write any more."""
+
+    @property
+    def accepted_in(self) -> Epoch:
+        """The epoch in which it was accepted, if it was: only the resets of later ones undo any of it."""
+        return self.epoch if self.proven_in is None else self.proven_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,13 +104,6 @@ class BatchQuietAfter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangesUndone:
-    """Ledger: whatever was done at or beyond these offsets is undone, back to and including this lineage's batches."""
-
-    offsets: OffsetMap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchesProven:
     """Ledger: unaccepted batches of this epoch that lie wholly at or below a sink's progress were done after all.
 
@@ -119,6 +112,9 @@ class BatchesProven:
     """
 
     epoch: Epoch
+    proven_in: Epoch
+    """Of the reset whose sinks told their progress."""
+
     progress: OffsetMap
 
 
@@ -129,7 +125,7 @@ class OffsetsForgotten:
     sequences: tuple[Sequence, ...]
 
 
-LedgerChange: TypeAlias = BatchBegun | BatchClosed | BatchQuietAfter | RangesUndone | BatchesProven | OffsetsForgotten
+LedgerChange: TypeAlias = BatchBegun | BatchClosed | BatchQuietAfter | BatchesProven | OffsetsForgotten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

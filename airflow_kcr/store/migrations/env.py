@@ -1,4 +1,4 @@
-"""Run by Alembic: the migrations on the connection that `schema_upgrade` hands over, in its transaction."""
+"""Run by Alembic: the migrations on the connection that `schema_upgrade` hands over, each one transaction."""
 
 from __future__ import annotations
 
@@ -10,5 +10,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     version_table=VERSION_TABLE,
     version_table_schema=SCHEMA,
+    transaction_per_migration=True,
 )
-context.run_migrations()
+with context.begin_transaction():
+    context.run_migrations()

@@ -50,12 +50,12 @@ EVENTS: Final = positional(
 
 _BATCH: Final = """
     b.number, b.batch_id, b.group_id, b.member_index, b.incarnation, b.epoch, b.lineage, b.sequence, b.begun_at,
-    b.begun_after, b.outcome, b.ended_at, b.ended_after,
+    b.begun_after, b.outcome, b.ended_at, b.ended_after, b.proven_in,
     (SELECT json_agg(json_build_array(r.group_id, r.topic, r.partition, r.from_offset, r.to_offset)
                      ORDER BY r.group_id, r.topic, r.partition)
      FROM kcr.batch_range r WHERE r.batch_number = b.number)
 """
-_WIDTH: Final = 14
+_WIDTH: Final = 15
 
 # name: batches_between — a page of the ledger.
 BATCHES: Final = positional(
@@ -132,7 +132,7 @@ class PostgresChronicle:
 
 def _batch(row: Found) -> Batch:
     _, batch, group, index, incarnation, epoch, lineage, sequence, begun_at, begun_after, *rest = row
-    outcome, ended_at, ended_after, ranges = rest
+    outcome, ended_at, ended_after, proven_in, ranges = rest
     return Batch(
         batch=batch,
         member=member_of(group, index),
@@ -146,6 +146,7 @@ def _batch(row: Found) -> Batch:
         outcome=None if outcome is None else _OUTCOMES[outcome],
         ended_at=ended_at,
         ended_after=ended_after,
+        proven_in=proven_in,
     )
 
 
@@ -153,4 +154,4 @@ def _ranges(ranges: Any) -> dict[Any, Range]:  # noqa: ANN401 (JSON)
     return {partition_of(group, topic, number): Range(a, b) for group, topic, number, a, b in ranges or ()}
 
 
-_OUTCOMES: Final = {str(o): Outcome.DONE if o is Outcome.UNDONE else o for o in Outcome}
+_OUTCOMES: Final = {str(o): o for o in Outcome}

@@ -190,7 +190,7 @@ def _by_constraint(name: str) -> KcrError:
     kind = _BY_CONSTRAINT.get(name)
     if kind is not None:
         return kind(_SENTENCES.get(kind))
-    if name.endswith(("_not_negative", "_not_empty", "_undone_inside")):
+    if name.endswith(("_not_negative", "_not_empty")):
         return NumberOutOfRange(f"the store refused a number (constraint {name}); nothing was changed")
     return StoreError(f"the store refused a row (constraint {name}); nothing was changed")
 

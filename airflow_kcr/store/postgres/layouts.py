@@ -39,6 +39,7 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.store.codec import storable
 from airflow_kcr.store.postgres import tables
 from airflow_kcr.store.postgres.columns import PARTITION
+from airflow_kcr.store.postgres.rewinds import REWINDS
 from airflow_kcr.store.postgres.row_layout import JsonLayout, Layout, Values, member_of, of_dataclass, partition_of
 
 if TYPE_CHECKING:
@@ -208,6 +209,8 @@ class MapLayout:
 
     values: tuple[str, ...]
     may_be_empty: bool = False
+    derived: tuple[tuple[str, str], ...] = ()
+    """Columns that only the database reads, each with the SQL that makes it of a written row `n`."""
     """Whether a map without rows may be there: at the first start of a region, before any partition is known."""
 
 
@@ -215,7 +218,11 @@ OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",
 ECHOES: Final = MapLayout(tables.echo, "sequence", ("next_offset",))
 FROZEN: Final = MapLayout(tables.checkpoint_partition, "sequence", ())
 SEEKS: Final = MapLayout(
-    tables.seek_offset, "epoch", ("next_offset", "source", "current_offset", "clamped_from"), may_be_empty=True
+    tables.seek_offset,
+    "epoch",
+    ("next_offset", "source", "current_offset", "clamped_from"),
+    may_be_empty=True,
+    derived=(("rewinds", REWINDS),),
 )
 CONTRIBUTED: Final = MapLayout(
     tables.contribution_offset,

@@ -1,7 +1,7 @@
 """The ledger: batches with their ranges, and what became of them.
 
-What a reset makes of it is in `undoing`. What each statement does is what `store.memory` says in Python; the contract
-suite holds the two together.
+What a reset has undone of a batch is stored nowhere, and found out when the batch is read (`rewinds`). What each
+statement does is what `store.memory` says in Python; the contract suite holds the two together.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from airflow_kcr.protocol.region.state import (
     BatchQuietAfter,
     LedgerChange,
     OffsetsForgotten,
-    RangesUndone,
 )
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
-from airflow_kcr.store.postgres import undoing
-from airflow_kcr.store.postgres.row_layout import member_of, partition_columns, partition_of
+from airflow_kcr.store.postgres import rewinds
+from airflow_kcr.store.postgres.row_layout import document, member_of, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Found, Session
 
 PAGE: Final = 500
 """Batches per page of the whole ledger: a page's ranges are in memory at once."""
+
+PIECE: Final = 10_000
+"""Ranges that a statement looks at: some tenths of a second at most."""
 
 BATCH_COLUMNS: Final = (
     "number",
@@ -45,6 +47,7 @@ BATCH_COLUMNS: Final = (
     "ended_at",
     "ended_after",
     "quiet_after",
+    "proven_in",
 )
 
 RANGE_COLUMNS: Final = (
@@ -54,7 +57,6 @@ RANGE_COLUMNS: Final = (
     "partition",
     "from_offset",
     "to_offset",
-    "undone_from",
 )
 
 _BATCH: Final = ", ".join(BATCH_COLUMNS)
@@ -89,6 +91,31 @@ _QUIET: Final = text("""
     FROM unnest(CAST(:batches AS text[]), CAST(:quiet_after AS timestamptz[])) AS c (batch_id, quiet_after)
     WHERE b.region_id = :region AND b.batch_id = c.batch_id
 """)
+
+# name: by_index — for what is left of the transaction: a table that was small when it was last looked at, or never was,
+# is taken for small, and would be walked through as a whole once for each piece.
+_BY_INDEX: Final = text("SELECT set_config('enable_seqscan', 'off', true)")
+
+# name: unaccepted_batches — those of an epoch that ended without being accepted, with how many ranges each has.
+_UNACCEPTED: Final = text("""
+    SELECT b.number, (SELECT count(*) FROM kcr.batch_range r WHERE r.batch_number = b.number) FROM kcr.batch b
+    WHERE b.region_id = :region AND b.epoch = :epoch AND b.outcome IN ('unknown', 'discarded')
+""")
+
+# In a query of its own, or the text would be read anew for every row once the statement is prepared.
+_PLACE: Final = (
+    "CAST((SELECT CAST(:places AS jsonb)) "
+    "->> (CAST(r.partition AS text) || ' ' || r.topic || ' ' || r.group_id) AS bigint)"
+)
+
+# name: prove_batches — a sink's progress says that they were done, whatever was heard of them.
+_PROVE: Final = text(f"""
+    UPDATE kcr.batch b SET outcome = 'done', proven_in = :proven_in
+    WHERE b.number = ANY (CAST(:batches AS bigint[])) AND coalesce((
+        SELECT bool_and(coalesce({_PLACE} >= r.to_offset, false))
+        FROM kcr.batch_range r WHERE r.batch_number = b.number
+    ), true)
+""")  # noqa: S608 (a constant of this module)
 
 # name: forget_offsets — retired checkpoints keep their row and digest.
 _FORGET: Final = (
@@ -146,10 +173,8 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
             _close(session, [change])
         case BatchQuietAfter():
             _quiet(session, [change])
-        case RangesUndone(offsets=offsets):
-            undoing.undo(session, offsets)
-        case BatchesProven(epoch=epoch, progress=progress):
-            undoing.prove(session, epoch, progress)
+        case BatchesProven():
+            _prove(session, change)
         case OffsetsForgotten(sequences=sequences):
             for statement in _FORGET:
                 session.run(statement, gone=list(sequences))
@@ -183,18 +208,9 @@ def page(session: Session, after: int) -> tuple[list[Batch], int | None]:
 
 
 def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
-    """Return a batch from its columns and those of its ranges."""
+    """Return a batch, as it is stored, from its columns and those of its ranges."""
     _, batch, group, index, incarnation, epoch, lineage, sequence, begun_at, begun_after, *rest = row
-    outcome, ended_at, ended_after, quiet_after = rest
-    read: dict[GroupPartition, Range] = {}
-    undone: dict[GroupPartition, Offset] = {}
-    for _, group_id, topic, number, from_, to, undone_from in ranges:
-        partition = partition_of(group_id, topic, number)
-        read[partition] = Range(from_, to)
-        if outcome == Outcome.UNDONE:  # as a whole, whether or not the range says so
-            undone[partition] = from_
-        elif undone_from is not None:
-            undone[partition] = undone_from
+    outcome, ended_at, ended_after, quiet_after, proven_in = rest
     return Batch(
         batch=batch,
         member=member_of(group, index),
@@ -202,13 +218,13 @@ def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
         epoch=epoch,
         lineage=lineage,
         sequence=sequence,
-        ranges=read,
+        ranges={partition_of(group_id, topic, number): Range(a, b) for _, group_id, topic, number, a, b in ranges},
         begun_at=begun_at,
         begun_after=begun_after,
         outcome=None if outcome is None else Outcome(outcome),
         ended_at=ended_at,
         ended_after=ended_after,
-        undone_from=undone,
+        proven_in=proven_in,
         quiet_after=quiet_after,
     )
 
@@ -230,7 +246,7 @@ def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:
     ranges: dict[int, list[Found]] = {}
     for row in ranges_of(session, [b[0] for b in found]):
         ranges.setdefault(row[0], []).append(row)
-    return [batch_from(b, ranges.get(b[0], [])) for b in found]
+    return rewinds.seen(session, [batch_from(b, ranges.get(b[0], [])) for b in found])
 
 
 def begun_columns(batch: Batch) -> dict[str, object]:
@@ -270,3 +286,23 @@ def _close(session: Session, closed: list[BatchClosed]) -> None:
 
 def _quiet(session: Session, quiet: list[BatchQuietAfter]) -> None:
     session.run(_QUIET, batches=[c.batch for c in quiet], quiet_after=[c.at for c in quiet])
+
+
+def _prove(session: Session, change: BatchesProven) -> None:
+    """Mark the unaccepted batches of an epoch as done that lie wholly at or below the sinks' progress.
+
+    They are few, as a batch that is not accepted is followed by a reset; in pieces all the same.
+    """
+    session.rows(_BY_INDEX)
+    # No topic has a space.
+    places = document({f"{p.partition} {p.topic} {p.group}": offset for p, offset in change.progress.items()})
+    piece: list[int] = []
+    ranges = 0
+    for number, width in session.rows(_UNACCEPTED, epoch=change.epoch):
+        if piece and ranges + width > PIECE:
+            session.run(_PROVE, batches=piece, places=places, proven_in=change.proven_in)
+            piece, ranges = [], 0
+        piece.append(number)
+        ranges += width
+    if piece:
+        session.run(_PROVE, batches=piece, places=places, proven_in=change.proven_in)

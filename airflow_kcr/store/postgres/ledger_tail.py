@@ -12,6 +12,7 @@ from airflow_kcr.protocol.region.events import Claimed
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.store.postgres import rewinds
 from airflow_kcr.store.postgres.ledger import BATCH_COLUMNS, PAGE, batch_from, ranges_of
 from airflow_kcr.store.postgres.session import Found, Session
 
@@ -73,4 +74,4 @@ def _read(session: Session, found: list[Found]) -> list[Batch]:
         return []
     rows = sorted(ranges_of(session, [row[0] for row in found]), key=lambda row: row[0])
     ranges = {number: list(group) for number, group in groupby(rows, key=lambda row: int(row[0]))}
-    return [batch_from(row, ranges.get(row[0], [])) for row in found]
+    return rewinds.seen(session, [batch_from(row, ranges.get(row[0], [])) for row in found])

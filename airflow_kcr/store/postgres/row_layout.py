@@ -119,9 +119,16 @@ class JsonLayout(Layout[K, V]):
 
 
 @cache
-def given_arrays(table: Table, columns: tuple[str, ...]) -> str:
-    """Return the query of rows of a table that are bound as one array for each column, named as in `arrays`."""
-    return f"SELECT :region, {', '.join(f'n.{c}' for c in columns)} FROM {unnested(table, columns, table.name)}"  # noqa: S608
+def given_arrays(table: Table, columns: tuple[str, ...], derived: tuple[str, ...] = ()) -> str:
+    """Return the query of rows of a table that are bound as one array for each column, named as in `arrays`.
+
+    Args:
+        table: whose types the columns have.
+        columns: those that are bound.
+        derived: what else each row `n` has, in SQL.
+    """
+    chosen = ", ".join((*(f"n.{c}" for c in columns), *derived))
+    return f"SELECT :region, {chosen} FROM {unnested(table, columns, table.name)}"  # noqa: S608
 
 
 def unnested(table: Table, columns: tuple[str, ...], name: str) -> str:

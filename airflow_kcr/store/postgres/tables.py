@@ -146,6 +146,7 @@ batch: Final = table(
     instant_or_null("ended_at"),
     number_or_null("ended_after"),
     instant_or_null("quiet_after"),
+    number_or_null("proven_in"),
     key("batch", "number"),
     UniqueConstraint("region_id", "batch_id", name="batch_region_id_batch_id_key"),
     Index("batch_order", "region_id", "number"),
@@ -166,12 +167,9 @@ batch_range: Final = table(
     *partition(),
     number("from_offset"),
     number("to_offset"),
-    # From where on a later reset has undone it.
-    number_or_null("undone_from"),
     key("batch_range", "batch_number", *PARTITION),
     *not_negative("batch_range", "from_offset"),
     CheckConstraint("from_offset < to_offset", name="batch_range_not_empty"),
-    CheckConstraint("undone_from BETWEEN from_offset AND to_offset", name="batch_range_undone_inside"),
     Index("batch_range_partition", "region_id", *PARTITION, "to_offset"),
 )
 
@@ -342,6 +340,12 @@ reset: Final = table(
     of_region("reset"),
 )
 
+TURN: Final = "CASE WHEN rewinds THEN -epoch ELSE epoch END"
+"""Tells the two kinds of seek entries apart, each in the order of the epochs: what `rewinds` looks them up by.
+
+No column and nothing that another index could answer, or a planner that knows little of the table would take that.
+"""
+
 seek_offset: Final = table(
     "seek_offset",
     number("region_id"),
@@ -352,9 +356,19 @@ seek_offset: Final = table(
     number_or_null("current_offset"),
     # What was asked for, where the log did not have it; a shift may go below zero.
     number_or_null("clamped_from"),
+    # Whether it is, or may be, before where the reset just before sent the partition.
+    truth("rewinds"),
     key("seek_offset", "region_id", "epoch", *PARTITION),
     part_of("seek_offset", "reset", ("region_id", "epoch"), ("region_id", "epoch")),
     *not_negative("seek_offset", "next_offset", "current_offset"),
+    Index(
+        "seek_offset_rewinds",
+        "region_id",
+        *PARTITION,
+        text(f"({TURN})"),
+        postgresql_include=["next_offset"],
+        postgresql_where=text("next_offset IS NOT NULL"),
+    ),
 )
 
 person_reset: Final = table(

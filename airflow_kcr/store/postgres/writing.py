@@ -317,8 +317,11 @@ def _map(
         known = before.known(number) if isinstance(before, Parts) else None
         rows += [(number, *p, *values) for p, values in rows_of(known, held).items()]
     if rows:
-        key = (layout.number, *PARTITION)
-        yield _upsert(layout.table, key, (*key, *layout.values), rows)
+        table, key = layout.table, (layout.number, *PARTITION)
+        columns = (*key, *layout.values)
+        given = given_arrays(table, columns, tuple(made for _, made in layout.derived))
+        sql = _upsert_sql(table, key, (*columns, *(name for name, _ in layout.derived)), given)
+        yield Write(sql, arrays(table.name, zip(*rows, strict=True)))
     if changed.gone:
         yield _delete(layout.table, (layout.number,), [tuple(changed.gone)])
 

@@ -30,7 +30,8 @@ def test_a_layout_has_every_column_of_its_table(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MAPS))
 def test_a_map_has_every_column_of_its_table(name: str) -> None:
     layout = MAPS[name]
-    columns = {"region_id", layout.number, "group_id", "topic", "partition", *layout.values}
+    derived = [name for name, _ in layout.derived]
+    columns = {"region_id", layout.number, "group_id", "topic", "partition", *layout.values, *derived}
     assert columns == set(layout.table.c.keys())
 
 

@@ -16,7 +16,6 @@ from airflow_kcr.protocol.region.state import (
     BatchesProven,
     BatchQuietAfter,
     LedgerChange,
-    RangesUndone,
     Region,
     Spec,
 )
@@ -36,7 +35,7 @@ from airflow_kcr.protocol.values import (
     Sequence,
     TopicName,
 )
-from airflow_kcr.store.memory import MemoryTransactions, proven, undone
+from airflow_kcr.store.memory import MemoryTransactions, proven
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock, Driver, group_rules
 from tests.support.scripts import cuts_of_ten, hourly, running
@@ -224,17 +223,16 @@ def test_every_kind_of_ledger_change_reaches_its_rows() -> None:
         BatchBegun(batch=batch(outcome=None)),
         BatchQuietAfter(batch=BatchId("b"), at=BEGINNING + LEASE),
         BatchClosed(batch=BatchId("b"), outcome=Outcome.UNKNOWN, at=BEGINNING, after=EventNumber(4)),
-        BatchesProven(epoch=Epoch(1), progress=places(p0=10, p1=20)),
-        RangesUndone(offsets=places(p0=4)),
+        BatchesProven(epoch=Epoch(1), proven_in=Epoch(3), progress=places(p0=10, p1=20)),
     )
     store.decide(FLIGHTS, lambda region, now: replace(region, ledger=changes))
     row = store.batch(FLIGHTS, BatchId("b"))
     assert row is not None
     assert (row.quiet_after, row.ended_at, row.ended_after) == (BEGINNING + LEASE, BEGINNING, 4)
-    assert (row.outcome, row.undone_from) == (Outcome.DONE, {p(0): 4})
+    assert (row.outcome, row.proven_in, row.accepted_in) == (Outcome.DONE, 3, 3)
 
 
-# -- undone and proven ------------------------------------------------------------------------------------------------
+# -- proven -----------------------------------------------------------------------------------------------------------
 
 
 def batch(
@@ -260,54 +258,21 @@ def places(**offsets: int) -> OffsetMap:
     return OffsetMap({p(int(name[1:])): Offset(offset) for name, offset in offsets.items()})
 
 
-@pytest.mark.parametrize(
-    ("reset", "marks", "outcome"),
-    [
-        (places(p0=10, p1=20), {}, Outcome.DONE),
-        (places(p0=99), {}, Outcome.DONE),
-        (places(p7=0), {}, Outcome.DONE),
-        (places(p0=4), {0: 4}, Outcome.DONE),
-        (places(p0=0, p1=5), {0: 0, 1: 5}, Outcome.DONE),
-        (places(p0=0, p1=0), {0: 0, 1: 0}, Outcome.UNDONE),
-    ],
-)
-def test_a_reset_undoes_what_was_done_at_or_beyond_it(
-    reset: OffsetMap, marks: Mapping[int, int], outcome: Outcome
-) -> None:
-    after = undone(batch(), reset)
-    assert after.undone_from == {p(n): o for n, o in marks.items()}
-    assert after.outcome is outcome
-
-
-def test_a_reset_before_a_range_undoes_it_from_its_begin() -> None:
-    after = undone(batch({0: (10, 20)}), places(p0=3))
-    assert (after.undone_from, after.outcome) == ({p(0): 10}, Outcome.UNDONE)
-
-
-def test_a_mark_only_moves_back() -> None:
-    once = undone(batch(), places(p0=4))
-    assert undone(once, places(p0=7)) is once
-    assert undone(once, places(p0=2)).undone_from == {p(0): 2}
-    assert undone(undone(once, places(p1=0)), places(p0=0)).outcome is Outcome.UNDONE
-
-
-@pytest.mark.parametrize("outcome", [None, Outcome.DISCARDED, Outcome.UNKNOWN, Outcome.UNDONE])
-def test_what_was_not_done_is_not_undone(outcome: Outcome | None) -> None:
-    row = batch(outcome=outcome)
-    assert undone(row, places(p0=0, p1=0)) is row
+def proof(epoch: int, **offsets: int) -> BatchesProven:
+    return BatchesProven(epoch=Epoch(epoch), proven_in=Epoch(epoch + 1), progress=places(**offsets))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNKNOWN, Outcome.DISCARDED])
 def test_a_sinks_progress_proves_a_batch_that_lies_wholly_at_or_below_it(outcome: Outcome) -> None:
     row = batch(outcome=outcome)
-    assert proven(row, Epoch(1), places(p0=10, p1=20)).outcome is Outcome.DONE
-    assert proven(row, Epoch(1), places(p0=50, p1=50)).outcome is Outcome.DONE
-    assert proven(row, Epoch(1), places(p0=10, p1=19)) is row
-    assert proven(row, Epoch(1), places(p0=10)) is row
-    assert proven(row, Epoch(2), places(p0=10, p1=20)) is row
+    assert proven(row, proof(1, p0=10, p1=20)).outcome is Outcome.DONE
+    assert proven(row, proof(1, p0=50, p1=50)).outcome is Outcome.DONE
+    assert proven(row, proof(1, p0=10, p1=19)) is row
+    assert proven(row, proof(1, p0=10)) is row
+    assert proven(row, proof(2, p0=10, p1=20)) is row
 
 
 @pytest.mark.parametrize("outcome", [None, Outcome.DONE, Outcome.UNDONE])
 def test_it_proves_nothing_about_what_runs_or_is_settled(outcome: Outcome | None) -> None:
     row = batch(outcome=outcome)
-    assert proven(row, Epoch(1), places(p0=10, p1=20)) is row
+    assert proven(row, proof(1, p0=10, p1=20)) is row
