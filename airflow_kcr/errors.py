@@ -123,6 +123,10 @@ class RegionInState(RefusedError):
     """The region's state does not allow this verb; the message says which states do."""
 
 
+class RegionBeingDeleted(RegionInState):
+    """The region is being deleted, or somebody was interrupted at it; deleting it again goes on."""
+
+
 class GroupInOtherRegion(RefusedError):
     """The consumer group belongs to another region of this store; one group is in exactly one region."""
 

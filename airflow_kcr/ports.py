@@ -205,6 +205,9 @@ class Transactions(Protocol):
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """Forget a region and its history, if `check` does not raise.
 
+        A long history goes in pieces. If that is interrupted, every other call raises RegionBeingDeleted, and this one,
+        asked again, goes on without another check.
+
         Raises:
             UnknownRegion: there is no such region.
         """

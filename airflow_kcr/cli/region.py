@@ -15,6 +15,7 @@ from airflow_kcr.cli.output import note, show
 from airflow_kcr.cli.reporting import reported
 from airflow_kcr.cli.session import region_of, store_of
 from airflow_kcr.cli.waiting import progress, require_wait
+from airflow_kcr.errors import RegionBeingDeleted
 
 if TYPE_CHECKING:
     from airflow_kcr.api import Goal, Region, RegionView
@@ -243,16 +244,23 @@ def delete(
 ) -> None:
     """Forget a stopped region: its checkpoints and its history, for ever.
 
-    Kafka keeps the committed offsets of its groups, and the sinks what was written.
+    Kafka keeps the committed offsets of its groups, and the sinks what was written. Where it was interrupted, no other
+    command finds the region any more; the same command goes on.
 
     Example: kcr region delete flights --yes
     """
     with region_of(name, store) as region:
-        count = len(region.checkpoints())
         if not yes:
-            _confirm(f"Forget region {name}, its {count} checkpoint(s) and its history, for ever?")
+            _confirm(f"Forget region {name}, {_what_it_has(region)}, for ever?")
         region.delete()
         note(f"region {name} is forgotten")
+
+
+def _what_it_has(region: Region) -> str:
+    try:
+        return f"its {len(region.checkpoints())} checkpoint(s) and its history"
+    except RegionBeingDeleted:
+        return "what an interrupted deletion has left of it"
 
 
 def _confirm(question: str) -> None:

@@ -124,12 +124,6 @@ _FORGET: Final = (
     text("DELETE FROM kcr.contribution WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
 )
 
-# name: forget_ledger — no foreign key does it: ranges, then batches.
-_FORGET_ALL: Final = (
-    text("DELETE FROM kcr.batch_range WHERE region_id = :region"),
-    text("DELETE FROM kcr.batch WHERE region_id = :region"),
-)
-
 _RUNNING: Final = text(
     f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND outcome IS NULL"  # noqa: S608
 )
@@ -232,12 +226,6 @@ def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
 def ranges_of(session: Session, numbers: list[int]) -> Rows[Found]:
     """Return the rows of the ranges of these batches."""
     return session.rows(_RANGES, numbers=numbers)
-
-
-def forget_all(session: Session) -> None:
-    """Forget a region's ledger, ranges and all."""
-    for statement in _FORGET_ALL:
-        session.run(statement)
 
 
 def _with_ranges(session: Session, found: Rows[Found]) -> list[Batch]:

@@ -7,7 +7,7 @@ for everything else. Rows are read after it, and so is the clock: a transaction'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Rows
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, text
 
-from airflow_kcr.errors import GroupInOtherRegion, KcrError, RegionExists, StoreBusy, UnknownRegion
+from airflow_kcr.errors import (
+    GroupInOtherRegion,
+    KcrError,
+    RegionBeingDeleted,
+    RegionExists,
+    StoreBusy,
+    UnknownRegion,
+)
 from airflow_kcr.ports import Heartbeats, Renewal, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
@@ -35,9 +42,9 @@ from airflow_kcr.protocol.values import (
     Sequence,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import gathering, leases, ledger, ledger_tail, permits, reading, writing
+from airflow_kcr.store.postgres import deletion, gathering, leases, ledger, ledger_tail, permits, reading, writing
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
-from airflow_kcr.store.postgres.connections import Connections
+from airflow_kcr.store.postgres.connections import NO_LOCK, Connections
 from airflow_kcr.store.postgres.engine import build_engine
 from airflow_kcr.store.postgres.listening import NOTIFY, Listeners, payload
 from airflow_kcr.store.postgres.session import Found, Session
@@ -74,9 +81,6 @@ _EVENTS: Final = text("""
 
 EVENT_PAGE: Final = 1000
 """Events per page of a whole history: a statement of bounded length, whatever the region has been through."""
-
-_UNLIMITED: Final = text("SET LOCAL statement_timeout = 0")
-_DELETE: Final = text("DELETE FROM kcr.region WHERE id = :region")
 
 
 class PostgresTransactions:
@@ -123,6 +127,8 @@ class PostgresTransactions:
         region: Region | None = None
         try:
             with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
+                if deletion.find(session, name):
+                    raise _being_deleted(name)
                 region = rule(session.rows(_NOW)[0][0])
                 return settled(writing.write_new(session, region))
         except RegionExists:
@@ -172,11 +178,17 @@ class PostgresTransactions:
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """See `ports.Transactions.delete`."""
         with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
-            check(*self._found(session, name))
-            # A long history takes its time; nobody waits for a region that is stopped.
-            session.run(_UNLIMITED)
-            ledger.forget_all(session)
-            session.run(_DELETE)
+            rows = session.rows(gathering.REGION, name=name)
+            if rows:
+                check(reading.region_of(session, name, rows[0]), rows[0][0])
+                deletion.doom(session, name)
+            elif not deletion.find(session, name):
+                raise _unknown_in(session.connection, name)
+        rest, more = deletion.Deletion(), True
+        while more:
+            with self._connections.transaction(NO_LOCK) as session:
+                # Another one may have been faster.
+                more = deletion.find(session, name) and rest.forget_some(session)
 
     # -- leases --------------------------------------------------------------------------------------------------
 
@@ -204,7 +216,7 @@ class PostgresTransactions:
 
     def names(self) -> tuple[RegionName, ...]:
         """See `ports.Transactions.names`."""
-        return tuple(name for (name,) in self._connections.answer(_NAMES))
+        return tuple(name for (name,) in self._connections.answer(_NAMES) if not deletion.is_doomed(name))
 
     def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
         """See `ports.Transactions.events`."""
@@ -318,12 +330,18 @@ def _one_of(session: Session, name: RegionName, rows: Rows[Found]) -> Found:
     return rows[0]
 
 
-def _unknown_in(connection: Connection | None, name: RegionName) -> UnknownRegion:
-    return _unknown(name, [] if connection is None else [known for (known,) in connection.execute(_NAMES)])
-
-
-def _unknown(name: RegionName, known: Iterable[RegionName]) -> UnknownRegion:
+def _unknown_in(connection: Connection | None, name: RegionName) -> KcrError:
+    found = [] if connection is None else [known for (known,) in connection.execute(_NAMES)]
+    if deletion.doomed(name) in found:
+        return _being_deleted(name)
+    known = [one for one in found if not deletion.is_doomed(one)]
     return UnknownRegion(f"there is no region {name!r} in this store; it has: {', '.join(known) or 'none'}")
+
+
+def _being_deleted(name: RegionName) -> RegionBeingDeleted:
+    return RegionBeingDeleted(
+        f"region {name} is being deleted, or that was interrupted; run `kcr region delete {name}` to go on"
+    )
 
 
 def _key(name: RegionName, member: MemberId | None = None) -> int:

@@ -1,0 +1,141 @@
+"""Deleting a region in pieces: how much one takes, what is seen when one was the last, and that another goes on."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from airflow_kcr.errors import RegionBeingDeleted, RegionInState, StoreBusy, UnknownRegion
+from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.values import RegionName, Sequence
+from airflow_kcr.store.postgres import deletion
+from airflow_kcr.store.postgres.session import Session
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.long_ledger import Statistics, fill
+from tests.support.plans import touched
+from tests.support.scripts import cuts_of_ten
+from tests.support.stores import postgres_store
+
+pytestmark = pytest.mark.postgres
+
+GONE_ON = r"region flights is being deleted.*run `kcr region delete flights` to go on"
+
+
+def lived(driver: Driver) -> None:
+    """Let a region go through a bit of everything, and come to its end."""
+    driver.up()
+    cuts_of_ten(driver, 3)
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "for once")
+    driver.settle_reset()
+    driver.process()
+    driver.store.kill(driver.name)
+    for member in driver.all_members():
+        driver.leave(member)
+
+
+def filled_tables(url: str) -> set[str]:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        names = connection.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'kcr'")
+        return {
+            name
+            for (name,) in names.fetchall()
+            if connection.execute(f"SELECT FROM kcr.{name} LIMIT 1".encode()).rowcount
+        }
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let a deletion end after so many pieces, as if its process had been killed."""
+    pieces = iter(range(after))
+    forget_some = deletion.Deletion.forget_some
+
+    def forget(self: deletion.Deletion, session: Session) -> bool:
+        if next(pieces, None) is None:
+            raise StoreBusy("killed")
+        return forget_some(self, session)
+
+    monkeypatch.setattr(deletion.Deletion, "forget_some", forget)
+
+
+@pytest.fixture
+def rules() -> RegionRules:
+    return RegionRules(groups={GROUP: group_rules(members=2)})
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2, 4, 9, 17])
+def test_a_deletion_that_was_interrupted_is_told_by_every_verb_and_goes_on(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, rules: RegionRules, pieces: int
+) -> None:
+    monkeypatch.setattr(deletion, "PIECE", 3)
+    with postgres_store(database_url, lambda _: rules) as transactions:
+        driver = Driver(partitions=3, rules=rules, transactions=transactions)
+        lived(driver)
+        store, spec = driver.store, driver.region.spec
+        with monkeypatch.context() as patch:
+            interrupt(patch, pieces)
+            with pytest.raises(StoreBusy):
+                store.delete(driver.name)
+        assert filled_tables(database_url) > {"alembic_version", "region"}
+        assert store.names() == ()
+        for verb in (
+            lambda: store.read(driver.name),
+            lambda: store.start(driver.name),
+            lambda: store.history(driver.name),
+            lambda: list(store.batches(driver.name)),
+            lambda: store.batches_since(driver.name, Sequence(0)),
+            lambda: store.declare(driver.name, spec),
+        ):
+            with pytest.raises(RegionBeingDeleted, match=GONE_ON):
+                verb()
+        store.delete(driver.name)
+        assert filled_tables(database_url) == {"alembic_version"}
+        with pytest.raises(UnknownRegion):
+            store.delete(driver.name)
+        assert store.declare(driver.name, spec).name == driver.name
+
+
+def test_another_region_may_have_the_groups_at_once_and_keeps_all_that_it_has(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, rules: RegionRules
+) -> None:
+    with postgres_store(database_url, lambda _: rules) as transactions:
+        driver = Driver(partitions=3, rules=rules, transactions=transactions)
+        lived(driver)
+        with monkeypatch.context() as patch:
+            interrupt(patch, 1)
+            with pytest.raises(StoreBusy):
+                driver.store.delete(driver.name)
+        other = Driver(partitions=3, rules=rules, transactions=transactions, name=RegionName("other"))
+        lived(other)
+        before = other.region.counter, other.events, other.batches
+        driver.store.delete(driver.name)
+        assert (other.region.counter, other.events, other.batches) == before
+        assert driver.store.names() == ("other",)
+
+
+def test_a_region_that_is_not_stopped_stays_as_it_is(database_url: str, rules: RegionRules) -> None:
+    with postgres_store(database_url, lambda _: rules) as transactions:
+        driver = Driver(partitions=3, rules=rules, transactions=transactions)
+        driver.up()
+        with pytest.raises(RegionInState, match="stop it before deleting it"):
+            driver.store.delete(driver.name)
+        assert driver.region.members
+
+
+@pytest.mark.parametrize("statistics", list(Statistics))
+def test_a_batch_costs_as_much_to_delete_however_long_the_ledger(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, rules: RegionRules, statistics: Statistics
+) -> None:
+    monkeypatch.setattr(deletion, "PIECE", 120)
+    most = []
+    for batches in (100, 800):
+        with postgres_store(database_url, lambda _: rules) as transactions:
+            driver = Driver(partitions=12, rules=rules, transactions=transactions)
+            driver.up()
+            fill(database_url, driver, batches, statistics)
+            driver.store.kill(driver.name)
+            for member in driver.all_members():
+                driver.leave(member)
+            with touched() as rows:
+                driver.store.delete(driver.name)
+            most.append(rows.total() / batches)
+    assert most[1] < 1.2 * most[0]
