@@ -144,6 +144,24 @@ def test_a_reset_ends_without_partitions_that_are_gone() -> None:
     judge(driver)
 
 
+def test_a_batch_that_was_begun_on_a_partition_that_is_gone_is_ended_by_a_reset() -> None:
+    driver = region_of()
+    driver.begin(driver.member(0), partitions=[driver.partition(3)])
+    driver.crash(driver.member(0))
+    lost(driver, 3)
+    driver.wait(60)
+    driver.join(driver.member(0))
+    report(driver)
+    driver.wait(BOUND)
+    report(driver)
+    driver.spread()
+    driver.wait(60)
+    driver.settle_reset()
+    assert driver.region.state is RegionState.RUNNING
+    assert not driver.region.running
+    judge(driver)
+
+
 def test_a_cut_that_waits_for_a_partition_that_is_gone_is_made_without_it() -> None:
     driver = region_of()
     driver.request_cut("second")
