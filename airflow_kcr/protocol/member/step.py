@@ -180,12 +180,13 @@ def _seen(member: Member, view: MemberView, now: float) -> Member:
     if is_old and view.epoch >= member.newest_epoch and view.incarnation == mine:
         return member
     is_reset = member.view is not None and view.epoch > member.view.epoch
-    wait = facts.seconds(member.timeouts.retry_after(view.failures))
+    retry_at = now + facts.seconds(member.timeouts.retry_after(view.failures))
     return replace(
         member,
         view=view,
         view_is_stale=member.heard > view.counter,
-        retry_at=now + wait if is_reset else member.retry_at,
+        # Once progress was accepted, fewer failures count, and nobody waits for the rest of a longer time.
+        retry_at=retry_at if is_reset else min(member.retry_at, retry_at),
         positions=_positions(member, view),
         newest_epoch=max(member.newest_epoch, view.epoch),
         newest_sequence=max(member.newest_sequence, Sequence(view.next_sequence - 1)),

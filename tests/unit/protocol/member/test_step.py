@@ -489,3 +489,15 @@ def test_a_member_that_left_its_group_has_no_assignment_and_joins_again_if_it_me
     assert lone.wanted(effects.Join) == [effects.Join()]
     lone.feed(events.Terminated(), events.LeftGroup())
     assert lone.wanted(effects.Join) == []
+
+
+def test_the_wait_after_failures_ends_where_progress_was_accepted_meanwhile() -> None:
+    lone = LoneMember().processing()
+    failing = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20), failures=5)
+    lone.feed(events.ViewRead(view=failing))
+    wait = lone.member.timeouts.retry_after(5).total_seconds()
+    assert lone.member.retry_at == lone.now + wait
+    lone.feed(events.ViewRead(view=replace(failing, counter=EventNumber(21))))
+    assert lone.member.retry_at == lone.now + wait
+    lone.feed(events.ViewRead(view=replace(failing, counter=EventNumber(22), failures=0)))
+    assert lone.member.retry_at == lone.now
