@@ -69,10 +69,11 @@ def regions(store: RegionStore) -> tuple[RegionSummary, ...]:
     found: list[RegionSummary] = []
     for name in store.names():
         try:
+            seen = store.seen(name)
             region, now = store.read(name)
         except UnknownRegion:
             continue
-        found.append(RegionSummary.of(region, now))
+        found.append(RegionSummary.of(region, now, seen))
     return tuple(found)
 
 

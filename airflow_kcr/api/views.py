@@ -200,12 +200,15 @@ class RegionSummary:
     alive: int
     """How many hold leases."""
 
+    liveness: Liveness
+    """Whether it makes progress, and what it waits for."""
+
     overdue: timedelta | None = None
     """How long the next bound has passed with no cut made for it; None: it has not."""
 
     @classmethod
-    def of(cls, region: StoredRegion, now: datetime) -> Self:
-        """Return a region in a line."""
+    def of(cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN) -> Self:
+        """Return a region in a line; the arguments are those of `RegionView.of`."""
         return cls(
             region=region.name,
             state=str(region.state),
@@ -216,6 +219,7 @@ class RegionSummary:
             next_bound=region.next_bound,
             members=sum(group.members for group in region.rules.groups.values()),
             alive=len(live_members(region, now)),
+            liveness=liveness.judge(region, now, seen),
             overdue=bounds.overdue(region, now),
         )
 
@@ -230,6 +234,7 @@ class RegionSummary:
             "last_complete": self.last_complete,
             "next_bound": instant(self.next_bound),
             "overdue_seconds": _seconds(self.overdue),
+            "progress": str(self.liveness.verdict),
             "members": self.members,
             "alive": self.alive,
         }

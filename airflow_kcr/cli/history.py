@@ -139,18 +139,19 @@ def _row(event: Event) -> dict[str, object]:
 def verify(name: Name, store: Url, output: Output = None) -> None:
     """Judge a region's whole history by the invariants; exit status 1 where it contradicts one.
 
-    Events and ledger are read once, page by page, up to one moment, so the region may go on meanwhile.
+    Events and ledger are read once, page by page, up to one moment, so the region may go on meanwhile. Whether it makes
+    progress now is told as well, and contradicts nothing.
 
     Example: kcr verify flights
     """
     with region_of(name, store) as region:
-        verdict = region.verify()
+        verdict, progress = region.verify(), region.show().liveness
     rows = [
         {"invariant": v.invariant, "detail": v.detail, "events": " ".join(map(str, v.events))}
         for v in verdict.violations
     ]
     answer = Answer(
-        document=verdict.to_json(),
+        document=verdict.to_json() | {"progress": progress.text()},
         columns=("invariant", "detail", "events"),
         rows=rows,
         facts={
@@ -158,6 +159,7 @@ def verify(name: Name, store: Url, output: Output = None) -> None:
             "checked_events": verdict.checked_events,
             "checked_batches": verdict.checked_batches,
             "verdict": f"{len(rows)} violation(s)" if rows else "consistent",
+            "progress": progress.text(),
         },
     )
     show(answer, output)

@@ -21,6 +21,7 @@ SUMMARY: Final = (
     "last_complete",
     "next_bound",
     "overdue_seconds",
+    "progress",
     "members",
     "alive",
 )

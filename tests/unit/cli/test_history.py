@@ -81,8 +81,24 @@ def test_a_consistent_history_is_verified(kcr: Kcr, driver: Driver) -> None:
         "checked_events": driver.region.counter,
         "checked_batches": len(driver.batches),
         "violations": [],
+        "progress": "progressing",
     }
     assert "consistent" in kcr("verify", "flights", "-o", "table").stdout
+
+
+def test_a_region_that_makes_no_progress_is_told_beside_the_verdict_and_by_the_list(
+    kcr: Kcr, driver: Driver, database_url: str
+) -> None:
+    driver.up()
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE kcr.lease SET valid_until = valid_until - interval '1 day'"))
+    engine.dispose()
+    called = kcr("verify", "flights", "-o", "json")
+    assert called.exit_code == 0, "a stall contradicts no invariant"
+    assert json.loads(called.stdout)["progress"].startswith("stalled: members since ")
+    assert "stalled: members since " in kcr("verify", "flights", "-o", "table").stdout
+    assert [row["progress"] for row in kcr.json("region", "list")] == ["stalled"]
 
 
 def test_a_contradiction_is_reported_and_ends_with_status_1(kcr: Kcr, driver: Driver, database_url: str) -> None:

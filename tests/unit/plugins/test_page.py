@@ -17,6 +17,7 @@ from airflow.models.dag import DagModel
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 from fastapi.routing import APIRoute
+from sqlalchemy import create_engine, text
 
 from airflow_kcr.api.opening import opened
 from airflow_kcr.dags import region_dags
@@ -207,7 +208,7 @@ def words(text: str) -> str:
 def test_regions_are_listed_and_lead_to_their_pages(viewer: TestClient, driver: Driver) -> None:
     driver.up()
     text = viewer.get("/").text
-    assert "flights running running 2 of 2" in words(text)
+    assert "flights running running progressing 2 of 2" in words(text)
     assert Tags(text).links == ["regions/flights"]
     assert viewer.get("/regions/flights").status_code == 200
 
@@ -269,6 +270,18 @@ def test_a_bound_that_has_passed_without_a_cut_is_marked_with_how_long_ago(
             text = viewer.get(path).text
             assert 'class="late"' in text
             assert re.search(r"\d\d:\d\d:\d\d \(overdue by \d+ s\)", words(text))
+
+
+def test_the_overview_marks_a_region_that_makes_no_progress_and_says_what_it_waits_for(
+    viewer: TestClient, driver: Driver, database_url: str
+) -> None:
+    driver.up()
+    assert "<td>progressing</td>" in viewer.get("/").text
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE kcr.lease SET valid_until = valid_until - interval '1 day'"))
+    engine.dispose()
+    assert re.search(r'<td class="late" title="stalled: members since [^"]+">stalled</td>', viewer.get("/").text)
 
 
 def test_a_new_region_has_nothing_to_show_yet_and_says_so(viewer: TestClient, driver: Driver) -> None:
