@@ -124,6 +124,14 @@ class Timeouts:
         return 2 * self.lease
 
     @property
+    def arrival_wait(self) -> timedelta:
+        """How long a start waits for members that have no lease yet, once those that have could do all the work.
+
+        Three leases, and no more than a quarter of a reset, so that the attempt can still be finished.
+        """
+        return min(3 * self.lease, self.reset / 4)
+
+    @property
     def unowned_wait(self) -> timedelta:
         """How long a cut waits for a partition without an owner before it goes on without, inexact.
 

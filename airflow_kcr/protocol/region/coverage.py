@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region.rows import Batch, Claim
+from airflow_kcr.protocol.region.rows import Batch, Claim, ResetCause
 from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, universe
 from airflow_kcr.protocol.rules import OutsiderPolicy
 from airflow_kcr.protocol.values import GroupPartition, MemberId
@@ -155,6 +155,27 @@ def awaited(region: Region, now: datetime) -> dict[GroupPartition, datetime]:
     return {p: since for p, since in unowned(region).items() if now - since < bound}
 
 
+def arriving(region: Region, now: datetime) -> tuple[MemberId, ...]:
+    """Return the members of the spec without a lease that the running start still waits for, in order.
+
+    Members seldom come at one moment. The first of them gets every partition; had it begun a batch, each that comes
+    later would cost a reset, as its partitions were another's before.
+    """
+    until = _arrived_by(region)
+    if until is None or until <= now:
+        return ()
+    places = (MemberId(g, i) for g, rules in sorted(region.rules.groups.items()) for i in range(rules.members))
+    return tuple(m for m in places if not is_live(region, m, now))
+
+
+def _arrived_by(region: Region) -> datetime | None:
+    """Return until when a start waits for members; None: none runs, or those that live can't cover all partitions."""
+    reset, timeouts = region.reset, region.rules.timeouts
+    if reset is None or reset.cause is not ResetCause.START or reset.deadline is None:
+        return None
+    return reset.deadline - timeouts.reset + timeouts.arrival_wait
+
+
 def is_quiet_batch(region: Region, batch: Batch, now: datetime) -> bool:
     """Whether a begun, un-ended batch of an older epoch can't write any more.
 
@@ -201,6 +222,10 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
             yield f"{partition} has no seek offset yet ({region.seek[partition].source})"
     yield from gaps(region, now)
     yield from busy(region, now)
+    for member in arriving(region, now):
+        until = _arrived_by(region)
+        at = "" if until is None else f", until {format_instant(until)} at the latest"
+        yield f"{member} has not arrived{at}"
     for sequence in reset.must_publish:
         if region.checkpoints[sequence].published_at is None:
             yield f"cut {sequence} is complete but not published"
@@ -211,6 +236,9 @@ def horizon(region: Region, now: datetime) -> datetime | None:
     moments = [lease.until for m, lease in region.leases.items() if is_live(region, m, now)]
     moments += [moment for batch in region.running.values() if (moment := _quiet_after(region, batch)) is not None]
     moments += [since + region.rules.timeouts.unowned_wait for since in awaited(region, now).values()]
+    arrived_by = _arrived_by(region)
+    if arrived_by is not None and arriving(region, now):
+        moments.append(arrived_by)
     if region.outsiders:
         moments += [over for member in region.leases if (over := _session_over(region, member)) is not None]
     return min((m for m in moments if m > now), default=None)

@@ -340,6 +340,7 @@ def test_a_newcomer_that_holds_nothing_still_has_to_be_on_the_roster() -> None:
     driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()
+    driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
     first = driver.request_cut("n").sequence
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [])

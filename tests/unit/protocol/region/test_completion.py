@@ -106,6 +106,7 @@ def test_a_member_that_came_after_the_opening_is_not_on_the_roster() -> None:
     driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()
+    driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
     driver.request_cut("n")
     driver.join(driver.member(1))
     refused(driver, part_of(driver, driver.member(1)), StrangeContribution, "not on the roster of cut 2")
