@@ -17,7 +17,7 @@ from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import Member, awaiting
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.region.state import CLAIM_STATES, RESET_STATES
+from airflow_kcr.protocol.region.state import CLAIM_STATES
 from airflow_kcr.protocol.region.unowned import Inventory
 
 REJOIN_PAUSE: Final = 30.0
@@ -37,8 +37,8 @@ def discover(member: Member, now: float) -> Driven:
     if known.claim_lacks_logs:
         asked = replace(known, claim_lacks_logs=False, told=None)
         return awaiting(replace(member, discovery=asked), "discover"), (effects.DiscoverPartitions(),)
-    # A reset waits for every partition that was known, so in one it is as good to know which are there no more.
-    if view.state not in {RegionState.RUNNING, *RESET_STATES} or not facts.has_claimed(member, view):
+    # A reset and a drain wait for every partition that was known, so in them, too, it matters which are there no more.
+    if view.state not in CLAIM_STATES or not facts.has_claimed(member, view):
         return member, ()
     claim = member.claimed, member.claimed_epoch
     if known.asked_for == claim:
