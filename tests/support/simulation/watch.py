@@ -24,6 +24,9 @@ SILENT: Final = 12.0
 """Seconds for which a region with something to do may stand still without a wait that says why: a batch with its time,
 or the wait after failed ones."""
 
+SLACK: Final = 3.0
+"""Seconds beyond the wait after failed batches, which grows with their number, until one has begun and ended."""
+
 UNEXPLAINED: Final = frozenset({Rule.BOUNDARY, Rule.REQUEST, Rule.DUE, Rule.RECORDS})
 """Rules that only ever wait because of a mistake in others: nothing outside keeps the region from going on."""
 
@@ -62,7 +65,8 @@ class Watch:
         found = self._judged(region)
         self.rules.update(w.rule for w in found.waits)
         still = now - self._moved_at
-        if still > SILENT and not found.waits and self._has_work(region):
+        retry = region.rules.timeouts.retry_after(region.failures).total_seconds()
+        if still > max(SILENT, retry + SLACK) and not found.waits and self._has_work(region):
             self._note(f"at {now:.0f} s nothing has moved for {still:.0f} s and nobody says why")
         if simulation.world.skew != self._skew:
             self._skew, self._jumped_at = simulation.world.skew, now
