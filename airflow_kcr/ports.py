@@ -550,7 +550,7 @@ class BatchReport:
     """What is known of a batch that did its work."""
 
     scans: int | None = None
-    """How often its ranges were read; None where the engine can't tell."""
+    """How often its ranges were read; None where the engine can't tell, or did not look."""
 
     warnings: tuple[str, ...] = ()
 

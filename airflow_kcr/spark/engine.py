@@ -48,6 +48,11 @@ _FIRST_LOOK: Final = 0.002
 _LONGEST_LOOK: Final = 0.1
 _TELL_EVERY: Final = 10.0
 
+_ALWAYS_COUNTED: Final = 8
+_COUNTED_EVERY: Final = 64
+"""How often a pipeline reads its ranges is its own, not the batch's, and takes some 30 questions to the JVM to find
+out: it is counted in the first batches of a member, and in one of so many after them."""
+
 _REMEMBERED: Final = 64
 """How many cancellations are kept that came before their batch, or after it."""
 
@@ -88,6 +93,7 @@ class SparkEngine:
         self._running: _Running | None = None
         self._cancelled: deque[BatchId] = deque(maxlen=_REMEMBERED)
         self._told_scans = False
+        self._finished_batches = 0
 
     def run(self, call: BatchCall) -> BatchReport:
         """Read the ranges, call the pipeline, and return when it has returned and none of its tasks runs any more.
@@ -177,7 +183,9 @@ class SparkEngine:
                 "until it is written or collected, and jobs of a plain threading.Thread don't count as the batch's "
                 "(use pyspark.InheritableThread)"
             )
-        scans = self._scans(jobs, since)
+        number, self._finished_batches = self._finished_batches, self._finished_batches + 1
+        is_counted = number < _ALWAYS_COUNTED or number % _COUNTED_EVERY == 0
+        scans = self._scans(jobs, since) if is_counted else None
         if scans is not None and scans > 1:
             warnings.append(
                 f"the pipeline read its ranges {scans} times, once for each action; persist the batch where reading "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.errors import BatchCancelled, BatchFailed
+from airflow_kcr.spark import engine as engine_module
 from airflow_kcr.spark import jvm
 from airflow_kcr.spark.job_groups import JobGroup
 from tests.integration.spark.batches import WITHIN, Bench, call, noop, started, wait_until
@@ -416,6 +417,15 @@ def test_it_is_told_how_often_a_batch_was_read(bench: Bench, topic: str, pipelin
     report = bench.engine(pipeline).run(call(topic, {0: (0, 3000), 1: (0, 3000)}))
     assert report.scans == scans
     assert bool(report.warnings) == (scans > 1)
+
+
+def test_how_often_a_pipeline_reads_is_counted_at_first_and_then_now_and_again(
+    bench: Bench, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_ALWAYS_COUNTED", 2)
+    monkeypatch.setattr(engine_module, "_COUNTED_EVERY", 4)
+    engine = bench.engine(noop)
+    assert [engine.run(call(topic, FEW)).scans for _ in range(6)] == [1, 1, None, None, 1, None]
 
 
 def test_a_read_through_an_rdd_is_not_counted(bench: Bench, topic: str) -> None:
