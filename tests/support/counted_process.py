@@ -1,0 +1,210 @@
+"""A process that hosts members and counts itself: objects by type, threads, open files, memory, processor time.
+
+Its batches do nothing, so that thousands of them are through in a minute; everything else is what `kcr member run`
+uses. It answers each line of its standard input, a `Count`, with one line of JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import psutil
+
+from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.kafka.control import ControlConsumer
+from airflow_kcr.kafka.logs import BrokerLogs
+from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
+from airflow_kcr.ports import BatchCall, BatchReport, Membership, MembershipListener
+from airflow_kcr.protocol.values import BatchId, GroupId, MemberId, RegionName
+from airflow_kcr.runtime.clocks import StoreClock, boot_time
+from airflow_kcr.runtime.crew import Crew
+from airflow_kcr.runtime.host import MemberHost, World
+from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.no_sinks import NoSinks
+from airflow_kcr.runtime.renewals import Renewals
+from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.regions import RegionStore
+
+ANSWER_WITHIN: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What a process has, at one moment."""
+
+    objects: Mapping[str, int]
+    """That the garbage collector knows of, by their type's full name."""
+
+    held: int
+    """Objects that they refer to, over all containers: a container that grows has one more for each entry."""
+
+    blocks: int
+    """Of memory that Python has allocated."""
+
+    threads: tuple[str, ...]
+    files: int
+    rss: int
+    """Bytes."""
+
+    cpu: float
+    """Seconds of processor time that its members took; what it takes to count is in the main thread."""
+
+    switches: int
+    """How often a thread of it went to sleep."""
+
+    batches: int
+    """That its members have ended."""
+
+    checkpoints: int
+    """That its members have contributed to, over all members."""
+
+
+class NoWork:
+    """An engine whose batches are over at once."""
+
+    def run(self, call: BatchCall) -> BatchReport:
+        """Do nothing."""
+        return BatchReport(scans=1)
+
+    def cancel(self, batch: BatchId) -> None:
+        """Do nothing: no batch runs."""
+
+
+def counted(crew: Crew) -> Count:
+    """Count this process."""
+    gc.collect()
+    known = gc.get_objects()
+    kinds = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in known)
+    held = sum(len(gc.get_referents(one)) for one in known)
+    process, shown = psutil.Process(), crew.snapshots()
+    switches = process.num_ctx_switches()
+    return Count(
+        objects=dict(kinds),
+        held=held,
+        blocks=sys.getallocatedblocks(),
+        threads=tuple(sorted(thread.name for thread in threading.enumerate())),
+        files=process.num_fds(),
+        rss=process.memory_info().rss,
+        cpu=time.process_time() - time.thread_time(),
+        switches=switches.voluntary,
+        batches=sum(int(one.counters["nBatches"]) for one in shown),
+        checkpoints=sum(int(one.counters["nCuts"]) for one in shown),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The process, as whoever has started it sees it."""
+
+    process: subprocess.Popen[str]
+
+    def count(self) -> Count:
+        """Ask it to count itself."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("count\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, f"the process has ended with status {self.process.wait(ANSWER_WITHIN)}"
+        found: dict[str, Any] = json.loads(line)
+        return Count(**{**found, "threads": tuple(found["threads"])})
+
+
+@contextmanager
+def counted_process(store: str, region: str, group: str, *indexes: int, log: Any = None) -> Iterator[Counted]:  # noqa: ANN401
+    """Lend a process with these members; at the end it is told to end, and has to.
+
+    Args:
+        store: the address of the region's store.
+        region: its name.
+        group: of the members.
+        indexes: of the members.
+        log: where its standard error goes, as `subprocess` takes it.
+    """
+    arguments = {"store": store, "region": region, "group": group, "indexes": indexes}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.counted_process", json.dumps(arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    with process:
+        try:
+            yield Counted(process)
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Host members, and answer, until standard input ends."""
+    with connect(store_url(arguments["store"])) as transactions:
+        store, name, group = RegionStore(transactions), RegionName(arguments["region"]), GroupId(arguments["group"])
+        region, now = store.read(name)
+        spec = RegionSpec.from_json(region.spec.text)
+        rules = spec.rules()
+        user = dict(spec.cluster_of(group)[0] or {})
+        with closing(BrokerLogs(admin_settings(user))) as logs:
+            renewals = Renewals(store, boot_time)
+
+            def host(index: int) -> MemberHost:
+                member = MemberId(group, index)
+                settings = member_settings(
+                    user, region=name, member=member, rules=rules.groups[group], timeouts=rules.timeouts
+                )
+
+                def membership(listener: MembershipListener) -> Membership:
+                    topics = subscription(rules.groups[group])
+                    return ControlConsumer(settings, group=group, topics=topics, listener=listener)
+
+                world = World(
+                    store=store,
+                    logs=logs,
+                    engine=NoWork(),
+                    sinks=NoSinks(rules.groups[group]),
+                    membership=membership,
+                    end_process=_end_at_once,
+                    clock=boot_time,
+                    store_clock=StoreClock(boot_time, now),
+                    renewals=renewals,
+                )
+                who = Identity(region=name, member=member, group=rules.groups[group], timeouts=rules.timeouts)
+                limits = Limits(target=spec.batch.target, least=spec.batch.min_records, most=spec.batch.max_records)
+                return MemberHost(who, rules.cut, limits, world)
+
+            crew = Crew(store, name, [host(index) for index in arguments["indexes"]])
+            crew.start()
+            for _ in sys.stdin:
+                sys.stdout.write(json.dumps(asdict(counted(crew))) + "\n")
+                sys.stdout.flush()
+            crew.terminate()
+            crew.wait(10)
+            crew.end()
+            renewals.end()
+
+
+def _end_at_once(why: str) -> None:
+    sys.stderr.write(f"ends at once: {why}\n")
+    os._exit(70)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
