@@ -36,6 +36,7 @@ from airflow_kcr.store.regions import RegionStore
 from tests.support.browsing import TestClient
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region
+from tests.support.plans import statements
 from tests.support.words import values_in
 
 if TYPE_CHECKING:
@@ -234,6 +235,22 @@ def test_a_region_shows_members_partitions_checkpoints_and_resets(viewer: TestCl
     assert "Offsets behind, as seen at that checkpoint 3,940" in said
     assert f"{sequence} {driver.region.lineage} published request" in said
     assert "start" in said.partition("Resets")[2]
+
+
+def test_a_refresh_takes_as_many_statements_whatever_there_is_to_show(viewer: TestClient, driver: Driver) -> None:
+    driver.up()
+    taken: list[list[int]] = []
+    for number in range(3):
+        for cut in range(1 + 3 * number):
+            driver.process()
+            driver.cut(f"{number}-{cut}")
+        sizes = list[int]()
+        for place in ("/", f"/regions/{driver.name}"):
+            with statements() as run:
+                assert viewer.get(place).status_code == 200
+            sizes.append(len(run))
+        taken.append(sizes)
+    assert taken == [taken[0]] * 3
 
 
 def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, driver: Driver) -> None:

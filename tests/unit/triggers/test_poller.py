@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from time import monotonic
@@ -18,11 +18,21 @@ from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.triggers import poller as poller_module
-from airflow_kcr.triggers.payloads import CutPublished, LagBelow, Reaching, RegionReaches, Status, WaitingFor
+from airflow_kcr.triggers.looking import Finding, Looks
+from airflow_kcr.triggers.payloads import (
+    CheckpointExists,
+    CutPublished,
+    LagBelow,
+    Reaching,
+    RegionReaches,
+    Status,
+    WaitingFor,
+)
 from airflow_kcr.triggers.poller import Poller, Wait
 from tests.support.cutting_proxy import Way
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
+from tests.support.plans import statements
 from tests.unit.triggers.conftest import running, until
 
 TICK = timedelta(seconds=0.05)
@@ -80,6 +90,48 @@ def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
         await until(lambda: not poller.is_running and connections(store_connection) == before)
 
     running(main)
+
+
+def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one(
+    driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.store.pause(driver.name)
+    driver.store.start(driver.name)
+    driver.request_cut("n")
+    payloads = (CutPublished(nonce="n"), CheckpointExists(sequence=9), PAUSED)
+    costs: list[int] = []
+    look = Looks.look
+
+    def counted(
+        self: Looks, name: RegionName, waiting_for: Collection[WaitingFor], hook: KcrHook
+    ) -> dict[WaitingFor, Finding]:
+        before = len(run)
+        found = look(self, name, waiting_for, hook)
+        costs.append(len(run) - before)
+        return found
+
+    monkeypatch.setattr(Looks, "look", counted)
+
+    async def cost(number: int) -> tuple[set[int], int]:
+        """Return how many statements looks took, but for the first, which asks for the schema; and the threads."""
+        costs.clear()
+        poller = Poller.at(make_url(store_connection), TICK)
+        waited_for = [payloads[place % len(payloads)] for place in range(number)]
+        tasks = [asyncio.create_task(poller.wait(waits(driver, one))) for one in waited_for]
+        await until(lambda: len(costs) >= 6)
+        threads = sum(thread.name.startswith("kcr") for thread in threading.enumerate())
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await until(lambda: not poller.is_running)
+        return set(costs[1:]), threads
+
+    with statements() as run:
+
+        async def main() -> None:
+            assert await cost(200) == await cost(1)
+
+        running(main)
 
 
 def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_connection: str) -> None:
