@@ -80,6 +80,24 @@ class Horizon:
     between the same two events say which was begun first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """That a region's history up to a horizon contradicts no invariant."""
+
+    number: int
+    """From 1; each goes on from the one before."""
+
+    horizon: Horizon
+    body: Mapping[str, object]
+    """What it says, as JSON: see `api.certificates`."""
+
+    digest: str
+    """Of the body; the next one's body names it."""
+
+    resume: bytes | None = None
+    """What whoever goes on from it has to know; None: forgotten, as there are later ones."""
+
+
 class Chronicle(Protocol):
     """What is recorded of one region, read page by page in the order in which it happened.
 
@@ -104,6 +122,22 @@ class Chronicle(Protocol):
 
     def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
         """Return the rows of some batches as they are now, in the order of the begins, told as in `batches`."""
+        ...
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        """Return all certificates, oldest first, without what is needed to go on from them."""
+        ...
+
+    def newest_certificate(self) -> Certificate | None:
+        """Return the one to go on from; None: there is none."""
+        ...
+
+    def certify(self, certificate: Certificate) -> bool:
+        """Store a certificate, and forget how to go on from those before it.
+
+        Returns:
+            False where somebody else has stored one of this number meanwhile; nothing is changed then.
+        """
         ...
 
 

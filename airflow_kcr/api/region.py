@@ -496,9 +496,15 @@ class Region:
                 seen = event.number
             self._store.wait(self.name, seen, FOLLOW)
 
-    def verify(self) -> Verdict:
-        """Judge the region's whole history by the invariants, up to this moment; it is read once, page by page."""
-        return Verdict.of(self.name, self._store.chronicle(self.name))
+    def verify(self, *, from_start: bool = False) -> Verdict:
+        """Judge the region's history by the invariants, from the newest certificate up to this moment.
+
+        What is found consistent is certified; the next time goes on from there.
+
+        Args:
+            from_start: judge all of it anew, and compare it with the certificates.
+        """
+        return Verdict.of(self.name, self._store.chronicle(self.name), from_start=from_start)
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; the whole ledger is read.

@@ -1,14 +1,23 @@
-"""What the invariants say of a region's history."""
+"""What the invariants say of a region's history, and how far it is certified."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, Self
 
-from airflow_kcr.ports import Chronicle
+from airflow_kcr.api import certificates
+from airflow_kcr.api.certificates import Content
+from airflow_kcr.ports import Certificate, Chronicle, Horizon
 from airflow_kcr.protocol.invariants.history import Violation
+from airflow_kcr.protocol.invariants.proof import Proof
 from airflow_kcr.protocol.invariants.verify import beginning, report
 from airflow_kcr.protocol.values import EventNumber, RegionName
+
+_CERTIFICATE: Final = "certificate"
+"""What stands for an invariant where a certificate contradicts the store."""
+
+_BEGINNING: Final = Horizon(counter=EventNumber(0), ledger=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,22 +30,130 @@ class Verdict:
     violations: tuple[Violation, ...]
     """Whatever the history contradicts; none: it is consistent."""
 
+    certificate: Certificate | None = None
+    """The newest one, if the history up to it was found consistent."""
+
     @classmethod
-    def of(cls, region: RegionName, chronicle: Chronicle) -> Self:
-        """Judge what is recorded of a region up to this moment, reading it once and holding none of it."""
-        horizon = chronicle.horizon()
-        proof = beginning()
-        events = chronicle.events(EventNumber(0), horizon.counter)
-        proof.take(events, chronicle.batches(0, horizon.ledger), horizon.counter)
-        # Rows may have been changed since by what came after: a reset whose sinks' progress proved them done.
-        proof.later(chronicle.events(horizon.counter, chronicle.horizon().counter))
+    def of(cls, region: RegionName, chronicle: Chronicle, *, from_start: bool = False) -> Self:
+        """Judge what is recorded of a region up to this moment, reading it once and holding none of it.
+
+        It goes on from the newest certificate, and certifies what it finds consistent.
+
+        Args:
+            region: its name.
+            chronicle: what is recorded of it.
+            from_start: judge anew what was certified, and compare it with the certificates.
+        """
+        judged = _Judged(region=region, chronicle=chronicle)
+        certificate = judged.from_start() if from_start else judged.from_newest()
+        if not judged.contradictions:
+            certificate = judged.to_horizon(certificate)
         return cls(
             region=region,
-            checked_events=proof.events,
-            checked_batches=proof.tally.batches,
-            violations=proof.finished(),
+            checked_events=judged.events,
+            checked_batches=judged.batches,
+            violations=(*judged.contradictions, *judged.proof.finished()),
+            certificate=None if judged.contradictions else certificate,
         )
 
     def to_json(self) -> dict[str, object]:
         """Return it as in `verify`."""
-        return report(self.region, self.checked_events, self.checked_batches, self.violations)
+        told = report(self.region, self.checked_events, self.checked_batches, self.violations)
+        newest = self.certificate
+        said = None if newest is None else {"number": newest.number, "upto": newest.horizon.counter}
+        return {**told, "certificate": said if newest is None or said is None else {**said, "digest": newest.digest}}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Judged:
+    """A proof on its way through a chronicle."""
+
+    region: RegionName
+    chronicle: Chronicle
+    proof: Proof = field(default_factory=beginning)
+    at: Horizon = _BEGINNING
+    events: int = 0
+    batches: int = 0
+    contradictions: list[Violation] = field(default_factory=list)
+
+    def from_newest(self) -> Certificate | None:
+        """Go on from the newest certificate, if it holds against the store."""
+        newest = self.chronicle.newest_certificate()
+        if newest is None:
+            return None
+        self._contradicted(newest, certificates.flaws(newest) or self._unlike(newest))
+        if self.contradictions:
+            return None
+        self.proof, self.at = certificates.resumed(newest), newest.horizon
+        rows = self.chronicle.rows(certificates.still_open(newest))
+        self.proof.open = {row.batch: row for row in rows}
+        return newest
+
+    def _unlike(self, newest: Certificate) -> list[str]:
+        """Return where the store, as far as a look tells, is not what a certificate was made of."""
+        name, upto = f"certificate {newest.number}", newest.horizon.counter
+        last = next(self.chronicle.events(EventNumber(upto - 1), upto), None)
+        if last is None:
+            return [f"{name} ends with event {upto}, which the store does not have"]
+        found = []
+        if certificates.last_event(last) != newest.body.get("last_event"):
+            found.append(f"{name} ends with event {upto}, the store has another one of that number")
+        place = newest.horizon.ledger
+        if place and next(self.chronicle.batches(place - 1, place), None) is None:
+            found.append(f"{name} ends with the batch at place {place} of the ledger, which the store does not have")
+        known = {row.batch for row in self.chronicle.rows(certificates.still_open(newest))}
+        lost = [batch for batch in certificates.still_open(newest) if batch not in known]
+        return [*found, *(f"{name} names batch {batch}, which the store does not have" for batch in lost)]
+
+    def from_start(self) -> Certificate | None:
+        """Prove anew what was certified, and compare."""
+        newest: Certificate | None = None
+        for certificate in self.chronicle.certificates():
+            flaws = certificates.flaws(certificate)
+            expected = certificates.NOTHING if newest is None else newest.digest
+            if certificate.body.get("previous") != expected:
+                flaws.append(f"certificate {certificate.number} does not go on from the one before it")
+            self._contradicted(certificate, flaws)
+            content = self._take(certificate.horizon, frozenset(certificates.still_open(certificate)))
+            anew = certificates.certificate_of(self.region, self.proof, content, certificate.horizon, newest)
+            self._contradicted(certificate, [] if flaws else certificates.compared(certificate, anew))
+            newest = certificate
+        return newest
+
+    def to_horizon(self, earlier: Certificate | None) -> Certificate | None:
+        """Prove what is new, and certify it if nothing is found."""
+        horizon = self.chronicle.horizon()
+        if horizon == self.at:
+            return earlier
+        content = self._take(horizon, frozenset())
+        # Rows may have been changed since by what came after: a reset whose sinks' progress proved them done.
+        self.proof.later(self.chronicle.events(horizon.counter, self.chronicle.horizon().counter))
+        if self.proof.finished():
+            return earlier
+        certificate = certificates.certificate_of(self.region, self.proof, content, horizon, earlier)
+        return certificate if self.chronicle.certify(certificate) else earlier
+
+    def _take(self, horizon: Horizon, running: frozenset[str]) -> Content:
+        """Go on to a horizon.
+
+        Args:
+            horizon: how far.
+            running: batches that were open there; their rows may say by now what became of them.
+        """
+        content = Content()
+        before = self.proof.events, self.proof.tally.batches
+        self.proof.witness = content
+        rows = self.chronicle.rows(tuple(self.proof.open))
+        self.proof.take(
+            self.chronicle.events(self.at.counter, horizon.counter),
+            chain(rows, self.chronicle.batches(self.at.ledger, horizon.ledger)),
+            horizon.counter,
+            lambda batch: batch.batch in running,
+        )
+        self.events += self.proof.events - before[0]
+        self.batches += self.proof.tally.batches - before[1]
+        self.at = horizon
+        return content
+
+    def _contradicted(self, certificate: Certificate, details: list[str]) -> None:
+        self.contradictions += [Violation(_CERTIFICATE, detail, (certificate.horizon.counter,)) for detail in details]

@@ -136,20 +136,29 @@ def _row(event: Event) -> dict[str, object]:
 
 
 @reported
-def verify(name: Name, store: Url, output: Output = None) -> None:
-    """Judge a region's whole history by the invariants; exit status 1 where it contradicts one.
+def verify(
+    name: Name,
+    store: Url,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Judge anew what was certified, and compare it with the certificates.")
+    ] = False,
+    output: Output = None,
+) -> None:
+    """Judge a region's history by the invariants; exit status 1 where it contradicts one.
 
-    Events and ledger are read once, page by page, up to one moment, so the region may go on meanwhile. Whether it makes
-    progress now is told as well, and contradicts nothing.
+    It goes on from the newest certificate, and certifies what it finds consistent. Events and ledger are read once,
+    page by page, up to one moment, so the region may go on meanwhile. Whether it makes progress now is told
+    as well, and contradicts nothing.
 
     Example: kcr verify flights
     """
     with region_of(name, store) as region:
-        verdict, progress = region.verify(), region.show().liveness
+        verdict, progress = region.verify(from_start=from_start), region.show().liveness
     rows = [
         {"invariant": v.invariant, "detail": v.detail, "events": " ".join(map(str, v.events))}
         for v in verdict.violations
     ]
+    newest = verdict.certificate
     answer = Answer(
         document=verdict.to_json() | {"progress": progress.text()},
         columns=("invariant", "detail", "events"),
@@ -158,6 +167,9 @@ def verify(name: Name, store: Url, output: Output = None) -> None:
             "region": name,
             "checked_events": verdict.checked_events,
             "checked_batches": verdict.checked_batches,
+            "certified": "nothing"
+            if newest is None
+            else f"up to event {newest.horizon.counter} (number {newest.number})",
             "verdict": f"{len(rows)} violation(s)" if rows else "consistent",
             "progress": progress.text(),
         },

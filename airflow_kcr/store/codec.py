@@ -5,6 +5,7 @@ One rule for everything, so that a new event needs no code here:
 - a dataclass is an object of its fields, those at their default left out;
 - whatever is keyed by partition is nested, `{group: {topic: {partition: value}}}`, and a set or ascending tuple of
   partitions is `{group: {topic: [partition, ...]}}`: ten thousand partitions repeat no name;
+- a named tuple is the list of its fields;
 - what is keyed by member is `{group: {index: value}}`;
 - instants are ISO texts with their zone, durations whole microseconds, enumerations their value;
 - reset targets and scopes have their own stored form (`protocol.target_json`, `protocol.scopes`).
@@ -98,6 +99,8 @@ def codec_of(hint: object) -> Codec:
         return Codec(lambda value: value.value, hint)
     if isinstance(hint, type) and is_dataclass(hint):
         return _of_dataclass(hint)
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        return _of_named_tuple(hint)
     return _of_generic(hint)
 
 
@@ -112,7 +115,7 @@ def _of_generic(hint: object) -> Codec:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
         return _of_optional(hint, tuple(a for a in arguments if a is not NoneType))
-    if origin is Mapping:
+    if origin in {Mapping, dict}:
         return _of_mapping(arguments[0], codec_of(arguments[1]))
     if origin is frozenset and arguments == (GroupPartition,):
         return Codec(lambda value: _grouped(sorted(value)), lambda document: frozenset(_ungrouped(document)))
@@ -123,7 +126,23 @@ def _of_generic(hint: object) -> Codec:
         return Codec(
             lambda value: [item.encode(v) for v in value], lambda document: tuple(item.decode(v) for v in document)
         )
+    if origin in {list, set}:
+        item = codec_of(arguments[0])
+        return Codec(
+            lambda value: [item.encode(v) for v in (sorted(value) if origin is set else value)],
+            lambda document: origin(item.decode(v) for v in document),
+        )
     raise TypeError(f"nobody has said how {hint} is stored")
+
+
+def _of_named_tuple(cls: type) -> Codec:
+    hints = get_type_hints(cls)
+    parts = [codec_of(hint) for hint in hints.values()]
+
+    def decode(document: list[object]) -> object:
+        return cls(*(codec.decode(value) for codec, value in zip(parts, document, strict=True)))
+
+    return Codec(lambda value: [codec.encode(held) for codec, held in zip(parts, value, strict=True)], decode)
 
 
 def _of_optional(hint: object, arguments: tuple[object, ...]) -> Codec:
@@ -164,6 +183,11 @@ def _of_mapping(key: object, value: Codec) -> Codec:
     if key is MemberId:
         return Codec(lambda held: _by_member(held, value.encode), lambda document: _members(document, value.decode))
     keys = codec_of(key)
+    if keys is _KNOWN[int]:
+        return Codec(
+            lambda held: {str(k): value.encode(v) for k, v in held.items()},
+            lambda document: {int(k): value.decode(v) for k, v in document.items()},
+        )
     if keys is not _TEXT:
         raise TypeError(f"nobody has said how a mapping by {key} is stored")
     return Codec(

@@ -20,7 +20,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Beat, Heartbeats, Horizon, Renewal, Rule
+from airflow_kcr.ports import Beat, Certificate, Heartbeats, Horizon, Renewal, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Claimed, Event
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
@@ -65,6 +65,7 @@ class MemoryTransactions:
         self._regions: dict[RegionName, Region] = {}
         self._events: dict[RegionName, list[Event]] = {}
         self._ledgers: dict[RegionName, Ledger] = {}
+        self._certificates: dict[RegionName, list[Certificate]] = {}
 
     def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
         """See `ports.Transactions.create`."""
@@ -134,6 +135,7 @@ class MemoryTransactions:
         """See `ports.Transactions.delete`."""
         check(self._region(name), self._clock())
         del self._regions[name], self._events[name], self._ledgers[name]
+        self._certificates.pop(name, None)
 
     def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
         """See `ports.Transactions.events`; an event's number is its place in the list, from 1."""
@@ -183,7 +185,9 @@ class MemoryTransactions:
     def chronicle(self, name: RegionName) -> MemoryChronicle:
         """See `ports.Transactions.chronicle`."""
         self._region(name)
-        return MemoryChronicle(self._regions[name].counter, self._events[name], [*self._ledgers[name].values()])
+        told = self._certificates.setdefault(name, [])
+        batches = [*self._ledgers[name].values()]
+        return MemoryChronicle(self._regions[name].counter, self._events[name], batches, told)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
@@ -216,8 +220,15 @@ class MemoryTransactions:
 class MemoryChronicle:
     """What is recorded of a region in memory; implements `ports.Chronicle`."""
 
-    def __init__(self, counter: EventNumber, events: Sequence_[Event], batches: Sequence_[Batch]) -> None:
+    def __init__(
+        self,
+        counter: EventNumber,
+        events: Sequence_[Event],
+        batches: Sequence_[Batch],
+        certificates: list[Certificate],
+    ) -> None:
         self._counter = counter
+        self._certificates = certificates
         self._events = events
         self._batches = batches
 
@@ -236,6 +247,21 @@ class MemoryChronicle:
     def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
         """See `ports.Chronicle.rows`."""
         return tuple(b for b in self._batches if b.batch in batches)
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        """See `ports.Chronicle.certificates`."""
+        return tuple(replace(c, resume=None) for c in self._certificates)
+
+    def newest_certificate(self) -> Certificate | None:
+        """See `ports.Chronicle.newest_certificate`."""
+        return self._certificates[-1] if self._certificates else None
+
+    def certify(self, certificate: Certificate) -> bool:
+        """See `ports.Chronicle.certify`."""
+        if len(self._certificates) != certificate.number - 1:
+            return False
+        self._certificates[:] = [*self.certificates(), certificate]
+        return True
 
 
 def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:

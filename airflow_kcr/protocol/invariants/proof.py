@@ -91,7 +91,7 @@ class Proof:
             running: whether a batch counts as running all the time, whatever its row says by now.
         """
         rows = iter(batches)
-        reread = set(self.open)
+        reread = frozenset(self.open)
         self._waits = next(rows, None)
         while self._waits is not None and self._waits.batch in reread:
             self._reread(self._waits, until, running)

@@ -6,13 +6,14 @@ of a million rows otherwise, and what a row costs the driver is most of what rea
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from sqlalchemy import text
 
-from airflow_kcr.ports import Horizon
+from airflow_kcr.ports import Certificate, Horizon
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, EventNumber, Range
@@ -76,6 +77,32 @@ _SOME: Final = positional(
 )
 
 
+# name: certificates — all of them, and the newest with what is needed to go on from it.
+_CERTIFICATES: Final = positional(
+    text("""
+    SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea) FROM kcr.certificate
+    WHERE region_id = :region ORDER BY number
+"""),
+    6,
+)
+_NEWEST: Final = positional(
+    text("""
+    SELECT number, counter, ledger, body, digest, resume FROM kcr.certificate
+    WHERE region_id = :region ORDER BY number DESC LIMIT 1
+"""),
+    6,
+)
+
+# name: certify — the first of two that prove the same at once wins.
+_CERTIFY: Final = text("""
+    INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest, resume)
+    VALUES (:region, :number, :counter, :ledger, CAST(:body AS jsonb), :digest, :resume) ON CONFLICT DO NOTHING
+""")
+_FORGET: Final = text("""
+    UPDATE kcr.certificate SET resume = NULL WHERE region_id = :region AND number < :number AND resume IS NOT NULL
+""")
+
+
 class PostgresChronicle:
     """Implements `ports.Chronicle`.
 
@@ -128,6 +155,40 @@ class PostgresChronicle:
         with self._about() as session:
             session.rows(_BY_INDEX)
             return tuple(_batch(row) for row in session.rows(_SOME, batches=sorted(batches)))
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        """See `ports.Chronicle.certificates`."""
+        with self._about() as session:
+            return tuple(_certificate(row) for row in session.rows(_CERTIFICATES))
+
+    def newest_certificate(self) -> Certificate | None:
+        """See `ports.Chronicle.newest_certificate`."""
+        with self._about() as session:
+            return next((_certificate(row) for row in session.rows(_NEWEST)), None)
+
+    def certify(self, certificate: Certificate) -> bool:
+        """See `ports.Chronicle.certify`."""
+        with self._alone() as session:
+            made = session.run(
+                _CERTIFY,
+                number=certificate.number,
+                counter=certificate.horizon.counter,
+                ledger=certificate.horizon.ledger,
+                body=json.dumps(certificate.body),
+                digest=certificate.digest,
+                resume=certificate.resume,
+            )
+            if made:
+                session.run(_FORGET, number=certificate.number)
+            return bool(made)
+
+
+def _certificate(row: Found) -> Certificate:
+    number, counter, ledger, body, digest, resume = row
+    horizon = Horizon(counter=counter, ledger=ledger)
+    return Certificate(
+        number=number, horizon=horizon, body=body, digest=digest, resume=None if resume is None else bytes(resume)
+    )
 
 
 def _batch(row: Found) -> Batch:

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import DDL, BigInteger, CheckConstraint, Column, Identity, Index, Text, UniqueConstraint, text
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Identity,
+    Index,
+    LargeBinary,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.dialects.postgresql import JSONB
 
@@ -415,6 +426,21 @@ event: Final = table(
     document("body"),
     key("event", "region_id", "number"),
     of_region("event"),
+)
+
+certificate: Final = table(
+    "certificate",
+    number("region_id"),
+    number("number"),
+    # The newest event and the last batch of what it proves.
+    number("counter"),
+    number("ledger"),
+    document("body"),
+    text_("digest"),
+    # What the next proof goes on from; only the newest has it.
+    Column("resume", LargeBinary),
+    key("certificate", "region_id", "number"),
+    of_region("certificate"),
 )
 
 # Room for the next versions of the busiest rows on their own page (revision 0002).

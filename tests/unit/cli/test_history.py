@@ -76,14 +76,21 @@ def test_a_consistent_history_is_verified(kcr: Kcr, driver: Driver) -> None:
     driver.up()
     driver.process()
     driver.cut("n")
-    assert kcr.json("verify", "flights") == {
+    found = kcr.json("verify", "flights")
+    certificate = found.pop("certificate")
+    assert found == {
         "region": "flights",
         "checked_events": driver.region.counter,
         "checked_batches": len(driver.batches),
         "violations": [],
         "progress": "progressing",
     }
-    assert "consistent" in kcr("verify", "flights", "-o", "table").stdout
+    assert (certificate["number"], certificate["upto"]) == (1, driver.region.counter)
+    again = kcr("verify", "flights", "-o", "table").stdout
+    assert "consistent" in again
+    assert f"up to event {driver.region.counter} (number 1)" in again
+    assert (kcr.json("verify", "flights")["checked_events"], kcr.json("verify", "flights")["checked_batches"]) == (0, 0)
+    assert kcr.json("verify", "flights", "--from-start") == found | {"certificate": certificate}
 
 
 def test_a_region_that_makes_no_progress_is_told_beside_the_verdict_and_by_the_list(

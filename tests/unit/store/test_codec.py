@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
-from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, NewType, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -171,7 +171,7 @@ def test_a_type_that_nobody_has_described_is_a_mistake_in_the_code() -> None:
     class Strange:
         held: complex
 
-    for hint in (Strange, int | str, Mapping[float, int], list[int]):
+    for hint in (Strange, int | str, Mapping[float, int], tuple[int, str]):
         with pytest.raises(TypeError):
             codec_of(hint)
 
@@ -179,3 +179,23 @@ def test_a_type_that_nobody_has_described_is_a_mistake_in_the_code() -> None:
 def test_a_halt_reads_as_prose() -> None:
     halt = Halt(reason=HaltReason.FAILURES, text="why", choices=("this", "that"))
     assert to_json(halt, Halt) == {"reason": "failures", "text": "why", "choices": ["this", "that"]}
+
+
+class Pair(NamedTuple):
+    number: Offset
+    text: str | None
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "document"),
+    [
+        (Pair(Offset(3), None), Pair, [3, None]),
+        ([Pair(Offset(1), "a")], list[Pair], [[1, "a"]]),
+        ({"b", "a"}, set[str], ["a", "b"]),
+        ({Offset(7): "x"}, dict[Offset, str], {"7": "x"}),
+    ],
+)
+def test_what_a_proof_is_made_of_comes_back_as_it_was(value: object, hint: type[object], document: object) -> None:
+    written = to_json(value, hint)
+    assert written == document
+    assert from_json(json.loads(json.dumps(written)), hint) == value
