@@ -321,6 +321,7 @@ class RegionView:
             "next_bound": instant(self.next_bound),
             "overdue_seconds": _seconds(self.overdue),
             "progress": str(self.liveness.verdict),
+            "note": self.note,
             "waits": [
                 {"rule": str(w.rule), "since": instant(w.since), "stalled_from": instant(w.until), "what": w.what}
                 for w in self.liveness.waits

@@ -109,7 +109,7 @@ def line(title: str, members: Sequence[MemberProgress]) -> str:
     cut = f"; cut {everybody.cut}" if everybody.cut else ""
     return (
         f"{title}: {everybody.records_done:,} records, {everybody.records_per_second:,.0f}/s, "
-        f"lag {_number(everybody.lag)}{cut} ({states})"
+        f"{_number(everybody.lag)} offsets behind{cut} ({states})"
     )
 
 

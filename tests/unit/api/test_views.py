@@ -42,6 +42,7 @@ def test_a_region_is_shown_as_promised() -> None:
         "next_bound": "2026-01-01T01:00:00Z",
         "overdue_seconds": None,
         "progress": "progressing",
+        "note": "",
         "waits": [],
         "groups": [
             {
@@ -210,6 +211,7 @@ def test_a_region_says_what_the_brokers_do_not_have_and_when_it_goes_on_without(
     report()
     shown = RegionView.of(driver.region, driver.clock.now)
     assert f"g:t-2, g:t-3: {since}; it is no part of the region any more" in shown.note
+    assert shown.to_json()["note"] == shown.note
     document = shown.to_json()["absent"]
     assert isinstance(document, list)
     assert document[0] == {"group": "g", "topic": "t", "partition": 2, "since": "2026-01-01T00:00:00Z", "gone": True}

@@ -57,9 +57,10 @@ def test_the_table_has_a_row_for_each_member_and_one_for_all() -> None:
 
 def test_the_line_says_it_all_in_one_line() -> None:
     assert line("flights", [ONE, IDLE]) == (
-        "flights: 1,200,000 records, 52,300/s, lag -; cut 7 draining (etl[0] processing, etl[1] holding (drained))"
+        "flights: 1,200,000 records, 52,300/s, - offsets behind; cut 7 draining "
+        "(etl[0] processing, etl[1] holding (drained))"
     )
-    assert line("flights", []) == "flights: 0 records, 0/s, lag 0 (no member)"
+    assert line("flights", []) == "flights: 0 records, 0/s, 0 offsets behind (no member)"
 
 
 def test_off_a_terminal_a_line_is_written_now_and_then_and_at_the_end() -> None:
