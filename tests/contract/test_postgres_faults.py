@@ -542,21 +542,21 @@ def assert_cut(proxy: CuttingProxy, recording: Recording) -> None:
 # -- notifications are hints -------------------------------------------------------------------------------------------
 
 
+FOR_EVER = timedelta(days=1)
+"""Longer than a test may take: what answers within it was not waited for."""
+
+
 def test_a_waiter_is_told_of_a_change(driver: Driver, store: PostgresTransactions) -> None:
     counter = driver.region.counter
     with ThreadPoolExecutor(1) as threads:
-        started = monotonic()
-        waiting = threads.submit(store.wait, driver.name, counter, timedelta(seconds=60))
+        waiting = threads.submit(store.wait, driver.name, counter, FOR_EVER)
         driver.store.pause(driver.name)
-        waiting.result(60)
-        assert monotonic() - started < 30
-    assert driver.region.counter > counter
+        assert waiting.result(60) > counter
 
 
 def test_what_happened_before_is_not_waited_for(driver: Driver, store: PostgresTransactions) -> None:
-    started = monotonic()
-    store.wait(driver.name, EventNumber(0), timedelta(seconds=60))
-    assert monotonic() - started < 30
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(store.wait, driver.name, EventNumber(0), FOR_EVER).result(60) > 0
 
 
 FORGED = ("flights:9223372036854775807", "flights:" + "9" * 7000)

@@ -6,13 +6,14 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from sqlalchemy.engine import make_url
+
+from airflow_kcr.embedded.waiting import accepts, happened
 
 BINARY = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
@@ -65,10 +66,6 @@ def pooled(url: str, folder: Path, *settings: str, connect_query: str = "") -> I
 
 
 def _listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-            time.sleep(0.02)
-    raise AssertionError("PgBouncer does not listen")
+    happened(lambda: process.poll() is not None or accepts(port), within=20)
+    if not accepts(port):
+        raise AssertionError("PgBouncer does not listen")

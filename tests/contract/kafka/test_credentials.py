@@ -13,7 +13,7 @@ from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.values import GroupId
 from tests.contract.kafka.conftest import USERS
-from tests.contract.kafka.members import Members, log, logs_of, timed
+from tests.contract.kafka.members import Members, log, logs_of
 from tests.support.kafka import KafkaSet
 
 WRONG = "not-the-pass-word"
@@ -50,20 +50,18 @@ def test_wrong_credentials_are_told_at_once_and_never_shown(
     member.consumer.join()
     member.heard.wait_for(lambda: any("_AUTHENTICATION" in str(text) for _, text in member.heard.all))
     told += [str(text) for _, text in member.heard.all]
-    logs = BrokerLogs(admin_settings(settings), timedelta(seconds=20))
-    with timed() as took:
-        for ask in (lambda: logs.bounds(logs_of("g", "t", 0)), logs.topics):
-            with pytest.raises(CredentialsRefused, match=r"do not let the client in.*sasl and ssl settings") as refused:
-                ask()
-            told += [str(refused.value), repr(refused.value)]
-        with (
-            Groups(admin_settings(settings), timedelta(seconds=20)) as groups,
-            pytest.raises(CredentialsRefused) as refused,
-        ):
-            groups.describe(GroupId("g"))
-        told.append(str(refused.value))
-    # Each of the three had 20 s to find out.
-    assert took() < 30
+    # Longer than a test may take: each of the three finds out, and does not wait until its time is over.
+    logs = BrokerLogs(admin_settings(settings), timedelta(minutes=30))
+    for ask in (lambda: logs.bounds(logs_of("g", "t", 0)), logs.topics):
+        with pytest.raises(CredentialsRefused, match=r"do not let the client in.*sasl and ssl settings") as refused:
+            ask()
+        told += [str(refused.value), repr(refused.value)]
+    with (
+        Groups(admin_settings(settings), timedelta(minutes=30)) as groups,
+        pytest.raises(CredentialsRefused) as refused,
+    ):
+        groups.describe(GroupId("g"))
+    told.append(str(refused.value))
     out = capfd.readouterr()
     told += [repr(member.consumer), repr(vars(member.consumer)), repr(vars(logs)), caplog.text, out.out, out.err]
     assert not [text for text in told if WRONG in text]

@@ -189,9 +189,7 @@ class TestFrozen:
         with ThreadPoolExecutor(1) as pool, stopped_before_commit(monkeypatch, publishing, "publish") as stop:
             publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
             stop.reached()
-            began = monotonic()
             assert heir.reset(open={0: 0}) == {0: 0}
-            assert monotonic() - began < 5
             stop.go()
             assert isinstance(publishes.result(10), SinkError)
         assert (heir.held(), heir.progress()[0]) == ([], (1, 0))

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Self
 
 import psycopg
 import pytest
+
+from airflow_kcr.embedded.waiting import happened
 
 # Says where its server listens, then ends as it is told to.
 INNER = """
@@ -66,9 +67,7 @@ class InnerRun:
         self._process.communicate()
 
     def socket_dir(self) -> str:
-        deadline = time.monotonic() + 60
-        while not self._told.exists() and self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        happened(lambda: self._told.exists() or self._process.poll() is not None, within=60)
         assert self._told.exists(), "the inner test did not get as far as its database"
         return self._told.read_text()
 

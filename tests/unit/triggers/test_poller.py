@@ -6,7 +6,6 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from time import monotonic
 
 import psycopg
 import pytest
@@ -201,10 +200,9 @@ def test_the_time_before_the_trigger_ran_counts_by_the_clock_of_the_store(
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        began = monotonic()
-        answer = await poller.wait(waits(driver, CutPublished(nonce="n"), deadline=60, asked_before=59.5))
+        day = 86_400.0
+        answer = await poller.wait(waits(driver, CutPublished(nonce="n"), deadline=day, asked_before=day - 0.5))
         assert answer.status is Status.TIMED_OUT
-        assert monotonic() - began < 15
 
     running(main)
 
@@ -317,18 +315,17 @@ def test_a_store_that_hangs_keeps_no_other_trigger_from_running(driver: Driver, 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
         await poller.wait(waits(driver, PAUSED))  # what has to be imported is
-        longest, last = 0.0, monotonic()
         with asking(store_connection) as held, held.transaction():
             held.execute("LOCK TABLE kcr.region IN ACCESS EXCLUSIVE MODE")
             task = asyncio.create_task(
                 poller.wait(Wait(region=driver.name, waiting_for=PAUSED, hook=HOOK, deadline=60))
             )
-            for _ in range(100):
-                await asyncio.sleep(0.01)
-                longest, last = max(longest, monotonic() - last), monotonic()
+            # Had it waited in this thread, nobody would see it wait: the query would come before or after it.
+            async with asyncio.timeout(30):
+                while held.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
+                    await asyncio.sleep(TICK.total_seconds())
             assert not task.done()
         assert (await task).status is Status.REACHED
-        assert longest < 0.5
 
     running(main)
 
