@@ -19,8 +19,9 @@ import pytest
 
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.liveness import Rule
 from airflow_kcr.protocol.region.rows import Committed, HaltReason, Outcome, ResetCause
-from tests.support.simulation.faults import FAULTS
+from tests.support.simulation.faults import DRAWN_APART, FAULTS
 from tests.support.simulation.run import Simulation
 
 Property: TypeAlias = Callable[[str, object], None]
@@ -144,6 +145,7 @@ class Seen:
     def take(self, simulation: Simulation) -> None:
         """Count what happened in one run."""
         self.counts.update(("fault", name) for name in simulation.faults)
+        self.counts.update(("waited", rule) for rule in simulation.waited)
         self.counts["delivery", simulation.shape.delivery] += 1
         self.counts.update(("outcome", b.outcome) for b in simulation.store.batches(simulation.around.name))
         for event in simulation.events():
@@ -159,7 +161,9 @@ class Seen:
 
 
 EXPECTED: tuple[object, ...] = (
-    *(("fault", fault.__name__) for fault in dict.fromkeys(FAULTS)),
+    *(("fault", fault.__name__) for fault in dict.fromkeys((*FAULTS, *DRAWN_APART))),
+    # Two rules have no place here: the policy is to halt for a foreign consumer, and what is due is done by somebody.
+    *(("waited", rule) for rule in Rule if rule not in {Rule.FOREIGN, Rule.DUE}),
     *(("delivery", delivery) for delivery in Delivery),
     *(("outcome", outcome) for outcome in Outcome),
     # Two causes have no place here: a double claim can't happen behind the rules, and no spec is changed.
@@ -177,6 +181,8 @@ EXPECTED: tuple[object, ...] = (
             events.CutRequestEnded,
             events.Killed,
             events.MemberLeft,
+            events.PartitionsGone,
+            events.PartitionsUnowned,
             events.PersonResetAccepted,
             events.PersonResetFailed,
             events.ResetDone,

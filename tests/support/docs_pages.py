@@ -37,7 +37,7 @@ from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import tables
 from tests.support import airflow_pages
-from tests.support.simulation.faults import FAULTS
+from tests.support.simulation.faults import DRAWN_APART, FAULTS
 
 TOP = Path(__file__).parents[2]
 DOCS = TOP / "docs"
@@ -756,7 +756,9 @@ def scenarios() -> str:
 
 def faults() -> str:
     """Return what can happen to a simulated region."""
-    return table(["Fault", "What happens"], [[code(f.__name__), sentence(f)] for f in dict.fromkeys(FAULTS)])
+    return table(
+        ["Fault", "What happens"], [[code(f.__name__), sentence(f)] for f in dict.fromkeys((*FAULTS, *DRAWN_APART))]
+    )
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {

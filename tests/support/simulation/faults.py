@@ -371,3 +371,6 @@ FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (
     skip_record,
     retire,
 )
+
+DRAWN_APART: Final = (lost_while_down, reset_to_equal_ones)
+"""Faults that are drawn by a chance of their own, with the shape of the region."""
