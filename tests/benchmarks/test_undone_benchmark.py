@@ -6,8 +6,9 @@ Whole transactions, their COMMIT waiting for the disk, over the Unix socket of a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -17,7 +18,7 @@ import pytest
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import BatchId
+from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.support.driver import GROUP, Driver, group_rules
@@ -34,7 +35,7 @@ _RESETS = """
         INSERT INTO kcr.reset (region_id, epoch, sequence, lineage, cause, state, begun_at, attempt, must_publish,
                                undoes, detail)
         SELECT r.id, r.epoch + n, r.next_sequence + n, r.lineage, 'batch_failed', 'done', now(), 1, '[]', '[]', ''
-        FROM kcr.region r, generate_series(1, %(resets)s) n
+        FROM kcr.region r, generate_series(1, %(resets)s) n WHERE r.name = %(name)s
         RETURNING region_id, epoch
     )
     INSERT INTO kcr.seek_offset (region_id, epoch, group_id, topic, partition, next_offset, source, rewinds)
@@ -44,11 +45,12 @@ _RESETS = """
 
 
 @contextmanager
-def driver_over(url: str) -> Iterator[Driver]:
+def driver_over(url: str, name: str = GROUP) -> Iterator[Driver]:
     # A long lease, so that nothing expires while a slow machine is measured; the connections keep their own times.
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, timeouts=Timeouts(lease=timedelta(hours=1)))
+    groups = {GroupId(name): group_rules(name, members=1)}
+    rules = RegionRules(groups=groups, timeouts=Timeouts(lease=timedelta(hours=1)))
     with PostgresTransactions.connect(url, lambda _: rules) as store:
-        driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store)
+        driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store, name=RegionName(name))
         for partition in driver.logs:
             driver.grow(partition, end=1_000_000_000)
         driver.up()
@@ -58,7 +60,7 @@ def driver_over(url: str) -> Iterator[Driver]:
             driver.leave(member)
 
 
-def execute(url: str, statement: str, **values: int) -> None:
+def execute(url: str, statement: str, **values: int | str) -> None:
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(statement.encode(), values or None)
 
@@ -99,24 +101,24 @@ def test_a_reset_by_the_batches_since_its_target(
 
 
 def test_a_batch_by_the_resets_after_it(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
-    found: dict[tuple[int, str], list[float]] = {}
-    for kind, every in (("each further on", 2**31), ("every tenth of them further back", 10)):
-        for size in (10, 10_000):
-            resets = scale.of(size, 10)
-            execute(durable_store, "TRUNCATE kcr.region, kcr.batch, kcr.batch_range CASCADE")
-            with driver_over(durable_store) as driver:
+    looks: dict[tuple[int, str], Callable[[], object]] = {}
+    execute(durable_store, "TRUNCATE kcr.region, kcr.batch, kcr.batch_range CASCADE")
+    with ExitStack() as regions:
+        for kind, every in (("each further on", 2**31), ("every tenth of them further back", 10)):
+            for size in (10, 10_000):
+                name = f"r{len(looks)}"
+                driver = regions.enter_context(driver_over(durable_store, name))
                 driver.process()
-                oldest = driver.batches[0].batch
-                execute(durable_store, _RESETS, resets=resets, every=every)
-
-                def look(driver: Driver = driver, oldest: BatchId = oldest) -> None:
-                    driver.store._transactions.batch(driver.name, oldest)
-
-                look()
-                found[resets, kind] = [timed(look) for _ in range(LOOKS)]
+                execute(durable_store, _RESETS, resets=scale.of(size, 10), every=every, name=name)
+                store, oldest = driver.store._transactions, driver.batches[0].batch
+                looks[scale.of(size, 10), kind] = partial(store.batch, driver.name, oldest)
+        found: dict[tuple[int, str], list[float]] = {about: [] for about in looks}
+        for _ in range(LOOKS):
+            for about, look in looks.items():
+                found[about].append(timed(look))
     shown = report("resets-after-a-batch")
     shown.table(
-        f"{PARTITIONS} partitions: the oldest batch is read, by the resets after it, ms",
+        f"{PARTITIONS} partitions: the oldest batch is read, by the resets after it, in turns, ms",
         ("resets", "where they went", "median", "smallest to largest"),
         [(resets, kind, median(times), spread(times)) for (resets, kind), times in found.items()],
     )
