@@ -25,6 +25,7 @@ from airflow_kcr.protocol.rules import OutsiderPolicy
 from airflow_kcr.protocol.values import Nonce, Sequence
 from tests.support.faults import Note, cuts, finished, judged, resets, told
 from tests.support.kafka import QUIET, Kafka
+from tests.support.kafka_tool import console_consumer
 from tests.support.members import BRISK, Live, live
 
 pytestmark = pytest.mark.timeout(300)
@@ -193,3 +194,18 @@ def looked(one: Live) -> tuple[object, ...]:
     """Who is in the groups, looked at now."""
     found = validate(one.store, one.name, real_reader, kafka_names)
     return tuple(o for strangers in found.outsiders.values() for o in strangers)
+
+
+@pytest.mark.parametrize("policy", [OutsiderPolicy.HOLD, OutsiderPolicy.FAIL])
+def test_kafkas_own_console_consumer_is_named_and_the_region_goes_on_once_it_has_left(
+    kafka: Kafka, database_url: str, tmp_path: Path, policy: OutsiderPolicy
+) -> None:
+    with watched(kafka, database_url, tmp_path, policy) as one, Region(one.name, one.store) as region:
+        with console_consumer(kafka.bootstrap_servers, one.topic, one.group):
+            one.until(lambda: "console-consumer" in f"{region.show().note} {region.show().halted}", "it is named", 90)
+        one.until(lambda: not looked(one), "gone from the group", 60)
+        if policy is OutsiderPolicy.FAIL:
+            one.until(lambda: one.region().state is RegionState.HALTED, "halted")
+            region.resume()
+        one.fill(30)
+        finished(one, within=120)
