@@ -39,6 +39,7 @@ def grown(before: Count, after: Count) -> dict[str, int]:
     return {kind: number for kind, number in more.items() if number > CHANCE}
 
 
+@pytest.mark.timeout(300)
 def test_a_process_has_no_more_objects_threads_and_files_after_thrice_the_batches(
     lend: Lend, database_url: str, tmp_path: Path
 ) -> None:
