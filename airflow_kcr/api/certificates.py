@@ -53,6 +53,7 @@ class Content:
     write: Callable[[str], object] = len
     """Is handed each line."""
 
+    lines: int = 0
     last_event: str = NOTHING
     """The digest of the newest event."""
 
@@ -92,6 +93,7 @@ class Content:
 
     def _line(self, document: Mapping[str, object]) -> None:
         line = _text(document) + "\n"
+        self.lines += 1
         self._digest.update(line.encode())
         self.write(line)
 

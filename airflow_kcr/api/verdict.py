@@ -123,9 +123,11 @@ class _Judged:
     def to_horizon(self, earlier: Certificate | None) -> Certificate | None:
         """Prove what is new, and certify it if nothing is found."""
         horizon = self.chronicle.horizon()
-        if horizon == self.at:
+        if horizon == self.at and not self.proof.open:
             return earlier
         content = self._take(horizon, frozenset())
+        if earlier is not None and horizon == earlier.horizon and not content.lines:
+            return earlier
         # Rows may have been changed since by what came after: a reset whose sinks' progress proved them done.
         self.proof.later(self.chronicle.events(horizon.counter, self.chronicle.horizon().counter))
         if self.proof.finished():

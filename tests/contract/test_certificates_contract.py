@@ -118,6 +118,39 @@ def test_a_certificate_says_what_the_history_adds_up_to(drive: Drive) -> None:
     assert body["region_state"]["epoch"] == driver.region.epoch
 
 
+def test_a_batch_that_ends_after_a_certificate_without_an_event_between_counts_for_the_next_one(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    batch = driver.begin(driver.member(0))
+    first = certified(driver)
+    assert first.body["open"] == [batch]
+    assert first.body["outcomes"] == {}
+    driver.end(batch)
+    second = certified(driver)
+    assert second.horizon == first.horizon
+    assert (second.body["open"], second.body["outcomes"]) == ([], {"done": 1})
+    driver.process()
+    driver.cut("n")
+    last = certified(driver)
+    whole = verified(driver, from_start=True)
+    assert (whole.violations, whole.certificate and whole.certificate.digest) == ((), last.digest)
+
+
+def test_a_batch_that_a_sink_proves_done_after_a_certificate_counts_for_the_next_one(drive: Drive) -> None:
+    driver = drive(delivery=Delivery.EXACTLY_ONCE, members=1)
+    driver.up()
+    lost = driver.begin(driver.member(0))
+    driver.commit_output(lost)
+    driver.discard(lost)
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    assert certified(driver).body["open"] == [lost]
+    driver.settle_reset()
+    last = certified(driver)
+    assert (last.body["open"], last.body["outcomes"]) == ([], {"done": 1})
+    whole = verified(driver, from_start=True)
+    assert (whole.violations, whole.certificate and whole.certificate.digest) == ((), last.digest)
+
+
 def test_a_second_proof_of_the_same_certifies_nothing(drive: Drive) -> None:
     driver = drive()
     driver.up()
