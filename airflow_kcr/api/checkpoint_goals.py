@@ -11,9 +11,9 @@ from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.views import instant
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint, UnknownRegion
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region import path
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.values import Sequence
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def committed(sequence: Sequence) -> Goal:
             yield f"cut {sequence} is complete and not published yet"
         elif row.committed is Committed.PENDING:
             held = region.echoes.get(sequence, EMPTY)
-            late = [p for p in sorted(region.offsets[sequence]) if p not in held]
+            late = [p for p in sorted(offsets_of(region, sequence) or EMPTY) if p not in held]
             owners = sorted({str(c.owner) for p in late if (c := region.claims.get(p)) is not None and c.owner})
             yield (
                 f"Kafka's echo of cut {sequence} is outstanding for {len(late)} partition(s), "
@@ -72,11 +72,11 @@ def exists(*, bound: datetime | None = None, sequence: Sequence | None = None) -
     """
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        return first(region, bound=bound, sequence=sequence) is not None
+        return region.archive.published_from(bound, sequence) is not None
 
     def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        cuts = path.on_path(region)
-        yield f"its newest checkpoint is {_named(cuts[-1])}" if cuts else "it has no checkpoint yet"
+        newest = region.archive.newest_on_path(None)
+        yield "it has no checkpoint yet" if newest is None else f"its newest checkpoint is {_named(newest)}"
         if region.halt is not None:
             yield f"it is halted: {region.halt.text}"
         elif region.cut is not None:
@@ -86,17 +86,6 @@ def exists(*, bound: datetime | None = None, sequence: Sequence | None = None) -
 
     wanted = f"sequence {sequence}" if bound is None else f"the bound {instant(bound)}"
     return Goal(what=f"a published checkpoint at or beyond {wanted}", is_reached=is_reached, missing=missing)
-
-
-def first(
-    region: StoredRegion, *, bound: datetime | None = None, sequence: Sequence | None = None
-) -> Checkpoint | None:
-    """Return the oldest published checkpoint on the path that `exists` would be content with; None: there is none."""
-    for row in path.on_path(region):
-        beyond = bound is None or (row.bound is not None and row.bound >= bound)
-        if row.published_at is not None and beyond and (sequence is None or row.sequence >= sequence):
-            return row
-    return None
 
 
 def _named(row: Checkpoint) -> str:

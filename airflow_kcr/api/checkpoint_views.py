@@ -7,12 +7,12 @@ from typing import Self
 
 from airflow_kcr.api.reachability import Reach, reach
 from airflow_kcr.api.views import instant
-from airflow_kcr.errors import UnknownCheckpoint
+from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import completion, retirement
 from airflow_kcr.protocol.region.rows import Checkpoint, CutRequest, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import contributions_to
+from airflow_kcr.protocol.region.state import checkpoint_of, contributions_to, offsets_of, request_of
 from airflow_kcr.protocol.values import GroupPartition, Nonce, Sequence
 
 
@@ -28,12 +28,23 @@ class CheckpointSummary:
     """Whether it can still be gone back to; None: it has no offsets."""
 
     @classmethod
-    def all_of(cls, region: StoredRegion) -> tuple[Self, ...]:
-        """Return every checkpoint that the store remembers, oldest first."""
-        kept, reaches = retirement.protected(region), reach(region)
+    def newest_of(cls, region: StoredRegion, *, before: Sequence | None, last: int | None) -> tuple[Self, ...]:
+        """Return checkpoints, the oldest first.
+
+        Args:
+            region: as it was read.
+            before: only those of lower numbers; None: all.
+            last: only so many of these, the newest; None: all.
+        """
+        rows = region.archive.checkpoints(before=before, last=last)
+        kept, reaches = retirement.protected(region), reach(region, rows)
         return tuple(
-            cls(checkpoint=row, kept=kept.get(sequence, ""), reach=reaches.get(sequence))
-            for sequence, row in sorted(region.checkpoints.items())
+            cls(
+                checkpoint=row,
+                kept=kept.get(row.sequence, "") or retirement.own_reason(row),
+                reach=reaches.get(row.sequence),
+            )
+            for row in rows
         )
 
     def to_json(self) -> dict[str, object]:
@@ -86,15 +97,15 @@ class CheckpointView:
             UnknownCheckpoint: there is none of that sequence; the message names those that there are.
         """
         row = require_checkpoint(region, sequence)
-        request = region.requests.get(row.nonce)
+        request = request_of(region, row.nonce)
         is_open = region.open_cut == sequence
         parts = completion.merged(contributions_to(region, sequence)) if is_open else EMPTY
         return cls(
             region=region.name,
             checkpoint=row,
             requester=Requester() if request is None else request.requester,
-            offsets=region.offsets.get(sequence, EMPTY) if row.is_complete else parts,
-            echoes=region.echoes.get(sequence, EMPTY) if row.is_complete else EMPTY,
+            offsets=offsets_of(region, sequence) or EMPTY if row.is_complete else parts,
+            echoes=region.archive.echoes(sequence) if row.is_complete else EMPTY,
             lacking=completion.lacking(region, row) if is_open else (),
             runs=_runs(region, sequence),
         )
@@ -128,8 +139,7 @@ class CheckpointView:
 
 
 def _runs(region: StoredRegion, sequence: Sequence) -> tuple[Requester, ...]:
-    asked = sorted(region.requests.values(), key=lambda request: request.order)
-    return tuple(one.requester for one in asked if one.sequence == sequence and one.requester.dag_id)
+    return tuple(one.requester for one in region.archive.requests_for([sequence]))
 
 
 def require_checkpoint(region: StoredRegion, sequence: Sequence) -> Checkpoint:
@@ -138,9 +148,9 @@ def require_checkpoint(region: StoredRegion, sequence: Sequence) -> Checkpoint:
     Raises:
         UnknownCheckpoint: there is none of that sequence; the message names those that there are.
     """
-    row = region.checkpoints.get(sequence)
+    row = checkpoint_of(region, sequence)
     if row is None:
-        known = [str(s) for s in sorted(region.checkpoints)][-10:]
+        known = [str(other.sequence) for other in region.archive.checkpoints(last=10)]
         newest = f"its newest are {', '.join(known)}" if known else "it has none yet"
         raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; {newest}")
     return row
@@ -156,13 +166,19 @@ class CutView:
 
     @classmethod
     def of(cls, region: StoredRegion, nonce: Nonce) -> Self:
-        """Return where the request of a nonce stands."""
-        request = region.requests[nonce]
+        """Return where the request of a nonce stands.
+
+        Raises:
+            ConfigurationError: nobody has asked with that nonce.
+        """
+        request = request_of(region, nonce)
+        if request is None:
+            raise ConfigurationError(f"nobody has asked region {region.name} for a cut with the nonce {nonce!r}")
         sequence = request.sequence
         return cls(
             region=region.name,
             request=request,
-            checkpoint=None if sequence is None else region.checkpoints.get(sequence),
+            checkpoint=None if sequence is None else checkpoint_of(region, sequence),
         )
 
     def to_json(self) -> dict[str, object]:

@@ -26,7 +26,14 @@ from airflow_kcr.protocol.region.rows import (
     Wanted,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import is_live, live_members, universe
+from airflow_kcr.protocol.region.state import (
+    checkpoint_of,
+    is_live,
+    live_members,
+    person_reset_of,
+    request_of,
+    universe,
+)
 from airflow_kcr.protocol.values import MemberId, Nonce
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
@@ -141,18 +148,21 @@ def published(nonce: Nonce) -> Goal:
     """Return the goal that the request of a nonce is answered by a cut that is published."""
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        request = region.requests.get(nonce)
+        request = request_of(region, nonce)
         if request is None:
             raise CutRefused(f"nobody has asked region {region.name} for a cut with the nonce {nonce!r}; ask again")
         _refuse_ended(request)
         if request.state is not RequestState.ANSWERED or request.sequence is None:
             _refuse_halt(region)
             return False
-        return region.checkpoints[request.sequence].published_at is not None
+        row = checkpoint_of(region, request.sequence)
+        return row is not None and row.published_at is not None
 
     def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        request = region.requests[nonce]
-        cut = None if request.sequence is None else region.checkpoints.get(request.sequence)
+        request = request_of(region, nonce)
+        if request is None:
+            return
+        cut = None if request.sequence is None else checkpoint_of(region, request.sequence)
         if request.state is RequestState.QUEUED:
             yield from _missing_to_open(region, now)
         elif cut is not None and cut.state is CheckpointState.OPEN:
@@ -242,7 +252,7 @@ def reset_done(nonce: Nonce) -> Goal:
     """Return the goal that a person's reset, accepted under this nonce, is done: every partition is where it goes."""
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        reset = region.person_resets.get(nonce)
+        reset = person_reset_of(region, nonce)
         if reset is None:
             raise RegionInState(f"region {region.name} knows no reset {nonce!r}: apply its plan first")
         if reset.state is PersonResetState.FAILED:
@@ -255,7 +265,8 @@ def reset_done(nonce: Nonce) -> Goal:
 
     def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
         request = region.requests.get(nonce)
-        if region.person_resets[nonce].state is PersonResetState.WAITING:
+        reset = region.person_resets.get(nonce)
+        if reset is not None and reset.state is PersonResetState.WAITING:
             yield "another reset has its turn first"
             yield from coverage.unready(region, now)
         elif region.reset is not None:

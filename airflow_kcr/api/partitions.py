@@ -13,9 +13,10 @@ from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.log_checks import strange_commit
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import absent, out_of_range, recreated
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Sequence, TopicId
 from airflow_kcr.spec import RegionSpec
 
@@ -205,7 +206,7 @@ def compare(region: StoredRegion, sequence: Sequence, clusters: Clusters) -> tup
     row = require_checkpoint(region, sequence)
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one has offsets to compare")
-    spec, offsets = RegionSpec.from_json(region.spec.text), region.offsets[sequence]
+    spec, offsets = RegionSpec.from_json(region.spec.text), offsets_of(region, sequence) or EMPTY
     topics = recreated.topics_of(region, sequence)
     found: list[Comparison] = []
     for group, own in sorted(_by_group(offsets).items()):

@@ -6,13 +6,15 @@ reads the logs themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from airflow_kcr.protocol.region import recreated
+from airflow_kcr.protocol.region.archive import LogStart
+from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import offsets_of
 from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence, TopicId
 
 
@@ -33,20 +35,16 @@ class Reach:
         return bool(self.lost)
 
 
-class _Seen(NamedTuple):
-    at: datetime
-    start: Offset
-    topic: TopicId
-
-
-def reach(region: StoredRegion) -> Mapping[Sequence, Reach]:
-    """Return, for every checkpoint that has offsets, whether it can still be gone back to."""
-    seen = _seen(region)
-    # Walked through, so that the store is asked once; one that was retired since it was read is not among them.
+def reach(region: StoredRegion, rows: Iterable[Checkpoint]) -> Mapping[Sequence, Reach]:
+    """Return, for each of these checkpoints that has offsets, whether it can still be gone back to."""
+    complete = [row.sequence for row in rows if row.is_complete]
+    if not complete:
+        return {}
+    seen, topics = region.archive.log_starts(), region.archive.topics(complete)
+    # One that was retired since it was read is not among them.
     return {
-        sequence: _reach(offsets, seen, recreated.topics_of(region, sequence))
-        for sequence, offsets in region.offsets.items()
-        if sequence in region.checkpoints and region.checkpoints[sequence].is_complete
+        sequence: _reach(offsets, seen, topics[sequence])
+        for sequence, offsets in region.archive.offsets(complete).items()
     }
 
 
@@ -55,46 +53,38 @@ def reach_of(region: StoredRegion, sequence: Sequence) -> Reach:
 
     An aborted one has no offsets of its own, so there is nothing that could be overtaken.
     """
-    offsets = region.offsets.get(sequence)
-    return Reach() if offsets is None else _reach(offsets, _seen(region), recreated.topics_of(region, sequence))
-
-
-def _seen(region: StoredRegion) -> dict[GroupPartition, list[_Seen]]:
-    """The begin of each log as members saw it, oldest first."""
-    seen: dict[GroupPartition, list[_Seen]] = {}
-    for part in region.contributions.values():
-        for partition, log in part.bounds.items():
-            seen.setdefault(partition, []).append(_Seen(part.contributed_at, log.start, log.topic_id))
-    for rows in seen.values():
-        rows.sort()
-    return seen
+    offsets = offsets_of(region, sequence)
+    if offsets is None:
+        return Reach()
+    return _reach(offsets, region.archive.log_starts(), recreated.topics_of(region, sequence))
 
 
 def _reach(
     offsets: Mapping[GroupPartition, Offset],
-    seen: Mapping[GroupPartition, list[_Seen]],
+    seen: Mapping[GroupPartition, tuple[LogStart, ...]],
     topics: Mapping[GroupPartition, TopicId],
 ) -> Reach:
     lost = tuple(
         p
         for p, offset in offsets.items()
         if p in seen
-        and (offset < seen[p][-1].start or recreated.is_another(topics.get(p, TopicId("")), seen[p][-1].topic))
+        and (offset < seen[p][-1].offset or recreated.is_another(topics.get(p, TopicId("")), seen[p][-1].topic_id))
     )
     if lost:
         return Reach(lost=lost)
-    moments = [m for p, offset in offsets.items() if (m := _overtaken(offset, seen.get(p, []))) is not None]
+    moments = [m for p, offset in offsets.items() if (m := _overtaken(offset, seen.get(p, ()))) is not None]
     return Reach(overtaken_at=min(moments, default=None))
 
 
-def _overtaken(offset: Offset, rows: list[_Seen]) -> datetime | None:
+def _overtaken(offset: Offset, rows: tuple[LogStart, ...]) -> datetime | None:
     if not rows:
         return None
-    first, last = next(row for row in rows if row.topic == rows[-1].topic), rows[-1]
-    moved, took = last.start - first.start, last.at - first.at
+    last = rows[-1]
+    first = min((row for row in rows if row.topic_id == last.topic_id), key=lambda row: row.first_seen)
+    moved, took = last.offset - first.offset, last.last_seen - first.first_seen
     if moved <= 0 or took <= timedelta(0):
         return None
     try:
-        return last.at + took * ((offset - last.start) / moved)
+        return last.last_seen + took * ((offset - last.offset) / moved)
     except OverflowError:
         return None  # beyond what a calendar can say

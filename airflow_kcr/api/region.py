@@ -30,8 +30,9 @@ from airflow_kcr.protocol.instants import checked_instant
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
 from airflow_kcr.protocol.region.resolution import cut_of_run, of_run
-from airflow_kcr.protocol.region.rows import CutPurpose, Requester
+from airflow_kcr.protocol.region.rows import Checkpoint, CutPurpose, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.subscriptions import check_topics
@@ -188,10 +189,7 @@ class Region:
         Raises:
             ConfigurationError: nobody has asked with that nonce.
         """
-        region = self._read()
-        if Nonce(nonce) not in region.requests:
-            raise ConfigurationError(f"nobody has asked region {self.name} for a cut with the nonce {nonce!r}")
-        return CutView.of(region, Nonce(nonce))
+        return CutView.of(self._read(), Nonce(nonce))
 
     def stop(self) -> RegionView:
         """Stop: a cut, published and committed, then all members leave."""
@@ -259,9 +257,23 @@ class Region:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
-    def checkpoints(self) -> tuple[CheckpointSummary, ...]:
-        """Return every checkpoint that the store remembers, oldest first."""
-        return CheckpointSummary.all_of(self._read())
+    def checkpoints(self, *, before: int | None = None, last: int | None = None) -> tuple[CheckpointSummary, ...]:
+        """Return checkpoints, the oldest first; what it costs depends on how many, not on how many there were.
+
+        Args:
+            before: only those of lower numbers; None: all.
+            last: only so many of these, the newest; None: all.
+        """
+        page = None if before is None else Sequence(before)
+        return CheckpointSummary.newest_of(self._read(), before=page, last=last)
+
+    def checkpoint_count(self) -> int:
+        """Return how many checkpoints the region has had, retired ones too."""
+        return self._read().archive.count()
+
+    def checkpoint_before(self, sequence: int) -> Checkpoint | None:
+        """Return the newest checkpoint on the path before another one, also where it is retired; None: there is none."""
+        return self._read().archive.newest_on_path(Sequence(sequence))
 
     def checkpoint(self, sequence: int) -> CheckpointView:
         """Return one checkpoint with its offsets.
@@ -399,7 +411,8 @@ class Region:
     def applied_reset(self, plan: str) -> ResetView | None:
         """Return where the reset of a plan stands; None: nobody has applied it."""
         region = self._read()
-        return reset_views.of_plan(region, Nonce(plan)) if Nonce(plan) in region.person_resets else None
+        known = person_reset_of(region, Nonce(plan))
+        return None if known is None else reset_views.of_plan(region, known.nonce)
 
     def wait_for_reset(
         self, plan: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent

@@ -6,7 +6,7 @@ region and the sequence of the first attempt; a person's is found by the name of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,10 +17,14 @@ from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.invariants.replays import replayed
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, Reset, ResetState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import Epoch, Nonce
 
 AUTOMATIC = Requester()
+
+ATTEMPTS = 5
+"""Attempts of one reset that a page of the newest ones reckons with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +149,17 @@ def of_plan(region: StoredRegion, nonce: Nonce) -> ResetView:
     Raises:
         ConfigurationError: no plan of that name was applied.
     """
-    if nonce not in region.person_resets:
+    asked = person_reset_of(region, nonce)
+    if asked is None:
         raise ConfigurationError(f"no plan {nonce!r} was applied to region {region.name}")
-    return next(view for view in all_of(region) if view.plan == nonce)
+    if asked.epoch is None:
+        return ResetView(region=region.name, attempts=(), asked=asked)
+    attempts: list[Reset] = []
+    row = region.archive.reset(asked.epoch)
+    while row is not None and row.person == nonce:
+        attempts.append(row)
+        row = region.archive.reset(Epoch(row.epoch + 1))
+    return ResetView(region=region.name, attempts=tuple(attempts), asked=asked)
 
 
 def all_of(region: StoredRegion, history: History | None = None) -> tuple[ResetView, ...]:
@@ -158,12 +170,29 @@ def all_of(region: StoredRegion, history: History | None = None) -> tuple[ResetV
         history: what happened to it, to count what each made to be processed again; None: nobody counts.
     """
     counts = None if history is None else _counts(history)
-    begun = [_begun(region, attempts, counts) for attempts in _chains(region)]
+    return _views(region, region.archive.resets(), region.archive.person_resets(), counts)
+
+
+def newest_of(region: StoredRegion, *, last: int) -> tuple[ResetView, ...]:
+    """Return the newest resets of a region, the oldest first; what it costs does not depend on how many there were."""
+    # A reset is few attempts: of as many resets, the oldest may be told without its first ones, and is left out.
+    attempts = region.archive.resets(last=last * ATTEMPTS + 1)
+    return _views(region, attempts, region.archive.person_resets(last=last), None)[-last:]
+
+
+def _views(
+    region: StoredRegion,
+    attempts: Iterable[Reset],
+    persons: Iterable[PersonReset],
+    counts: Mapping[Epoch, Replayed] | None,
+) -> tuple[ResetView, ...]:
+    asked = {row.nonce: row for row in persons}
+    begun = [_begun(region, chain, asked, counts) for chain in _chains(attempts)]
     shown = {view.plan for view in begun}
     others = [
         ResetView(region=region.name, attempts=(), asked=row, counted=None if counts is None else Replayed())
-        for row in region.person_resets.values()
-        if row.nonce not in shown
+        for row in asked.values()
+        if row.nonce not in shown and row.epoch is None
     ]
     return tuple(sorted((*begun, *others), key=lambda view: view.asked_at))
 
@@ -195,10 +224,10 @@ def region_of_id(reset_id: str) -> str:
     return region
 
 
-def _chains(region: StoredRegion) -> list[list[Reset]]:
+def _chains(attempts: Iterable[Reset]) -> list[list[Reset]]:
     """Return the attempts, those of one reset together."""
     chains: list[list[Reset]] = []
-    for _, attempt in sorted(region.resets.items()):
+    for attempt in attempts:
         if attempt.attempt > 1 and chains and chains[-1][-1].state is ResetState.SUPERSEDED:
             chains[-1].append(attempt)
         else:
@@ -206,7 +235,12 @@ def _chains(region: StoredRegion) -> list[list[Reset]]:
     return chains
 
 
-def _begun(region: StoredRegion, attempts: list[Reset], counts: Mapping[Epoch, Replayed] | None) -> ResetView:
+def _begun(
+    region: StoredRegion,
+    attempts: list[Reset],
+    asked: Mapping[Nonce, PersonReset],
+    counts: Mapping[Epoch, Replayed] | None,
+) -> ResetView:
     nonce = attempts[0].person
     counted = None
     if counts is not None:
@@ -215,7 +249,7 @@ def _begun(region: StoredRegion, attempts: list[Reset], counts: Mapping[Epoch, R
     return ResetView(
         region=region.name,
         attempts=tuple(attempts),
-        asked=None if nonce is None else region.person_resets[nonce],
+        asked=None if nonce is None else asked.get(nonce) or person_reset_of(region, nonce),
         counted=counted,
     )
 

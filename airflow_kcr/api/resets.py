@@ -24,7 +24,7 @@ from airflow_kcr.protocol.region import plans, resolution
 from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.region.state import universe
+from airflow_kcr.protocol.region.state import person_reset_of, universe
 from airflow_kcr.protocol.targets import ByDuration
 from airflow_kcr.protocol.values import Nonce, RegionName
 from airflow_kcr.store.regions import RegionStore
@@ -109,14 +109,14 @@ def apply(
     if approved.region != name:
         raise ConfigurationError(f"the plan is of region {approved.region}, this is {name}")
     region, now = store.read(name)
-    known = region.person_resets.get(approved.nonce)
+    known = person_reset_of(region, approved.nonce)
     if known is None:
         _accept(store, region, now, approved, requester, clusters, forced=forced, consent_upsert=consent_upsert)
         region, _ = store.read(name)
-        known = region.person_resets[approved.nonce]
+        known = person_reset_of(region, approved.nonce)
     else:
         _require_same(known, approved.request)
-    if offline.is_told_from_outside(region, known):
+    if known is not None and offline.is_told_from_outside(region, known):
         offline.tell_kafka(region, clusters)
     return of_plan(region, approved.nonce)
 

@@ -15,7 +15,7 @@ from typing import Final, Self
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import absent, bounds, coverage, liveness, path, specs
+from airflow_kcr.protocol.region import absent, bounds, coverage, liveness, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
 from airflow_kcr.protocol.region.rows import Absence, CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -47,8 +47,10 @@ def _seconds(time: timedelta | None) -> int | None:
 
 def last_complete(region: StoredRegion) -> Sequence | None:
     """Return the newest complete cut on the path; None: there is none."""
-    cuts = path.on_path(region)
-    return cuts[-1].sequence if cuts else None
+    if region.base is not None and region.base_epoch is None:
+        return region.base  # the base is the newest cut, as long as no reset has opened a timeline
+    newest = region.archive.newest_on_path(None)
+    return None if newest is None else newest.sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Final
 
 from airflow_kcr.api.checkpoint_views import CheckpointSummary
 from airflow_kcr.errors import CheckpointNotUsable
@@ -15,6 +16,9 @@ from airflow_kcr.protocol.region import automatic
 from airflow_kcr.protocol.region.rows import Checkpoint, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import Sequence
+
+_PAGE: Final = 50
+"""Checkpoints that are looked at together, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +46,34 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
     Raises:
         CheckpointNotUsable: there is none; the message says whether retention is the reason.
     """
-    usable = [
-        one for one in CheckpointSummary.all_of(region) if one.checkpoint.is_complete and one.checkpoint.is_on_path
-    ]
+    usable = _usable(region, newest)
     reachable = [one.checkpoint for one in usable if one.reach is None or not one.reach.is_unreachable]
     if not reachable:
         lost = f" that the logs still have ({len(usable)} are unreachable)" if usable else ""
         raise CheckpointNotUsable(
             f"region {region.name} has no complete checkpoint on its path{lost}; plan with another target"
         )
-    runs, current = _runs(region), automatic.last_done(region)
-    offsets = dict(region.offsets.items())  # of all at once: one by one, each would be asked of the store
+    chosen = [row.sequence for row in reachable[-newest:]]
+    runs, current = _runs(region, chosen), automatic.last_done(region)
+    offsets = region.archive.offsets(chosen)
     return tuple(
         _way_back(row, tuple(runs[row.sequence]), offsets[row.sequence], current)
         for row in reversed(reachable[-newest:])
+        if row.sequence in offsets  # or it was retired since
     )
+
+
+def _usable(region: StoredRegion, newest: int) -> list[CheckpointSummary]:
+    """Return usable checkpoints, oldest first: at least so many that can be reached, where there are."""
+    found: list[CheckpointSummary] = []
+    before: Sequence | None = None
+    while page := CheckpointSummary.newest_of(region, before=before, last=max(newest, _PAGE)):
+        found[:0] = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_on_path]
+        before = page[0].checkpoint.sequence
+        reachable = [one for one in found if one.reach is None or not one.reach.is_unreachable]
+        if len(reachable) >= newest or not any(one.checkpoint.is_complete for one in page):
+            break
+    return found
 
 
 def _way_back(row: Checkpoint, runs: tuple[Requester, ...], offsets: OffsetMap, current: OffsetMap) -> WayBack:
@@ -64,9 +81,9 @@ def _way_back(row: Checkpoint, runs: tuple[Requester, ...], offsets: OffsetMap, 
     return WayBack(checkpoint=row, runs=runs, moved=len(moves), replay=sum(max(by, 0) for by in moves))
 
 
-def _runs(region: StoredRegion) -> defaultdict[Sequence, list[Requester]]:
+def _runs(region: StoredRegion, sequences: list[Sequence]) -> defaultdict[Sequence, list[Requester]]:
     found: defaultdict[Sequence, list[Requester]] = defaultdict(list)
-    for request in sorted(region.requests.values(), key=lambda request: request.order):
-        if request.sequence is not None and request.requester.dag_id:
+    for request in region.archive.requests_for(sequences):
+        if request.sequence is not None:
             found[request.sequence].append(request.requester)
     return found

@@ -117,8 +117,7 @@ class KcrDrainOperator(WaitingOperator):
                 f"no cut was made at {format_instant(end)}, the end of the run's interval: the first one beyond it, of "
                 f"{format_instant(row.bound)}, answers, and holds the records of all intervals up to there"
             )
-        before = [c.checkpoint for c in region.checkpoints() if c.checkpoint.sequence < row.sequence]
-        previous = next((c for c in reversed(before) if c.is_on_path), None)
+        previous = region.checkpoint_before(row.sequence)
         if previous is None:
             found.append(f"it is the region's first cut: it holds all records before {format_instant(end)}")
         elif previous.bound is None:

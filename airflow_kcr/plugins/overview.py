@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final, Self
 
 from airflow_kcr.api.checkpoint_views import CheckpointSummary
-from airflow_kcr.api.reset_views import ResetView, all_of
+from airflow_kcr.api.reset_views import ResetView, newest_of
 from airflow_kcr.api.views import RegionView, last_complete
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
@@ -15,6 +15,7 @@ from airflow_kcr.protocol.region import recreated
 from airflow_kcr.protocol.region.liveness import Seen
 from airflow_kcr.protocol.region.rows import Claim
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import contributions_to, offsets_of
 from airflow_kcr.protocol.values import GroupPartition, MemberId
 
 SHOWN: Final = 50
@@ -70,18 +71,17 @@ class Overview:
             partitions=tuple(rows[:PARTITIONS]),
             partition_count=len(rows),
             behind=sum(known) if known else None,
-            checkpoints=CheckpointSummary.all_of(region)[: -SHOWN - 1 : -1],
-            resets=all_of(region)[: -SHOWN - 1 : -1],
+            checkpoints=CheckpointSummary.newest_of(region, before=None, last=SHOWN)[::-1],
+            resets=newest_of(region, last=SHOWN)[::-1],
         )
 
 
 def _partitions(region: StoredRegion) -> list[PartitionRow]:
     newest = last_complete(region)
-    offsets = EMPTY if newest is None else region.offsets.get(newest, EMPTY)
+    offsets = EMPTY if newest is None else offsets_of(region, newest) or EMPTY
     ends: dict[GroupPartition, LogBounds] = {}
-    for (sequence, _), part in region.contributions.items():
-        if sequence == newest:
-            ends |= part.bounds
+    for part in () if newest is None else contributions_to(region, newest).values():
+        ends |= part.bounds
     return [
         PartitionRow(
             partition=partition,

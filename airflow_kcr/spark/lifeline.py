@@ -25,7 +25,7 @@ from typing import Final, Self
 from airflow_kcr.errors import ConfigurationError, KcrError, OutcomeUnknown, StoreBusy
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import Committed, CutPurpose, Requester, RequestState
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.state import Region, request_of
 from airflow_kcr.protocol.values import MemberId, Nonce, RegionName
 from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.spark.task import Task
@@ -203,7 +203,7 @@ def drain(store: RegionStore, name: RegionName, members: frozenset[MemberId], ta
             if is_settled(region, members):
                 _LOG.info("everything that was processed is in checkpoint %s", region.base)
                 return
-            known = region.requests.get(nonce)
+            known = request_of(region, nonce)
             if known is None or known.state is RequestState.ABORTED:
                 ask(store, name, nonce, Requester(who="airflow", reason="the task is gone"))
             store.wait(name, region.counter, timedelta(seconds=min(left, LOOK)))

@@ -1,14 +1,15 @@
 """A store in memory: for simulation, and as the plainest statement of what a store does.
 
-It keeps each region as one value and the ledger as rows. It is small on purpose: everything that decides is in
-`protocol`, and the contract suite holds it against Postgres.
+It keeps each region as one value, the tables that grow with time, and the ledger as rows. Rules get what Postgres gives
+them, no more: the working rows, and the rest by name. It is small on purpose: everything that decides is in `protocol`,
+and the contract suite holds it against Postgres.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Sequence_
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
 
@@ -22,6 +23,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.ports import Beat, Certificate, Heartbeats, Horizon, Renewal, Rule
 from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Claimed, Event
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rewinds import Rewinds
@@ -31,12 +33,14 @@ from airflow_kcr.protocol.region.state import (
     BatchClosed,
     BatchesProven,
     BatchQuietAfter,
+    CheckpointsUndone,
     LedgerChange,
     OffsetsForgotten,
     Region,
     is_live,
     settled,
     without,
+    without_forgotten,
 )
 from airflow_kcr.protocol.values import (
     BatchId,
@@ -63,6 +67,7 @@ class MemoryTransactions:
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._regions: dict[RegionName, Region] = {}
+        self._tables: dict[RegionName, Tables] = {}
         self._events: dict[RegionName, list[Event]] = {}
         self._ledgers: dict[RegionName, Ledger] = {}
         self._certificates: dict[RegionName, list[Certificate]] = {}
@@ -73,7 +78,7 @@ class MemoryTransactions:
             raise RegionExists(f"there is a region {name} already; change its spec instead of declaring it again")
         region = rule(self._clock())
         self._require_free_groups(region)
-        self._events[name], self._ledgers[name] = [], {}
+        self._events[name], self._ledgers[name], self._tables[name] = [], {}, Tables()
         return self._stored(region)
 
     def decide(self, name: RegionName, rule: Rule) -> Region:
@@ -134,7 +139,7 @@ class MemoryTransactions:
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """See `ports.Transactions.delete`."""
         check(self._region(name), self._clock())
-        del self._regions[name], self._events[name], self._ledgers[name]
+        del self._regions[name], self._events[name], self._ledgers[name], self._tables[name]
         self._certificates.pop(name, None)
 
     def events(self, name: RegionName, after: EventNumber, limit: int) -> tuple[Event, ...]:
@@ -209,12 +214,15 @@ class MemoryTransactions:
                 )
 
     def _stored(self, region: Region) -> Region:
-        ledger = self._ledgers[region.name]
+        tables = _with_rows(self._tables[region.name], region)
         for change in region.ledger:
-            region = _applied(region, ledger, change)
+            _apply(self._ledgers[region.name], change)
+            tables = _applied(tables, change)
         self._events[region.name].extend(region.events)
-        self._regions[region.name] = settled(region)
-        return self._regions[region.name]
+        after = without_forgotten(settled(region), region.ledger)
+        self._tables[region.name] = tables
+        self._regions[region.name] = working(after, tables)
+        return replace(after, archive=self._regions[region.name].archive)
 
 
 class MemoryChronicle:
@@ -264,8 +272,30 @@ class MemoryChronicle:
         return True
 
 
-def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:
-    """Apply one ledger change to the rows; return the region, without what was forgotten."""
+def _with_rows(tables: Tables, region: Region) -> Tables:
+    """Return the tables with the rows that a region holds: a decision has changed some of them, and added others."""
+    return Tables(**{f.name: {**getattr(tables, f.name), **getattr(region, f.name)} for f in fields(Tables)})
+
+
+def _applied(tables: Tables, change: LedgerChange) -> Tables:
+    match change:
+        case OffsetsForgotten(sequences=sequences):
+            gone = frozenset(sequences)
+            return replace(
+                tables,
+                offsets=without(tables.offsets, gone),
+                frozen=without(tables.frozen, gone),
+                echoes=without(tables.echoes, gone),
+                contributions={key: part for key, part in tables.contributions.items() if key[0] not in gone},
+            )
+        case CheckpointsUndone(sequences=sequences, by=lineage):
+            rows = {s: replace(tables.checkpoints[s], undone_by=lineage) for s in sequences}
+            return replace(tables, checkpoints={**tables.checkpoints, **rows})
+        case _:
+            return tables
+
+
+def _apply(ledger: Ledger, change: LedgerChange) -> None:
     match change:
         case BatchBegun(batch=batch):
             if batch.batch in ledger:
@@ -277,18 +307,10 @@ def _applied(region: Region, ledger: Ledger, change: LedgerChange) -> Region:
             ledger[batch_id] = replace(ledger[batch_id], quiet_after=at)
         case BatchesProven():
             ledger.update({b.batch: proven(b, change) for b in ledger.values()})
-        case OffsetsForgotten(sequences=sequences):
-            gone = frozenset(sequences)
-            parts = frozenset(key for key in region.contributions if key[0] in gone)
-            region = replace(
-                region,
-                offsets=without(region.offsets, gone),
-                echoes=without(region.echoes, gone),
-                contributions=without(region.contributions, parts),
-            )
+        case OffsetsForgotten() | CheckpointsUndone():
+            pass  # not of the ledger of batches
         case _:
             assert_never(change)
-    return region
 
 
 def proven(batch: Batch, change: BatchesProven) -> Batch:

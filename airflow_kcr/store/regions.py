@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from typing import TypeVar
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
 from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Rule, Transactions
@@ -53,7 +54,7 @@ from airflow_kcr.protocol.region.rows import (
     SpecCheck,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import Region, Spec, record, require_member
+from airflow_kcr.protocol.region.state import Region, Spec, person_reset_of, record, request_of, require_member
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
@@ -68,6 +69,8 @@ from airflow_kcr.protocol.values import (
     Sequence,
 )
 
+V = TypeVar("V")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecUpdate:
@@ -75,6 +78,13 @@ class SpecUpdate:
 
     at_once: Spec
     later: Spec | None = None
+
+
+def _there(row: V | None) -> V:
+    """Return a row that a decision has just stored, or found."""
+    if row is None:
+        raise RuntimeError("a decision stored a row that can't be found")
+    return row
 
 
 class RegionStore:
@@ -370,7 +380,7 @@ class RegionStore:
             then=then,
             requester=requester,
         )
-        return self._decide(name, rule).requests[nonce]
+        return _there(request_of(self._decide(name, rule), nonce))
 
     def contribute(self, name: RegionName, part: completion.Part) -> MemberView:
         """Store a member's part of the draining cut; the last one completes it. The answer is what it now sees."""
@@ -408,10 +418,17 @@ class RegionStore:
 
     def retire(self, name: RegionName) -> Region:
         """Forget the checkpoints that age and count retire; many of them in one transaction after the other."""
-        region = self._decide(name, retirement.retire)
-        while retirement.due(*self._transactions.read(name)):
-            region = self._decide(name, retirement.retire)
-        return region
+        retired: list[bool] = []
+
+        def rule(region: Region, now: datetime) -> Region:
+            after = retirement.retire(region, now)
+            retired.append(after.counter != region.counter)
+            return due.settle(after, now)
+
+        while True:
+            region = self._certain(lambda: self._transactions.decide(name, rule))
+            if not retired[-1]:
+                return region
 
     def pin(self, name: RegionName, sequence: Sequence, label: str, reason: str) -> Region:
         """Pin a checkpoint under a label, or release it with an empty one."""
@@ -436,7 +453,7 @@ class RegionStore:
                 `person.apply`.
         """
         region = self._decide(name, lambda region, now: person.apply(region, now, request))
-        return region.person_resets[request.reset.nonce]
+        return _there(person_reset_of(region, request.reset.nonce))
 
     def epoch(self, name: RegionName) -> Epoch:
         """Return the region's epoch now."""
@@ -446,7 +463,7 @@ class RegionStore:
 
     def _decide(self, name: RegionName, rule: Rule) -> Region:
         def with_consequences(region: Region, now: datetime) -> Region:
-            return due.settle(rule(region, now), now)
+            return due.settle(rule(retirement.by_itself(region, now), now), now)
 
         return self._certain(lambda: self._transactions.decide(name, with_consequences))
 
@@ -455,7 +472,7 @@ class RegionStore:
         seen: list[MemberView] = []
 
         def looked(region: Region, now: datetime) -> Region:
-            after = due.settle(rule(region, now), now)
+            after = due.settle(rule(retirement.by_itself(region, now), now), now)
             seen.append(view.of_member(after, member, now))
             return after
 

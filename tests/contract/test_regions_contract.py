@@ -462,14 +462,13 @@ def test_sequences_and_offsets_beyond_32_bits_are_kept(subject: Subject, drive: 
 
 def test_ids_with_odd_characters_are_kept(subject: Subject) -> None:
     odd = "grüße ☃ 'x' \"y\" %s :z {0} [1] \\ 日本"
-    store = RegionStore(subject.transactions)
     rules = RegionRules(groups={GroupId(odd): group_rules(odd, members=1, topic="a.b_c-D")})
     driver = Driver(rules=subject.specs.note(rules), transactions=subject.transactions, clock=subject.clock)
     driver.up()
     driver.process()
     driver.request_cut(odd, requester=Requester(who=odd, dag_id=odd, run_id=odd, reason=odd))
     driver.complete()
-    request = store.read(driver.name)[0].requests[Nonce(odd)]
+    request = driver.region.requests[Nonce(odd)]
     assert request.requester == Requester(who=odd, dag_id=odd, run_id=odd, reason=odd)
     assert {p.group for p in driver.region.offsets[driver.region.base or Sequence(0)]} == {odd}
     assert subject.transactions.batch(driver.name, driver.batches[0].batch) == driver.batches[0]

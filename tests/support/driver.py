@@ -65,6 +65,7 @@ from airflow_kcr.protocol.values import (
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support import spec_checks
+from tests.support.whole import everything
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 GROUP = GroupId("g")
@@ -157,14 +158,19 @@ class Driver:
     def all_members(self) -> tuple[MemberId, ...]:
         """Return every member of the spec."""
         return tuple(
-            MemberId(g, i) for g, rules in sorted(self.region.rules.groups.items()) for i in range(rules.members)
+            MemberId(g, i) for g, rules in sorted(self.held.rules.groups.items()) for i in range(rules.members)
         )
 
     # -- what there is -------------------------------------------------------------------------------------------
 
     @property
     def region(self) -> Region:
-        """The region as stored."""
+        """The region as stored, with every row that it ever had."""
+        return everything(self.held)
+
+    @property
+    def held(self) -> Region:
+        """The region as rules get it."""
         return self.store.read(self.name)[0]
 
     @property
@@ -182,7 +188,7 @@ class Driver:
 
     def claims(self, member: MemberId) -> dict[GroupPartition, Claim]:
         """Return what a member holds now, in this epoch and by its present process."""
-        region, process = self.region, self.processes[member]
+        region, process = self.held, self.processes[member]
         return {
             p: c
             for p, c in region.claims.items()
@@ -191,7 +197,7 @@ class Driver:
 
     def caller(self, member: MemberId) -> Caller:
         """Return a member's way to say who it is, in the present epoch."""
-        return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=self.region.epoch)
+        return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=self.held.epoch)
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -234,7 +240,7 @@ class Driver:
 
     def spread(self) -> None:
         """Claim as Kafka's range assignor would propose, over the members that have a process."""
-        for group in self.region.rules.groups:
+        for group in self.held.rules.groups:
             members = sorted(m for m in self.processes if m.group == group)
             logs = sorted(p for p in self.logs if p.group == group)
             for place, member in enumerate(members):
@@ -242,7 +248,7 @@ class Driver:
 
     def claim(self, member: MemberId, partitions: Iterable[GroupPartition] | None = None) -> None:
         """Claim a set of partitions, which Kafka has just assigned; without one, the last assignment again."""
-        process, initial = self.processes[member], self.region.initial
+        process, initial = self.processes[member], self.held.initial
         if partitions is not None:
             process.assigned = tuple(partitions)
         process.assignments += 1
@@ -261,7 +267,7 @@ class Driver:
 
     def answer(self, member: MemberId) -> None:
         """Answer a member's open seek entries: from the sink's progress, otherwise with the log's start."""
-        region = self.region
+        region = self.held
         found: dict[GroupPartition, Found] = {}
         for partition, target in open_targets(region, member).items():
             if target.source is not SeekSource.SINK_PROGRESS:
@@ -281,12 +287,12 @@ class Driver:
         """Let every process do its part of a running reset, and publish what has to be."""
         self.publish()
         for member in sorted(self.processes):
-            if self.region.reset is None:
+            if self.held.reset is None:
                 return
-            if self.region.members[member].claimed != self.region.epoch:
+            if self.held.members[member].claimed != self.held.epoch:
                 self.claim(member)
         for member in sorted(self.processes):
-            if self.region.reset is not None:
+            if self.held.reset is not None:
                 self.acknowledge(member)
 
     def crash(self, member: MemberId) -> None:
@@ -299,13 +305,13 @@ class Driver:
 
     def beat(self) -> None:
         """Renew the lease of every process."""
-        lease = self.region.rules.timeouts.lease
+        lease = self.held.rules.timeouts.lease
         for member, process in self.processes.items():
             self.store.renew(self.name, member, process.incarnation, lease)
 
     def wait(self, seconds: float) -> None:
         """Let time pass while every process renews its lease, and do what is due."""
-        step = self.region.rules.timeouts.lease.total_seconds() / 2
+        step = self.held.rules.timeouts.lease.total_seconds() / 2
         while seconds > 0:
             self.clock.advance(min(step, seconds))
             self.beat()
@@ -346,7 +352,7 @@ class Driver:
         """Let a fenced sink commit a batch's output, whatever becomes of the batch."""
         row = self.row(batch)
         for partition, range_ in row.ranges.items():
-            if self.region.rules.groups[partition.group].delivery is Delivery.EXACTLY_ONCE:
+            if self.held.rules.groups[partition.group].delivery is Delivery.EXACTLY_ONCE:
                 self.progress[partition] = (row.lineage, range_.to)
 
     def row(self, batch: BatchId) -> Batch:
@@ -392,7 +398,7 @@ class Driver:
 
     def contribute(self, member: MemberId) -> None:
         """Contribute a member's positions to the open cut."""
-        region, caller = self.region, self.caller(member)
+        region, caller = self.held, self.caller(member)
         offsets = {p: c.position for p, c in self.claims(member).items() if c.position is not None}
         part = Part(
             sequence=region.open_cut or Sequence(0),
@@ -406,23 +412,23 @@ class Driver:
 
     def complete(self) -> Sequence:
         """Let every process contribute to the open cut, and return its sequence."""
-        sequence = self.region.open_cut
+        sequence = self.held.open_cut
         if sequence is None:
             raise AssertionError("no cut is open")
         for member in sorted(self.processes):
-            if self.region.open_cut == sequence:
+            if self.held.open_cut == sequence:
                 self.contribute(member)
         return sequence
 
     def publish(self) -> None:
         """Publish every complete cut, in order."""
-        for sequence, cut in sorted(self.region.checkpoints.items()):
+        for sequence, cut in sorted(self.held.checkpoints.items()):
             if cut.state is CheckpointState.COMPLETE:
                 self.store.publish(self.name, sequence)
 
     def echo(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
         """Store what Kafka answered to a member's commit of the base; by default, what it was told."""
-        region = self.region
+        region = self.held
         base = region.base or Sequence(0)
         held = self.claims(member)
         told = region.offsets.get(base, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
@@ -434,7 +440,7 @@ class Driver:
         sequence = self.complete()
         self.publish()
         for member in sorted(self.processes):
-            if self.region.base == sequence:
+            if self.held.base == sequence:
                 self.echo(member)
         return sequence
 
@@ -458,7 +464,7 @@ class Driver:
 
         `epoch`: the one that the plan was made in, by default the present one.
         """
-        region = self.region
+        region = self.held
         wanted = PersonReset(
             nonce=Nonce(nonce or self._fresh("reset")),
             target=target,

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import path
-from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
+from airflow_kcr.protocol.region.state import Region, checkpoint_of, offsets_of
 from airflow_kcr.protocol.values import BatchId, GroupId, GroupPartition, Offset, Range, Sequence
 
 
@@ -70,6 +70,14 @@ def pieces(batches: Iterable[Batch], group: GroupId, checkpoint: Mapping[GroupPa
     )
 
 
+_NAMED: Final = 20
+"""Checkpoints among which a message looks for others to choose."""
+
+
+def _is_usable(row: Checkpoint) -> bool:
+    return row.is_complete and row.is_on_path
+
+
 def checkpoint_offsets(region: Region, group: GroupId, sequence: Sequence | None = None) -> OffsetMap:
     """Return the offsets that a checkpoint has for one group.
 
@@ -82,20 +90,21 @@ def checkpoint_offsets(region: Region, group: GroupId, sequence: Sequence | None
         UnknownCheckpoint: there is none, or none of that sequence.
         CheckpointNotUsable: it is open, aborted, undone or retired, so the ledger can't be compared with it.
     """
-    usable = {one.sequence for one in path.usable(region)}
     if sequence is None:
-        sequence = max(usable, default=None)
-    if sequence is None or sequence not in region.checkpoints:
+        newest = region.archive.newest_usable(None)
+        sequence = None if newest is None else newest.sequence
+    found = None if sequence is None else checkpoint_of(region, sequence)
+    if sequence is None or found is None:
         wanted = "no checkpoint yet" if sequence is None else f"no checkpoint {sequence}"
         raise UnknownCheckpoint(f"region {region.name} has {wanted}; let it make a cut: kcr region drain {region.name}")
-    if sequence not in usable:
-        found = region.checkpoints[sequence]
+    offsets = offsets_of(region, sequence)
+    if offsets is None or not found.is_on_path:
         what = "undone" if found.undone_by is not None else found.state.value
         raise CheckpointNotUsable(
             f"checkpoint {sequence} of region {region.name} is {what}; those that can be compared with are "
-            f"{', '.join(map(str, sorted(usable))) or 'none'}"
+            f"{', '.join(str(c.sequence) for c in region.archive.checkpoints(last=_NAMED) if _is_usable(c)) or 'none'}"
         )
-    return OffsetMap({place: offset for place, offset in region.offsets[sequence].items() if place.group == group})
+    return OffsetMap({place: offset for place, offset in offsets.items() if place.group == group})
 
 
 def _piece(batch: Batch, place: GroupPartition, range_: Range, checkpoint: Offset) -> Piece:

@@ -75,7 +75,15 @@ def with_next_bound(region: Region, now: datetime, bound: datetime | None, why: 
     """Return the region with its next bound set; the single writer of `next_bound`."""
     if bound == region.next_bound:
         return region
-    return record(replace(region, next_bound=bound), now, events.NextBoundChanged(bound=bound, why=why))
+    region = record(replace(region, next_bound=bound), now, events.NextBoundChanged(bound=bound, why=why))
+    return region if bound is None else recalled(region, bound)
+
+
+def recalled(region: Region, bound: datetime) -> Region:
+    """Return the region with what was found of a bound before: after a reset it is come to again."""
+    if bound == region.next_bound or any(key[2] == bound for key in region.bound_offsets):
+        return region
+    return replace(region, bound_offsets=put(region.bound_offsets, region.archive.bound_offsets(bound)))
 
 
 def after_completion(region: Region, now: datetime, bound: datetime | None) -> Region:
@@ -93,9 +101,10 @@ def after_reset(region: Region, now: datetime, checkpoint: Sequence | None) -> R
         now: the store's clock.
         checkpoint: the checkpoint that was reset to; None for any other seek map.
     """
-    newest = None if checkpoint is None else path.newest_bound(region, checkpoint)
-    start = now if newest is None else newest
-    why = "first instant after the reset" if newest is None else f"after the newest bound on the path, {newest}"
+    newest = None if checkpoint is None else path.newest_bounded(region, checkpoint)
+    bound = None if newest is None else newest.bound
+    start = now if bound is None else bound
+    why = "first instant after the reset" if bound is None else f"after the newest bound on the path, {bound}"
     return with_next_bound(region, now, next_bound_after(region, start), why)
 
 

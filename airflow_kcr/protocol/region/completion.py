@@ -39,6 +39,7 @@ from airflow_kcr.protocol.region.state import (
     Region,
     base_offsets,
     belongs,
+    checkpoint_of,
     contributions_to,
     digest,
     moved_to,
@@ -82,7 +83,7 @@ def contribute(region: Region, now: datetime, part: Part) -> Region:
         NotClaimed, ConflictingContribution: it is not what the store knows of the member's claims and positions.
         OffsetOutsideLog: an offset does not lie in the log as read with it (retention overtook it, or truncation).
     """
-    earlier = region.contributions.get((part.sequence, part.member))
+    earlier = contributions_to(region, part.sequence).get(part.member)
     if earlier is not None and earlier.incarnation == part.incarnation and earlier.offsets == part.offsets:
         return region
     require_member(region, part.member, part.incarnation, now, epoch=part.epoch)
@@ -214,6 +215,7 @@ def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
         failures=_failures(region, offsets),
         offsets=put(region.offsets, {cut.sequence: offsets}),
         claims=put(region.claims, placed),
+        retire_at=now,
     )
     body = events.CutCompleted(
         sequence=cut.sequence,
@@ -281,7 +283,7 @@ def publish(region: Region, now: datetime, sequence: Sequence, member: MemberId 
         UnknownCheckpoint: there is no such cut.
         CutRefused: it is not complete, or an earlier cut has to be published first.
     """
-    cut = region.checkpoints.get(sequence)
+    cut = checkpoint_of(region, sequence)
     if cut is None:
         raise UnknownCheckpoint(f"region {region.name} has no cut {sequence}")
     if cut.published_at is not None:
@@ -338,7 +340,7 @@ def _echoed(region: Region, now: datetime, sequence: Sequence, offsets: OffsetMa
     wanted, cut = region.offsets[sequence], region.checkpoints[sequence]
     differs = [p for p in known if p in wanted and known[p] != wanted[p]]
     # What an outsider had is named as inexact; of a cut without such a name the frozen partitions need not be read.
-    foreign = sorted(wanted.keys() - region.frozen[sequence]) if cut.inexact else []
+    foreign = sorted(wanted.keys() - _frozen(region, sequence)) if cut.inexact else []
     if known.keys() >= wanted.keys() and not differs:
         settled, why = Committed.YES, "every partition's echo equals the checkpoint"
     elif differs:
@@ -351,6 +353,11 @@ def _echoed(region: Region, now: datetime, sequence: Sequence, offsets: OffsetMa
         return region
     region = with_checkpoint(region, replace(cut, committed=settled, commit_deadline=None))
     return record(region, now, events.CommitResolved(sequence=sequence, committed=settled, why=why))
+
+
+def _frozen(region: Region, sequence: Sequence) -> frozenset[GroupPartition]:
+    held = region.frozen.get(sequence)
+    return region.archive.frozen(sequence) if held is None else held
 
 
 def overdue(region: Region, now: datetime) -> Region:

@@ -227,7 +227,7 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
         at = "" if until is None else f", until {format_instant(until)} at the latest"
         yield f"{member} has not arrived{at}"
     for sequence in reset.must_publish:
-        if region.checkpoints[sequence].published_at is None:
+        if sequence in region.checkpoints and region.checkpoints[sequence].published_at is None:
             yield f"cut {sequence} is complete but not published"
 
 

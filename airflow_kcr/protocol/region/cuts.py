@@ -89,7 +89,7 @@ def _is_whole(region: Region, now: datetime, request: CutRequest) -> bool:
 
 def _open(region: Region, now: datetime, request: CutRequest) -> Region:
     partitions = universe(region) - coverage.left_out(region, now)
-    covering = None if request.bound is None else requests.covering_cut(region, request.bound)
+    covering = None if request.bound is None else path.covering(region, request.bound)
     if covering is not None:
         return requests.answered(region, now, request, covering.sequence)
     if request.bound is not None:
@@ -200,7 +200,7 @@ def _closed(region: Region, now: datetime, cut: Checkpoint, reason: str, names: 
     aborted = replace(
         cut, state=CheckpointState.ABORTED, phase=None, ended_at=now, abort_reason=reason, drain_deadline=None
     )
-    region = replace(with_checkpoint(region, aborted), open_cut=None)
+    region = replace(with_checkpoint(region, aborted), open_cut=None, retire_at=now)
     region = record(region, now, events.CutAborted(sequence=cut.sequence, reason=reason, late=names))
     if region.state is not RegionState.DRAINING:
         return region

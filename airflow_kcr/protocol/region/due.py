@@ -22,7 +22,6 @@ from airflow_kcr.protocol.region import (
     person,
     requests,
     resets,
-    retirement,
     specs,
 )
 from airflow_kcr.protocol.region.rows import (
@@ -60,7 +59,6 @@ def settle(region: Region, now: datetime) -> Region:
         region = _serve(region, now)
         if region is before or region.counter == before.counter:
             break
-    region = retirement.by_itself(region, now)
     return replace(region, due_at=_due_at(region, now))
 
 
@@ -118,8 +116,8 @@ def _due_at(region: Region, now: datetime) -> datetime | None:
         moments.append(coverage.horizon(region, now))
     if any(True for _ in requests.queue(region)) and region.state is RegionState.RUNNING:
         moments.append(coverage.horizon(region, now))
-    if region.state is RegionState.RUNNING and retirement.due(region, now):
-        moments.append(now)
+    if region.state is RegionState.RUNNING:
+        moments.append(region.retire_at)
     later = [m for m in moments if m is not None]
     return min((max(m, now + _SOONEST) for m in later), default=None)
 

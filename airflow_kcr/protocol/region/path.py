@@ -1,8 +1,8 @@
-"""The path: which complete checkpoints still describe the region's past (design section 3).
+"""The path: which complete checkpoints still describe the region's past.
 
-A complete checkpoint is on the path when every later lineage opened at or beyond its offset on every partition that
-both have. Opening a lineage is the only thing that takes one off, so it is decided there, once, and stored
-(`Checkpoint.undone_by`). Targets, nonces, retirement, manifests and rollback all ask this module.
+A complete checkpoint is on the path when every later timeline opened at or beyond its offset on every partition that
+both have. Opening a timeline is the only thing that takes one off, so it is decided there, once, and stored
+(`Checkpoint.undone_by`). Targets, request ids, retirement, manifests and rollback all ask this module.
 """
 
 from __future__ import annotations
@@ -12,61 +12,75 @@ from datetime import datetime
 
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
-from airflow_kcr.protocol.region.state import Region, put
+from airflow_kcr.protocol.region.state import CheckpointsUndone, Region, put
 from airflow_kcr.protocol.values import Sequence
-
-
-def on_path(region: Region) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints on the path, retired ones too, oldest first."""
-    return tuple(region.checkpoints[s] for s in sorted(region.checkpoints) if region.checkpoints[s].is_on_path)
-
-
-def usable(region: Region) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints on the path that still have their offsets, oldest first."""
-    return tuple(c for c in on_path(region) if c.is_complete)
 
 
 def unpublished(region: Region) -> tuple[Checkpoint, ...]:
     """Return the complete cuts on the path that are not published yet, oldest first."""
-    return tuple(c for c in on_path(region) if c.state is CheckpointState.COMPLETE)
-
-
-def newest_bound(region: Region, up_to: Sequence | None = None) -> datetime | None:
-    """Return the newest bound that a cut on the path, at or before `up_to`, was aligned to."""
-    newest = newest_bounded(region, up_to)
-    return None if newest is None else newest.bound
+    complete = (row for _, row in sorted(region.checkpoints.items()) if row.state is CheckpointState.COMPLETE)
+    return tuple(row for row in complete if row.is_on_path)
 
 
 def newest_bounded(region: Region, up_to: Sequence | None = None) -> Checkpoint | None:
-    """Return the cut on the path, at or before `up_to`, that was aligned to the newest bound."""
-    bounded = [
-        (c.bound, c.sequence) for c in on_path(region) if c.bound is not None and (up_to is None or c.sequence <= up_to)
-    ]
-    return region.checkpoints[max(bounded)[1]] if bounded else None
+    """Return the cut on the path, at or before `up_to`, that was aligned to the newest bound.
+
+    Along the path bounds only grow, because a request is answered by a cut of a later bound; so it is the newest.
+    """
+    held = [row for s, row in region.checkpoints.items() if _is_bounded(row) and (up_to is None or s <= up_to)]
+    undone = _undone_now(region)
+    if up_to is not None or undone:
+        # Of the path beyond what this decision has taken off it, the archive knows nothing.
+        ends = [*([] if up_to is None else [up_to]), *(Sequence(s - 1) for s in undone)]
+        stored = region.archive.newest_bounded(min(ends))
+        held += [stored] if stored is not None and stored.sequence not in region.checkpoints else []
+    return max(held, key=lambda row: row.sequence, default=None)
+
+
+def _undone_now(region: Region) -> frozenset[Sequence]:
+    """Return what this decision has taken off the path."""
+    changes = (change for change in region.ledger if isinstance(change, CheckpointsUndone))
+    return frozenset(sequence for change in changes for sequence in change.sequences)
+
+
+def _is_bounded(row: Checkpoint) -> bool:
+    return row.is_on_path and row.bound is not None
+
+
+def covering(region: Region, bound: datetime) -> Checkpoint | None:
+    """Return the first cut on the path at or beyond `bound`: it answers every request for an earlier bound."""
+    newest = newest_bounded(region)
+    if newest is None or newest.bound is None or newest.bound < bound:
+        return None
+    stored = region.archive.covering(bound)
+    found = [row for row in region.checkpoints.values() if row.is_on_path and row.bound and row.bound >= bound]
+    if stored is not None and stored.sequence not in region.checkpoints.keys() | _undone_now(region):
+        found.append(stored)
+    return min(found, key=lambda row: row.sequence, default=None)
 
 
 def undone_by(region: Region, opening: OffsetMap) -> tuple[Sequence, ...]:
-    """Return the checkpoints on the path that a lineage opening at these offsets takes off it.
+    """Return the checkpoints on the path that a timeline opening at these offsets takes off it.
 
     A retired checkpoint has no offsets any more. It stays on the path when a newer one with offsets does, because
     offsets along the path only grow; otherwise it is taken off, since a wrong "still there" would answer an old DAG run
     with a cut that no longer holds.
     """
-    gone: list[Sequence] = []
-    held = dict(region.offsets.items())  # at once: one by one, each would be a question to the store
-    kept_newer = False
-    for checkpoint in reversed(on_path(region)):
-        if checkpoint.is_complete:
-            stays = opening.covers(held[checkpoint.sequence])
-            kept_newer = kept_newer or stays
-        else:
-            stays = kept_newer
-        if not stays:
-            gone.append(checkpoint.sequence)
-    return tuple(sorted(gone))
+    judged = {
+        s: opening.covers(region.offsets[s])
+        for s, row in region.checkpoints.items()
+        if row.is_on_path and row.is_complete and s in region.offsets
+    }
+    covered = max((s for s, stays in judged.items() if stays), default=None)
+    gone = {s for s, stays in judged.items() if not stays}
+    gone.update(s for s in region.archive.undone_by(opening, covered) if s not in judged)
+    return tuple(sorted(gone - _undone_now(region)))
 
 
 def without_undone(region: Region, sequences: tuple[Sequence, ...]) -> Region:
-    """Return the region with these checkpoints marked as undone by its present lineage."""
-    rows = {s: replace(region.checkpoints[s], undone_by=region.lineage) for s in sequences}
-    return replace(region, checkpoints=put(region.checkpoints, rows))
+    """Return the region with these checkpoints marked as undone by its present timeline."""
+    if not sequences:
+        return region
+    held = {s: replace(region.checkpoints[s], undone_by=region.lineage) for s in sequences if s in region.checkpoints}
+    undone = CheckpointsUndone(sequences=sequences, by=region.lineage)
+    return replace(region, checkpoints=put(region.checkpoints, held), ledger=(*region.ledger, undone))

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
 
 from airflow_kcr.errors import (
     ConfigurationError,
@@ -26,6 +25,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import automatic, consent, events, recreated, requests, resets, resolution
+from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -41,15 +41,15 @@ from airflow_kcr.protocol.region.state import (
     Region,
     contributions_to,
     moved_to,
+    person_reset_of,
     put,
     record,
+    request_of,
     universe,
 )
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Nonce, Offset, Sequence
-
-ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.BEGUN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,9 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
         UpsertNeedsConsent: it would go back behind a table that can't be restored, and nobody has consented.
     """
     reset = request.reset
-    if reset.nonce in region.person_resets:
+    if person_reset_of(region, reset.nonce) is not None:
         return region
-    if reset.nonce in region.requests:
+    if request_of(region, reset.nonce) is not None:
         raise CutRefused(f"nonce {reset.nonce} names a request for a cut; plan the reset under another")
     if request.epoch != region.epoch:
         raise StalePlan(
@@ -158,7 +158,7 @@ def serve_next(region: Region, now: datetime) -> Region:
     for reset in waiting(region):
         if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
             break
-        if reset.nonce in region.requests:
+        if request_of(region, reset.nonce) is not None:
             # Accepted by a version that did not look. Asked for, it would be refused in every decision from now on.
             region = _failed(region, now, reset, f"its nonce {reset.nonce} names a request for a cut")
             continue
@@ -285,7 +285,7 @@ def status(region: Region, nonce: Nonce) -> PersonReset:
     Raises:
         UnknownCheckpoint: no request of that nonce was accepted.
     """
-    reset = region.person_resets.get(nonce)
+    reset = person_reset_of(region, nonce)
     if reset is None:
         raise UnknownCheckpoint(f"region {region.name} has no reset {nonce}")
     return reset

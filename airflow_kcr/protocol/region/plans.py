@@ -6,7 +6,6 @@ when the reset begins; a plan is applied under the epoch in which it was made, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -95,7 +94,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         unreachable=found.unreachable,
         ignored=found.ignored,
         undoes=undoes,
-        runs=_runs(region, frozenset(undoes)),
+        runs=_runs(region, undoes),
         upserts=consent.not_restored(region, reset, _whole(found.entries)),
     )
 
@@ -104,11 +103,7 @@ def _whole(entries: tuple[PlanEntry, ...]) -> SeekMap:
     return SeekMap({line.partition: replace(line.entry, current=line.current) for line in entries})
 
 
-def _runs(region: Region, undoes: frozenset[Sequence]) -> tuple[Requester, ...]:
+def _runs(region: Region, undoes: tuple[Sequence, ...]) -> tuple[Requester, ...]:
     """Return the DAG runs that were answered by these checkpoints, in the order of their cuts."""
-    answers: Mapping[str, tuple[int, Requester]] = {
-        str(nonce): (r.sequence, r.requester)
-        for nonce, r in region.requests.items()
-        if r.state is RequestState.ANSWERED and r.sequence in undoes and r.requester.dag_id
-    }
-    return tuple(requester for _, requester in sorted(answers.values(), key=lambda found: found[0]))
+    answers = [r for r in region.archive.requests_for(undoes) if r.state is RequestState.ANSWERED]
+    return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))

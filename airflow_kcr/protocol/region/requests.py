@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import CutRefused, RegionInState
-from airflow_kcr.protocol.region import events, path
+from airflow_kcr.protocol.region import bounds, events, path
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CutPhase,
@@ -22,7 +22,15 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import Region, live_members, record, with_request
+from airflow_kcr.protocol.region.state import (
+    Region,
+    checkpoint_of,
+    live_members,
+    person_reset_of,
+    record,
+    request_of,
+    with_request,
+)
 from airflow_kcr.protocol.values import Nonce, Sequence
 
 BY_PERSON: Final = frozenset({CutPurpose.DRAIN, CutPurpose.STOP, CutPurpose.RESET})
@@ -40,13 +48,8 @@ def valid_answer(region: Region, request: CutRequest) -> Sequence | None:
     """Return the cut that answers a request, if one on the current path does."""
     if request.state is not RequestState.ANSWERED or request.sequence is None:
         return None
-    checkpoint = region.checkpoints.get(request.sequence)
+    checkpoint = checkpoint_of(region, request.sequence)
     return request.sequence if checkpoint is not None and checkpoint.is_on_path else None
-
-
-def covering_cut(region: Region, bound: datetime) -> Checkpoint | None:
-    """Return the first cut on the path at or beyond `bound`: it answers every request for an earlier bound."""
-    return next((c for c in path.on_path(region) if c.bound is not None and c.bound >= bound), None)
 
 
 def ask(
@@ -67,9 +70,9 @@ def ask(
         CutRefused: the nonce is another request's, a reset's or of the region's own kind, or a person drains a region
             without a live member.
     """
-    known = region.requests.get(nonce)
+    known = request_of(region, nonce)
     if purpose not in OWN:
-        _require_free(region, nonce, purpose, bound)
+        _require_free(region, nonce, known, purpose, bound)
     if known is not None and _is_served(region, known):
         return region
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
@@ -94,7 +97,10 @@ def ask(
         requester=requester,
     )
     asked = with_request(asked, request)
-    covering = None if bound is None else covering_cut(asked, bound)
+    if bound is None:
+        return asked
+    asked = bounds.recalled(asked, bound)
+    covering = path.covering(asked, bound)
     return asked if covering is None else answered(asked, now, request, covering.sequence)
 
 
@@ -103,14 +109,15 @@ def _is_served(region: Region, request: CutRequest) -> bool:
     return request.state in waiting or valid_answer(region, request) is not None
 
 
-def _require_free(region: Region, nonce: Nonce, purpose: CutPurpose, bound: datetime | None) -> None:
+def _require_free(
+    region: Region, nonce: Nonce, known: CutRequest | None, purpose: CutPurpose, bound: datetime | None
+) -> None:
     if nonce.startswith(OWN_NONCES):
         raise CutRefused(
             f"nonce {nonce}: those that begin with {', '.join(OWN_NONCES)} are the region's own; take another"
         )
-    if purpose is not CutPurpose.RESET and nonce in region.person_resets:
+    if purpose is not CutPurpose.RESET and person_reset_of(region, nonce) is not None:
         raise CutRefused(f"nonce {nonce} names a reset; take another for the cut")
-    known = region.requests.get(nonce)
     if known is not None and (known.purpose, known.bound) != (purpose, bound):
         raise CutRefused(f"nonce {nonce} names a request for another cut ({known.purpose}, bound {known.bound})")
 

@@ -244,11 +244,11 @@ def _with_ledger_settled(region: Region, now: datetime, reset: Reset) -> Region:
     }
     if not progress:
         return region
-    ran = max((e for e, r in region.resets.items() if e < reset.epoch and r.state is ResetState.DONE), default=None)
-    if ran is None or region.resets[ran].lineage != reset.lineage:
+    ran = region.archive.last_done(reset.epoch)
+    if ran is None or ran.lineage != reset.lineage:
         # What a sink held of an older lineage is no progress in this one; the entries are this lineage's base.
         return region
-    proven = BatchesProven(epoch=ran, proven_in=reset.epoch, progress=OffsetMap(progress))
+    proven = BatchesProven(epoch=ran.epoch, proven_in=reset.epoch, progress=OffsetMap(progress))
     return replace(region, ledger=(*region.ledger, proven))
 
 

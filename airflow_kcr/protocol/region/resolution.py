@@ -7,16 +7,23 @@ log bounds that no contribution brought, stays open: the first owner of each par
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import path, recreated
+from airflow_kcr.protocol.region import recreated
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset
-from airflow_kcr.protocol.region.state import Region, contributions_to, initial_offsets, universe
+from airflow_kcr.protocol.region.state import (
+    Region,
+    checkpoint_of,
+    contributions_to,
+    initial_offsets,
+    offsets_of,
+    universe,
+)
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs, Target, ToCheckpoint, ToDatetime, ToInitial, ToRun
@@ -40,7 +47,7 @@ def target_checkpoint(region: Region, reset: PersonReset) -> Sequence | None:
     """
     match reset.target:
         case ToCheckpoint(sequence=sequence):
-            if sequence not in region.checkpoints:
+            if checkpoint_of(region, sequence) is None:
                 raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; list them to choose one")
             return sequence
         case ToRun(dag_id=dag_id, run_id=run_id):
@@ -56,7 +63,7 @@ def of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
         UnknownCheckpoint: there is none; the message says so if there was one, and a reset has undone it.
         CheckpointNotUsable: there are several, of different bounds; the message lists them.
     """
-    return _answer(region, dag_id, run_id, path.usable(region))
+    return _answer(region, dag_id, run_id, has_offsets=True)
 
 
 def cut_of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
@@ -66,20 +73,18 @@ def cut_of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
         UnknownCheckpoint: there is none.
         CheckpointNotUsable: there are several, of different bounds; the message lists them.
     """
-    return _answer(region, dag_id, run_id, path.on_path(region))
+    return _answer(region, dag_id, run_id, has_offsets=False)
 
 
-def _answer(region: Region, dag_id: str, run_id: str, cuts: Iterable[Checkpoint]) -> Sequence:
-    answers = {
-        r.sequence
-        for r in region.requests.values()
-        if r.requester.dag_id == dag_id and r.requester.run_id == run_id and r.sequence is not None
-    }
-    found = [c for c in cuts if c.sequence in answers]
+def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> Sequence:
+    asked = region.archive.requests_of_run(dag_id, run_id)
+    answers = sorted({request.sequence for request in asked if request.sequence is not None})
+    cuts = [row for sequence in answers if (row := checkpoint_of(region, sequence)) is not None]
+    found = [row for row in cuts if row.is_on_path and (row.is_complete or not has_offsets)]
     if not found:
         raise UnknownCheckpoint(
             f"no checkpoint on the current path belongs to the run {run_id} of DAG {dag_id}"
-            + "".join(_undone(region, sequence) for sequence in sorted(answers)[-1:])
+            + "".join(_undone(row) for row in cuts[-1:])
         )
     bounds = {c.bound for c in found}
     if len(bounds) > 1:
@@ -88,13 +93,12 @@ def _answer(region: Region, dag_id: str, run_id: str, cuts: Iterable[Checkpoint]
     return found[-1].sequence
 
 
-def _undone(region: Region, sequence: Sequence) -> str:
+def _undone(row: Checkpoint) -> str:
     """What a run may do whose cut a reset has undone; empty: none has."""
-    row = region.checkpoints.get(sequence)
-    if row is None or row.undone_by is None:
+    if row.undone_by is None:
         return ""
     return (
-        f": its cut, checkpoint {sequence}, was undone by a reset, which opened lineage {row.undone_by}; clear the "
+        f": its cut, checkpoint {row.sequence}, was undone by a reset, which opened lineage {row.undone_by}; clear the "
         "task that asked for it, and it asks for a new one"
     )
 
@@ -116,9 +120,9 @@ def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
             )
     times_needed(reset.target, now)
     sequence = target_checkpoint(region, reset)
-    if sequence is None:
+    row = None if sequence is None else checkpoint_of(region, sequence)
+    if sequence is None or row is None:
         return
-    row = region.checkpoints[sequence]
     if row.state is CheckpointState.RETIRED:
         raise CheckpointNotUsable(f"checkpoint {sequence} is retired; its offsets are gone")
     if not row.is_complete and not reset.allow_partial:
@@ -143,7 +147,7 @@ def missing_text(region: Region, row: Checkpoint) -> str:
     """Return what a forward jump to a checkpoint of another branch would leave out, by partition."""
     gaps = [
         f"{p} [{claim.position}, {o})"
-        for p, o in region.offsets[row.sequence].items()
+        for p, o in (offsets_of(region, row.sequence) or EMPTY).items()
         if (claim := region.claims.get(p)) is not None and claim.position is not None and claim.position < o
     ]
     return ", ".join(gaps[:10]) + (f" and {len(gaps) - 10} more" if len(gaps) > 10 else "") or "nothing"
@@ -234,16 +238,16 @@ def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> Seek
 
 def checkpoint_offsets(region: Region, sequence: Sequence | None) -> tuple[OffsetMap | None, SeekMap]:
     """Return a checkpoint's offsets, and what fills the gaps of one that was never complete."""
-    if sequence is None:
+    row = None if sequence is None else checkpoint_of(region, sequence)
+    if sequence is None or row is None:
         return None, SeekMap({})
-    row = region.checkpoints[sequence]
     if row.is_complete:
-        return region.offsets[sequence], SeekMap({})
+        return offsets_of(region, sequence), SeekMap({})
     offsets, committed = EMPTY, EMPTY
     for _, part in sorted(contributions_to(region, sequence).items()):
         offsets, committed = offsets.union(part.offsets), committed.union(part.committed)
-    earlier = [c for c in path.usable(region) if c.sequence < sequence]
-    previous = region.offsets[earlier[-1].sequence] if earlier else EMPTY
+    earlier = region.archive.newest_usable(sequence)
+    previous = EMPTY if earlier is None else offsets_of(region, earlier.sequence) or EMPTY
     fills = {p: SeekEntry(offset=o, source=SeekSource.COMMITTED) for p, o in committed.items()}
     fills.update({p: SeekEntry(offset=o, source=SeekSource.PREVIOUS_CHECKPOINT) for p, o in previous.items()})
     return offsets, SeekMap(fills)

@@ -1,4 +1,4 @@
-"""Retirement: forgetting checkpoints that newer ones have replaced (design section 7.8).
+"""Retirement: forgetting checkpoints that newer ones have replaced.
 
 By age and by count; never the base or what it was built from, one on the path that is unpublished, the newest usable,
 a pinned one, or one being restored. Its digest and the answer to its nonce stay.
@@ -11,9 +11,18 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
-from airflow_kcr.protocol.region import events, path, person
-from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, PersonReset, RegionState
-from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, put, record, with_checkpoint, without
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.archive import ACTIVE
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RegionState
+from airflow_kcr.protocol.region.state import (
+    OffsetsForgotten,
+    Region,
+    checkpoint_of,
+    person_reset_of,
+    put,
+    record,
+    with_checkpoint,
+)
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import Sequence
 
@@ -22,23 +31,33 @@ PIECE: Final = 10_000
 
 
 def protected(region: Region) -> dict[Sequence, str]:
-    """Return the checkpoints that must stay, each with the reason."""
+    """Return the checkpoints that must stay, each with the reason; of pinned ones only those that the region holds."""
     kept: dict[Sequence, str] = {}
-    usable = path.usable(region)
-    if usable:
-        kept[usable[-1].sequence] = "it is the newest usable one"
+    newest = newest_usable(region)
+    if newest is not None:
+        kept[newest.sequence] = "it is the newest usable one"
     for row in region.checkpoints.values():
-        reason = _own_reason(row)
+        reason = own_reason(row)
         if reason:
             kept[row.sequence] = reason
     kept.update(_base_reasons(region))
     for reset in region.person_resets.values():
-        if reset.state in person.ACTIVE:
-            kept.update(dict.fromkeys(_targets(region, reset), f"reset {reset.nonce} goes to it"))
+        if reset.state in ACTIVE and isinstance(reset.target, ToCheckpoint):
+            kept[reset.target.sequence] = f"reset {reset.nonce} goes to it"
     return kept
 
 
-def _own_reason(row: Checkpoint) -> str:
+def newest_usable(region: Region) -> Checkpoint | None:
+    """Return the newest checkpoint on the path that has its offsets."""
+    held = [row for row in region.checkpoints.values() if row.is_complete and row.is_on_path]
+    stored = region.archive.newest_usable(None)
+    if stored is not None and stored.sequence not in region.checkpoints:
+        held.append(stored)
+    return max(held, key=lambda row: row.sequence, default=None)
+
+
+def own_reason(row: Checkpoint) -> str:
+    """Return why a checkpoint must stay for what its own row says; empty: nothing in it does."""
     if row.pinned_as:
         return f"it is pinned as {row.pinned_as}"
     return {CheckpointState.COMPLETE: "it is not published yet", CheckpointState.OPEN: "it is open"}.get(row.state, "")
@@ -53,69 +72,80 @@ def _base_reasons(region: Region) -> dict[Sequence, str]:
     cut = region.checkpoints.get(base)
     if cut is not None and cut.previous is not None:
         kept[cut.previous] = f"the base {base} was built from it"
-    for reset in region.resets.values():
-        if reset.sequence == base and reset.person is not None:
-            opened = region.person_resets[reset.person]
-            kept.update(dict.fromkeys(_targets(region, opened), f"the base, reset {base}, was built from it"))
+    opened = None if region.base_epoch is None else region.resets.get(region.base_epoch)
+    person = None if opened is None or opened.person is None else person_reset_of(region, opened.person)
+    if person is not None and isinstance(person.target, ToCheckpoint):
+        kept[person.target.sequence] = f"the base, reset {base}, was built from it"
     return kept
-
-
-def _targets(region: Region, reset: PersonReset) -> tuple[Sequence, ...]:
-    """Return the checkpoints that a person's reset may go to."""
-    match reset.target:
-        case ToCheckpoint(sequence=sequence):
-            return (sequence,)
-        case ToRun():
-            return tuple(c.sequence for c in path.usable(region))
-        case _:
-            return ()
-
-
-def due(region: Region, now: datetime) -> tuple[Sequence, ...]:
-    """Return the checkpoints that age or count retires, oldest first."""
-    rules = region.rules.retention
-    alive = [row for row in region.checkpoints.values() if row.state is not CheckpointState.RETIRED]
-    if rules.max_age is None and len(alive) <= rules.keep:
-        return ()
-    kept = protected(region)
-    candidates = sorted((row for row in alive if row.sequence not in kept), key=lambda row: row.sequence)
-    complete = [row.sequence for row in candidates if row.is_complete]
-    surplus = max(sum(1 for row in alive if row.is_complete) - rules.keep, 0)
-    gone = set(complete[:surplus])
-    # An aborted cut is of no more use once as many complete ones as are kept are newer.
-    newer = [row.sequence for row in path.usable(region)][-rules.keep :]
-    if len(newer) == rules.keep:
-        gone.update(
-            row.sequence for row in candidates if row.state is CheckpointState.ABORTED and row.sequence < newer[0]
-        )
-    if rules.max_age is not None:
-        gone.update(row.sequence for row in candidates if (row.ended_at or row.opened_at) < now - rules.max_age)
-    return tuple(sorted(gone))
 
 
 def retire(region: Region, now: datetime) -> Region:
     """Return the region without the oldest checkpoints that are due, no more of them than one transaction can forget.
 
-    Asked until nothing is due, it has forgotten all; asked again then, it changes nothing.
+    Asked until it changes nothing, it has forgotten all.
+
+    Args:
+        region: as it is stored: what a decision has already changed in it is not counted.
+        now: the store's clock.
     """
-    gone = due(region, now)
-    if not gone:
+    if _goes_to_a_run(region):
         return region
-    gone = gone[: max(PIECE // max(len(region.claims), 1), 1)]
-    rows = {s: replace(region.checkpoints[s], state=CheckpointState.RETIRED) for s in gone}
-    forgotten = frozenset(gone)
+    piece = max(PIECE // max(len(region.claims), 1), 1)
+    kept = protected(region)
+    stored = region.archive.oldest_kept(piece + len(kept))
+    candidates = [row for row in stored if row.sequence not in kept]
+    gone = _due(region, now, candidates)[:piece]
+    if not gone:
+        return replace(region, retire_at=_next(region, candidates))
+    sequences = tuple(row.sequence for row in gone)
     region = replace(
         region,
-        checkpoints=put(region.checkpoints, rows),
-        ledger=(*region.ledger, OffsetsForgotten(sequences=gone)),
-        frozen=without(region.frozen, forgotten),
+        checkpoints=put(
+            region.checkpoints, {row.sequence: replace(row, state=CheckpointState.RETIRED) for row in gone}
+        ),
+        ledger=(*region.ledger, OffsetsForgotten(sequences=sequences)),
+        retire_at=now,
     )
-    return record(region, now, events.CheckpointsRetired(sequences=gone))
+    return record(region, now, events.CheckpointsRetired(sequences=sequences))
+
+
+def _goes_to_a_run(region: Region) -> bool:
+    """Whether a person's reset goes to a DAG run, and so to any checkpoint that is usable when its turn comes."""
+    return any(r.state in ACTIVE and isinstance(r.target, ToRun) for r in region.person_resets.values())
+
+
+def _due(region: Region, now: datetime, candidates: list[Checkpoint]) -> list[Checkpoint]:
+    """Return those of the oldest checkpoints that age or count retires, oldest first."""
+    rules = region.rules.retention
+    surplus = max(region.archive.kept() - rules.keep, 0)
+    # An aborted cut is of no more use once as many complete ones as are kept are newer.
+    first = region.archive.nth_usable(rules.keep)
+    found: list[Checkpoint] = []
+    for row in candidates:
+        is_old = rules.max_age is not None and (row.ended_at or row.opened_at) < now - rules.max_age
+        is_surplus = row.is_complete and surplus > 0
+        is_useless = row.state is CheckpointState.ABORTED and first is not None and row.sequence < first
+        surplus -= is_surplus
+        if is_old or is_surplus or is_useless:
+            found.append(row)
+    return found
+
+
+def _next(region: Region, candidates: list[Checkpoint]) -> datetime | None:
+    """Return when age retires the next one; a count does at the end of a cut, which asks by itself."""
+    age = region.rules.retention.max_age
+    if age is None:
+        return None
+    return min(((row.ended_at or row.opened_at) + age for row in candidates), default=None)
 
 
 def by_itself(region: Region, now: datetime) -> Region:
-    """Return the region as `retire` does, while it runs; who looks at one that does not shall find what there was."""
-    return retire(region, now) if region.state is RegionState.RUNNING else region
+    """Return the region as `retire` does when that is due, while it runs.
+
+    Who looks at a region that does not run shall find what there was.
+    """
+    is_due = region.retire_at is not None and region.retire_at <= now
+    return retire(region, now) if is_due and region.state is RegionState.RUNNING else region
 
 
 def pin(region: Region, now: datetime, sequence: Sequence, name: str, reason: str) -> Region:
@@ -125,12 +155,12 @@ def pin(region: Region, now: datetime, sequence: Sequence, name: str, reason: st
         UnknownCheckpoint: there is none of that number.
         CheckpointNotUsable: it has no offsets (open, aborted or retired), so that pinning would keep nothing.
     """
-    row = region.checkpoints.get(sequence)
+    row = checkpoint_of(region, sequence)
     if row is None:
         raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
     if not row.is_complete:
         raise CheckpointNotUsable(f"checkpoint {sequence} is {row.state}; only a complete one can be pinned")
     if (row.pinned_as, row.pin_reason) == (name, reason):
         return region
-    region = with_checkpoint(region, replace(row, pinned_as=name, pin_reason=reason))
+    region = with_checkpoint(replace(region, retire_at=now), replace(row, pinned_as=name, pin_reason=reason))
     return record(region, now, events.CheckpointPinned(sequence=sequence, name=name, reason=reason))

@@ -43,7 +43,7 @@ def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
     if spec == region.spec:
         return region
     schedule_changed = spec.rules.cut.schedule != region.rules.cut.schedule
-    region = _without_strangers(replace(region, spec=spec, spec_checks=()), now)
+    region = _without_strangers(replace(region, spec=spec, spec_checks=(), retire_at=now), now)
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
     region = record(region, now, events.SpecChanged(revision=spec.revision, deliveries=deliveries))
     if schedule_changed and region.base is not None:

@@ -1,8 +1,10 @@
 """One region as a value, and the few things that every rule does with it.
 
 A rule takes a `Region` and returns another; what it refuses, it raises, and nothing has changed. A decision's events
-and ledger changes travel with the value until the store has written them (`settled`). The mappings may be read lazily
-from the store; rules only use the `Mapping` interface and replace a mapping as a whole.
+and ledger changes travel with the value until the store has written them (`settled`).
+
+The value holds what is open, and so is bounded by members, partitions and open work, however long the region has lived.
+What is over stays in the store; a rule that has to know of it asks `Region.archive`, by name.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleInc
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.layered import Layered
+from airflow_kcr.protocol.region.archive import NOTHING, RESETTING, Archive
 from airflow_kcr.protocol.region.rows import (
     Absence,
     Batch,
@@ -125,12 +127,28 @@ class OffsetsForgotten:
     sequences: tuple[Sequence, ...]
 
 
-LedgerChange: TypeAlias = BatchBegun | BatchClosed | BatchQuietAfter | BatchesProven | OffsetsForgotten
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsUndone:
+    """Ledger: a new timeline took these checkpoints off the path, most of which the region does not hold."""
+
+    sequences: tuple[Sequence, ...]
+    by: Lineage
+
+
+LedgerChange: TypeAlias = (
+    BatchBegun | BatchClosed | BatchQuietAfter | BatchesProven | OffsetsForgotten | CheckpointsUndone
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Everything that decisions about one region read."""
+    """What decisions about one region read: what is open, and what it goes back to.
+
+    Of the tables that grow with time it holds a part. Of checkpoints: the open one, those not yet published, the base,
+    that of a stop, and the newest aligned to a bound. Of requests: queued and open ones. Of persons' resets: those not
+    ended. Of resets and their seek maps: the present epoch's and the base's. Of bound offsets: those of the next bound
+    and of the bounds that are asked for. A decision adds the rows that it makes.
+    """
 
     name: RegionName
     spec: Spec
@@ -182,11 +200,17 @@ class Region:
     """Batches begun and not ended."""
 
     initial: Mapping[InitialKey, InitialOffset] = field(default_factory=dict)
+    retire_at: datetime | None = None
+    """When retention may next have something to forget; None: never, as it stands."""
+
+    archive: Archive = field(default=NOTHING, compare=False, repr=False)
+    """What is over, as it was stored before this decision; asked by name."""
+
     bound_offsets: Mapping[BoundKey, BoundOffset] = field(default_factory=dict)
     requests: Mapping[Nonce, CutRequest] = field(default_factory=dict)
     checkpoints: Mapping[Sequence, Checkpoint] = field(default_factory=dict)
     offsets: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
-    """Offsets of complete checkpoints."""
+    """Offsets of the base, where it is a checkpoint."""
 
     frozen: Mapping[Sequence, frozenset[GroupPartition]] = field(default_factory=dict)
     """Partitions frozen when a cut was opened."""
@@ -221,7 +245,8 @@ class Region:
     @property
     def seek(self) -> SeekMap:
         """The seek map of the current epoch."""
-        return self.seek_maps.get(self.epoch, NO_SEEK)
+        held = self.seek_maps.get(self.epoch)
+        return (self.archive.seek_map(self.epoch) or NO_SEEK) if held is None else held
 
     @property
     def cut(self) -> Checkpoint | None:
@@ -230,7 +255,7 @@ class Region:
 
 
 NO_SEEK = SeekMap({})
-RESET_STATES = frozenset({RegionState.STARTING, RegionState.RESETTING})
+RESET_STATES = RESETTING
 CLAIM_STATES = RESET_STATES | {RegionState.RUNNING, RegionState.DRAINING}
 
 
@@ -246,17 +271,27 @@ def settled(region: Region) -> Region:
     return replace(region, events=(), ledger=()) if region.events or region.ledger else region
 
 
+def without_forgotten(region: Region, changes: tuple[LedgerChange, ...]) -> Region:
+    """Return the region without the offsets of checkpoints that a decision's changes have forgotten."""
+    gone = frozenset(s for change in changes if isinstance(change, OffsetsForgotten) for s in change.sequences)
+    if not gone:
+        return region
+    return replace(
+        region,
+        offsets=without(region.offsets, gone),
+        frozen=without(region.frozen, gone),
+        echoes=without(region.echoes, gone),
+        contributions={key: part for key, part in region.contributions.items() if key[0] not in gone},
+    )
+
+
 def put(table: Mapping[K, V], rows: Mapping[K, V]) -> Mapping[K, V]:
     """Return the table with these rows added or replaced."""
-    if not rows:
-        return table
-    return table.put(rows) if isinstance(table, Layered) else {**table, **rows}
+    return {**table, **rows} if rows else table
 
 
 def without(table: Mapping[K, V], keys: frozenset[K]) -> Mapping[K, V]:
     """Return the table without the rows of these keys."""
-    if isinstance(table, Layered):
-        return table.without(keys)
     return {k: v for k, v in table.items() if k not in keys}
 
 
@@ -369,11 +404,34 @@ def base_offsets(region: Region) -> OffsetMap:
     return region.offsets[region.base]
 
 
-def contributions_to(region: Region, sequence: Sequence) -> dict[MemberId, Contribution]:
-    """Return what was contributed to one cut, by its roster, of which every contribution is."""
-    roster = region.checkpoints[sequence].roster
-    found = ((member, region.contributions.get((sequence, member))) for member in sorted(roster))
-    return {member: part for member, part in found if part is not None}
+def contributions_to(region: Region, sequence: Sequence) -> Mapping[MemberId, Contribution]:
+    """Return what was contributed to one cut, by member, in order; of a retired one nothing is left."""
+    found = {member: part for (of, member), part in sorted(region.contributions.items()) if of == sequence}
+    return found if found or sequence == region.open_cut else region.archive.contributions(sequence)
+
+
+def checkpoint_of(region: Region, sequence: Sequence) -> Checkpoint | None:
+    """Return a checkpoint's row, whatever became of it; None: there is none of that number."""
+    held = region.checkpoints.get(sequence)
+    return region.archive.checkpoint(sequence) if held is None else held
+
+
+def offsets_of(region: Region, sequence: Sequence) -> OffsetMap | None:
+    """Return the offsets of a checkpoint; None: it is not complete, or retired."""
+    held = region.offsets.get(sequence)
+    return region.archive.offsets([sequence]).get(sequence) if held is None else held
+
+
+def request_of(region: Region, nonce: Nonce) -> CutRequest | None:
+    """Return the request that a nonce names, whatever became of it."""
+    held = region.requests.get(nonce)
+    return region.archive.request(nonce) if held is None else held
+
+
+def person_reset_of(region: Region, nonce: Nonce) -> PersonReset | None:
+    """Return a person's reset by its nonce, whatever became of it."""
+    held = region.person_resets.get(nonce)
+    return region.archive.person_reset(nonce) if held is None else held
 
 
 def belongs(region: Region, partition: GroupPartition) -> bool:

@@ -15,9 +15,8 @@ from typing import Protocol
 
 from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.region.batches import stamp
-from airflow_kcr.protocol.region.path import on_path
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.state import Region, checkpoint_of
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, Range, Sequence
 from airflow_kcr.sinks.files.documents import Lineages, Undone
 from airflow_kcr.sinks.files.layout import CutName
@@ -93,8 +92,8 @@ class Ledger(Protocol):
 
 def previous(region: Region, sequence: Sequence) -> CutName | None:
     """Return the newest published cut on the path before another one."""
-    found = [c for c in on_path(region) if c.sequence < sequence and c.published_at is not None]
-    return CutName(found[-1].lineage, found[-1].sequence) if found else None
+    found = region.archive.newest_published(sequence)
+    return None if found is None else CutName(found.lineage, found.sequence)
 
 
 def contents(region: Region, batches: Iterable[Batch], sequence: Sequence, group: GroupId) -> Contents:
@@ -109,7 +108,7 @@ def contents(region: Region, batches: Iterable[Batch], sequence: Sequence, group
     Raises:
         SinkError: there is no such cut, or it is not complete.
     """
-    cut = region.checkpoints.get(sequence)
+    cut = checkpoint_of(region, sequence)
     if cut is None or not (cut.is_complete or cut.is_on_path):
         raise SinkError(f"cut {sequence} of region {region.name} is {'unknown' if cut is None else cut.state}")
     before = previous(region, sequence)
@@ -129,8 +128,8 @@ def contents(region: Region, batches: Iterable[Batch], sequence: Sequence, group
         pieces=pieces,
         undone=tuple(
             CutName(row.lineage, row.sequence)
-            for number, row in sorted(region.checkpoints.items())
-            if oldest <= number < sequence and row.undone_by is not None
+            for row in region.archive.checkpoints(first=Sequence(oldest), before=sequence)
+            if row.undone_by is not None
         ),
     )
 
@@ -145,7 +144,9 @@ def accepted(batch: Batch) -> dict[GroupPartition, Range]:
 
 def undone(region: Region) -> dict[CutName, Lineage]:
     """Return the cuts that resets have undone, with the lineages that were opened by them."""
-    return {CutName(c.lineage, c.sequence): c.undone_by for c in region.checkpoints.values() if c.undone_by is not None}
+    return {
+        CutName(c.lineage, c.sequence): c.undone_by for c in region.archive.checkpoints() if c.undone_by is not None
+    }
 
 
 def lineages(region: Region, since: Lineage) -> Lineages:
@@ -155,29 +156,13 @@ def lineages(region: Region, since: Lineage) -> Lineages:
     """
     if since > region.lineage:
         return Lineages()
-    found: list[Undone] = []
-    for number in range(max(since, 1), region.lineage + 1):
-        stretch: list[int] = []
-        for row in _in_turn(region):
-            if row.undone_by == number:
-                stretch.append(row.sequence)
-            elif stretch:
-                found.append(Undone(number, stretch[0], stretch[-1]))
-                stretch = []
-        if stretch:
-            found.append(Undone(number, stretch[0], stretch[-1]))
-    return Lineages(lineage=region.lineage, undone=tuple(found))
-
-
-def _in_turn(region: Region) -> tuple[Checkpoint, ...]:
-    """Return the cuts that are or were on the path, oldest first."""
-    rows = (row for _, row in sorted(region.checkpoints.items()))
-    return tuple(row for row in rows if row.is_on_path or row.undone_by is not None)
+    found = region.archive.stretches(since)
+    return Lineages(lineage=region.lineage, undone=tuple(Undone(s.by, s.first, s.last) for s in found))
 
 
 def cuts(region: Region) -> dict[CutName, Checkpoint]:
     """Return every cut that the store remembers."""
-    return {CutName(c.lineage, c.sequence): c for c in region.checkpoints.values()}
+    return {CutName(c.lineage, c.sequence): c for c in region.archive.checkpoints()}
 
 
 def progress(batches: Iterable[Batch], lineage: Lineage, group: GroupId) -> dict[GroupPartition, Offset]:

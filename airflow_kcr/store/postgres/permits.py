@@ -21,9 +21,8 @@ from airflow_kcr.protocol.region.rows import BoundOffset, Claim
 from airflow_kcr.protocol.region.state import BatchBegun, BatchClosed, BoundKey, Region
 from airflow_kcr.protocol.values import BatchId, GroupPartition, MemberId, RegionName
 from airflow_kcr.store.postgres import ledger
-from airflow_kcr.store.postgres.gathering import HEAD, HEAD_WIDTH
 from airflow_kcr.store.postgres.layouts import BOUND_OFFSETS, CHECKPOINTS, CLAIMS, LEASES, MEMBERS
-from airflow_kcr.store.postgres.reading import region_from
+from airflow_kcr.store.postgres.reading import HEAD, HEAD_WIDTH, REGION, region_from, region_of, skips
 from airflow_kcr.store.postgres.row_layout import JsonLayout, partition_columns
 from airflow_kcr.store.postgres.session import Session, positional
 
@@ -121,7 +120,7 @@ def load(
 ) -> tuple[Region, datetime] | None:
     """Return the region as a begin or an end needs it, and the store's clock; None where there is no such region.
 
-    What it leaves out is read after all where a rule asks for it; a region that cuts by count asks for all claims.
+    A region that cuts by count counts over all claims, and is read as a whole.
 
     Args:
         session: the transaction.
@@ -139,8 +138,12 @@ def load(
         return None
     row = rows[0]
     member_row, lease, cut = row[HEAD_WIDTH:_BATCH]
+    narrow = region_from(session, name, row)
+    if narrow.rules.cut.records is not None:
+        whole = session.rows(REGION, name=name)[0]
+        return region_of(session, name, whole), whole[0]
     region = replace(
-        region_from(session, name, row),
+        narrow,
         members=_one_row(MEMBERS, member_row),
         leases=_one_row(LEASES, lease),
         checkpoints=_one_row(CHECKPOINTS, cut),
@@ -157,10 +160,12 @@ def load(
     claims = dict(CLAIMS.join(columns) for columns in CLAIMS.scattered(gathered) if columns[0] is not None)
     region = replace(
         region,
+        claims=claims,
+        skips=skips(session, row),
         running={one.batch: one for one in running},
         bound_offsets=_bounds_in(session, claims, bounds.limit(region)),
     )
-    return (region if region.rules.cut.records is not None else replace(region, claims=claims)), row[0]
+    return region, row[0]
 
 
 def write(session: Session, before: Region, after: Region) -> None:

@@ -1,15 +1,20 @@
-"""Reading a region: its own row at once, everything else when a rule asks for it."""
+"""Reading a region: what decisions work on, as one value; nothing is read behind a rule's back.
+
+Two statements. The first reads the region's own row with the few wide rows (members, leases, the working rows of what
+grows with time); the second what there is a row of for each partition. Which rows of what grows with time are working
+rows is what `protocol.region.archive.working` says in Python; the contract suite holds the two together. Each condition
+names its rows by an index, so that what a decision reads does not depend on how long the region has lived.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Columns
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
-from functools import cache
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import TextualSelect, text
 
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -17,43 +22,181 @@ from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region.rows import (
     Absence,
     BoundOffset,
+    Committed,
     Contribution,
     Halt,
     RegionState,
     SpecCheck,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import BoundKey, Region, Spec
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.region.state import RESET_STATES, BoundKey, Region, Spec
+from airflow_kcr.protocol.seek_map import SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.values import Epoch, GroupPartition, MemberId, Offset, RegionName, Sequence
 from airflow_kcr.store.codec import Unclaimed, from_json
-from airflow_kcr.store.postgres import gathering, ledger
-from airflow_kcr.store.postgres.gathering import HEAD_WIDTH, ClaimsAndCuts
+from airflow_kcr.store.postgres import archive, ledger
 from airflow_kcr.store.postgres.layouts import (
     BOUND_OFFSETS,
     CHECKPOINTS,
     CLAIMS,
-    ECHOES,
-    FROZEN,
     INITIAL,
     LEASES,
     MEMBERS,
-    OFFSETS,
     PERSON_RESETS,
     REQUESTS,
     RESETS,
     SEEKS,
     ContributionKey,
-    MapLayout,
 )
-from airflow_kcr.store.postgres.lazy import Parts, Whole
-from airflow_kcr.store.postgres.row_layout import Layout, member_of, partition_of
-from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.row_layout import Layout, partition_of
+from airflow_kcr.store.postgres.session import Found, Session, positional
 
 K = TypeVar("K")
 V = TypeVar("V")
-N = TypeVar("N", bound=int)
-M = TypeVar("M")
+
+HEAD_COLUMNS: Final = (
+    "spec",
+    "spec_revision",
+    "next_spec",
+    "next_spec_revision",
+    "state",
+    "wanted",
+    "epoch",
+    "lineage",
+    "next_sequence",
+    "counter",
+    "base",
+    "base_epoch",
+    "next_bound",
+    "held_bound",
+    "failures",
+    "open_cut",
+    "stopping",
+    "halt",
+    "due_at",
+    "retire_at",
+    "initialised",
+    "outsiders",
+    "spec_checks",
+    "unowned",
+)
+"""The columns of the region's own row, after id and name."""
+
+HEAD: Final = (
+    f"clock_timestamp(), r.id, {', '.join(f'r.{c}' for c in HEAD_COLUMNS)}, "
+    "EXISTS (SELECT FROM kcr.skip s WHERE s.region_id = r.id)"
+)
+"""What is read of a region at once: the store's clock, its id, its own row, and whether any record is skipped."""
+
+HEAD_WIDTH: Final = 2 + len(HEAD_COLUMNS) + 1
+"""How many columns that is."""
+
+# -- the region's own row, and the few wide ones -----------------------------------------------------------------------
+
+NEWEST_BOUNDED: Final = f"""
+    SELECT t.sequence FROM kcr.checkpoint t
+    WHERE t.region_id = r.id AND {archive.BOUNDED} ORDER BY t.bound DESC, t.sequence DESC LIMIT 1
+"""  # noqa: S608 (a constant of this module)
+
+_WORKING: Final[Mapping[Layout[Any, Any], str]] = {
+    MEMBERS: "",
+    LEASES: "",
+    CHECKPOINTS: f""" AND t.sequence = ANY (
+        ARRAY[r.open_cut, r.base, r.stopping]
+        || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete')
+        || ARRAY({NEWEST_BOUNDED}))""",
+    REQUESTS: " AND t.state IN ('queued', 'open')",
+    PERSON_RESETS: " AND t.state IN ('waiting', 'draining', 'begun')",
+    RESETS: " AND t.epoch = ANY (ARRAY[r.epoch, r.base_epoch])",
+}
+"""The tables that are read with the region's own row, and which of their rows."""
+
+
+def _head_and(tables: Mapping[Layout[Any, Any], str]) -> TextualSelect:
+    """Return the statement that reads `HEAD` and then rows of tables, each table's gathered in one."""
+    joined = " ".join(
+        f"CROSS JOIN LATERAL (SELECT {', '.join(layout.gathered('t'))} "  # noqa: S608 (constants of this package)
+        f"FROM kcr.{layout.table.name} t WHERE t.region_id = r.id{condition}) {layout.table.name}"
+        for layout, condition in tables.items()
+    )
+    chosen = ", ".join((HEAD, *(f"{layout.table.name}.*" for layout in tables)))
+    width = HEAD_WIDTH + sum(layout.width for layout in tables)
+    return positional(text(f"SELECT {chosen} FROM kcr.region r {joined} WHERE r.name = :name"), width)  # noqa: S608
+
+
+# name: region_head — a statement of its own, after the one that waits.
+REGION: Final = _head_and(_WORKING)
+
+_OF_MEMBER: Final = {**_WORKING, CLAIMS: " AND t.group_id = :group AND t.owner_index = :index"}
+
+# name: member_head — what one member sees; no lock before it.
+MEMBERS_REGION: Final = _head_and(_OF_MEMBER)
+
+
+def _beside(row: Found, layouts: Iterable[Layout[Any, Any]]) -> Iterator[dict[Any, Any]]:
+    """Yield the rows that were read with a head, table by table."""
+    begin = HEAD_WIDTH
+    for layout in layouts:
+        end = begin + layout.width
+        yield rows_of(layout, row[begin:end])
+        begin = end
+
+
+def rows_of(layout: Layout[K, V], gathered: Columns[Any]) -> dict[K, V]:
+    """Return a table's rows from what `Layout.gathered` has read of them."""
+    return dict(map(layout.join, layout.scattered(gathered)))
+
+
+# -- the rows by partition ---------------------------------------------------------------------------------------------
+
+
+def _gathered(layout: Layout[Any, Any], condition: str = "") -> str:
+    name = layout.table.name
+    chosen = ", ".join(layout.gathered("t"))
+    return f"(SELECT {chosen} FROM kcr.{name} t WHERE t.region_id = :region{condition}) {name}"  # noqa: S608
+
+
+def _map_of(name: str, columns: str, condition: str) -> str:
+    arrays = ", ".join(f"array_agg(t.{column})" for column in columns.split())
+    return f"(SELECT {arrays} FROM kcr.{name} t WHERE t.region_id = :region AND {condition}) {name}"  # noqa: S608
+
+
+_PLACE: Final = "group_id topic partition"
+_SEEK_COLUMNS: Final = f"epoch {_PLACE} {' '.join(SEEKS.values)}"
+
+# name: region_by_partition — claims, beginnings, the bounds in question, the base's map, and what the open cut froze.
+_BY_PARTITION: Final = positional(
+    text(f"""
+    SELECT EXISTS (SELECT FROM kcr.batch b WHERE b.region_id = :region AND b.outcome IS NULL),
+           {archive.contributions_to("open_cut")},
+           claim.*, initial_offset.*, bound_offset.*, checkpoint_offset.*, echo.*, checkpoint_partition.*, seek_offset.*
+    FROM {_gathered(CLAIMS)}, {_gathered(INITIAL)},
+         {_gathered(BOUND_OFFSETS, " AND t.bound = ANY (CAST(:bounds AS timestamptz[]))")},
+         {_map_of("checkpoint_offset", f"{_PLACE} next_offset", "t.sequence = :base")},
+         {_map_of("echo", f"{_PLACE} next_offset", "t.sequence = :base")},
+         {_map_of("checkpoint_partition", _PLACE, "t.sequence = :open_cut")},
+         {_map_of("seek_offset", _SEEK_COLUMNS, "t.epoch = ANY (CAST(:epochs AS bigint[]))")}
+"""),  # noqa: S608 (constants of this package)
+    2 + CLAIMS.width + INITIAL.width + BOUND_OFFSETS.width + 4 + 4 + 3 + 8,
+)
+
+# name: member_by_partition — of the partitions that one member holds: the base, its echo, and where a bound falls.
+_OF_CLAIMS: Final = positional(
+    text("""
+    SELECT c.topic, c.partition, c.topic_id, coalesce(o.next_offset, s.next_offset), e.next_offset,
+           b.next_offset, b.inexact, b.leader_epoch
+    FROM kcr.claim c
+    LEFT JOIN kcr.checkpoint_offset o ON o.region_id = c.region_id AND o.sequence = :base
+          AND o.group_id = c.group_id AND o.topic = c.topic AND o.partition = c.partition
+    LEFT JOIN kcr.echo e ON e.region_id = c.region_id AND e.sequence = :base
+          AND e.group_id = c.group_id AND e.topic = c.topic AND e.partition = c.partition
+    LEFT JOIN kcr.seek_offset s ON s.region_id = c.region_id AND s.epoch = :base_epoch
+          AND s.group_id = c.group_id AND s.topic = c.topic AND s.partition = c.partition
+    LEFT JOIN kcr.bound_offset b ON b.region_id = c.region_id AND b.bound = :bound
+          AND b.group_id = c.group_id AND b.topic = c.topic AND b.partition = c.partition AND b.topic_id = c.topic_id
+    WHERE c.region_id = :region AND c.group_id = :group AND c.owner_index = :index
+"""),
+    8,
+)
 
 # name: skips — the records to step over, by partition.
 _SKIPS: Final = text(
@@ -61,71 +204,143 @@ _SKIPS: Final = text(
     "FROM kcr.skip WHERE region_id = :region GROUP BY group_id, topic, partition"
 )
 
-# name: keys of the maps — which numbers have one, without reading it.
-_OFFSET_KEYS: Final = text(
-    "SELECT sequence FROM kcr.checkpoint WHERE region_id = :region AND state IN ('complete', 'published')"
-)
-_SEEK_KEYS: Final = text("SELECT epoch FROM kcr.reset WHERE region_id = :region")
-_FROZEN_KEYS: Final = text(
-    "SELECT sequence FROM kcr.checkpoint c WHERE c.region_id = :region AND EXISTS ("
-    "SELECT FROM kcr.checkpoint_partition p WHERE p.region_id = c.region_id AND p.sequence = c.sequence)"
-)
-_ECHO_KEYS: Final = text(
-    "SELECT sequence FROM kcr.checkpoint c WHERE c.region_id = :region AND EXISTS ("
-    "SELECT FROM kcr.echo e WHERE e.region_id = c.region_id AND e.sequence = c.sequence)"
-)
-# name: bounds_of — where a bound falls in the partitions that one member holds.
-_BOUNDS_OF: Final = text(
-    f"SELECT {', '.join(BOUND_OFFSETS.selected('b'))} FROM kcr.claim c JOIN kcr.bound_offset b "  # noqa: S608
-    "USING (region_id, group_id, topic, partition, topic_id) "
-    "WHERE c.region_id = :region AND c.group_id = :group AND c.owner_index = :index AND b.bound = :bound"
-)
-_BOUND_KEYS: Final = text(
-    "SELECT group_id, topic, partition, topic_id, bound FROM kcr.bound_offset WHERE region_id = :region"
-)
-_CONTRIBUTION_KEYS: Final = text(
-    "SELECT sequence, group_id, member_index FROM kcr.contribution WHERE region_id = :region"
-)
-_HAS_CONTRIBUTION: Final = text(
-    f"{_CONTRIBUTION_KEYS.text} AND sequence = :sequence AND group_id = :group AND member_index = :index"
-)
-
 
 def region_of(session: Session, name: RegionName, row: Found) -> Region:
-    """Return the region of a row of `gathering.REGION`.
+    """Return the region of a row of `REGION`, or of `MEMBERS_REGION`, with all that decisions work on.
 
     Args:
         session: the transaction; from now on it is about this region.
         name: the region's.
-        row: of `gathering.REGION` or `MEMBERS_REGION`.
+        row: as it was read.
     """
-    members, leases, checkpoints, requests, person_resets = gathering.beside(row, gathering.BESIDE)
+    region = _with_wide_rows(region_from(session, name, row), row)
+    cut = region.cut
+    limits = {region.next_bound, None if cut is None else cut.bound, *(r.bound for r in region.requests.values())}
+    epochs = _mapped(region)
+    found = iter(
+        session.rows(
+            _BY_PARTITION,
+            base=region.base if region.base_epoch is None else None,
+            open_cut=region.open_cut,
+            bounds=[bound for bound in limits if bound is not None],
+            epochs=epochs,
+        )[0]
+    )
+
+    def columns(width: int) -> list[Any]:
+        return [next(found) for _ in range(width)]
+
+    does_any_run, contributed = columns(2)
     return replace(
-        region_from(session, name, row),
+        region,
+        skips=skips(session, row),
+        running={b.batch: b for b in ledger.running(session)} if does_any_run else {},
+        contributions=_to_open(region, contributed),
+        claims=rows_of(CLAIMS, columns(CLAIMS.width)),
+        initial=rows_of(INITIAL, columns(INITIAL.width)),
+        bound_offsets=rows_of(BOUND_OFFSETS, columns(BOUND_OFFSETS.width)),
+        offsets=_of_base(region, columns(4)),
+        echoes={s: held for s, held in _of_base(region, columns(4)).items() if held},
+        frozen=_of_open(region, columns(3)),
+        seek_maps=_seek_maps(columns(8), epochs),
+    )
+
+
+def region_of_member(session: Session, name: RegionName, member: MemberId, row: Found) -> Region:
+    """Return the region of a row of `MEMBERS_REGION` as one member looks at it: with its claims, and what is theirs.
+
+    A count is counted over all claims, and an open seek entry is answered from the whole map: then all is read.
+    """
+    region = _with_wide_rows(region_from(session, name, row), row)
+    *_, claims = _beside(row, _OF_MEMBER)
+    if region.rules.cut.records is not None or any(claim.resume is None for claim in claims.values()):
+        return region_of(session, name, row)
+    region = replace(region, claims=claims, initial={}, skips=skips(session, row))
+    cut, limit = region.cut, bounds.limit(region)
+    if cut is not None and cut.phase is not None:
+        own = archive.contribution(session, cut.sequence, member)
+        region = replace(region, contributions={(cut.sequence, m): part for m, part in own.items()})
+    base = None if region.base is None or region.base_epoch is not None else region.checkpoints[region.base]
+    if limit is None and (base is None or base.committed is not Committed.PENDING):
+        return region
+    return _with_places(session, region, member, limit)
+
+
+def _with_places(session: Session, region: Region, member: MemberId, limit: datetime | None) -> Region:
+    """Return the region with where the base and the bound lie in one member's claims, and what Kafka holds of it."""
+    rows = session.rows(
+        _OF_CLAIMS,
+        group=member.group,
+        index=member.index,
+        base=region.base if region.base_epoch is None else None,
+        base_epoch=region.base_epoch,
+        bound=limit,
+    )
+    held: dict[GroupPartition, Offset] = {}
+    echoed: dict[GroupPartition, Offset] = {}
+    located: dict[BoundKey, BoundOffset] = {}
+    for topic, partition, topic_id, offset, echo, place, inexact, leader_epoch in rows:
+        key = partition_of(member.group, topic, partition)
+        if offset is not None:
+            held[key] = offset
+        if echo is not None:
+            echoed[key] = echo
+        if place is not None and limit is not None:
+            located[key, topic_id, limit] = BoundOffset(offset=place, inexact=inexact, leader_epoch=leader_epoch)
+    region = replace(region, bound_offsets=located)
+    if region.base is None:
+        return region
+    if region.base_epoch is None:
+        return replace(region, offsets={region.base: OffsetMap(held)}, echoes={region.base: OffsetMap(echoed)})
+    return replace(region, seek_maps={region.base_epoch: from_offsets(OffsetMap(held), SeekSource.MERGED)})
+
+
+def _with_wide_rows(region: Region, row: Found) -> Region:
+    members, leases, checkpoints, requests, person_resets, resets = _beside(row, _WORKING)
+    return replace(
+        region,
         members=members,
         leases=leases,
         checkpoints=checkpoints,
         requests=requests,
         person_resets=person_resets,
+        resets=resets,
     )
 
 
-def region_of_member(session: Session, name: RegionName, member: MemberId, row: Found) -> Region:
-    """Return the region of a row of `gathering.MEMBERS_REGION`, with one member's claims.
+def _mapped(region: Region) -> list[Epoch]:
+    """Return the epochs whose seek maps are at work."""
+    base = [] if region.base_epoch is None else [region.base_epoch]
+    return [*base, *([region.epoch] if region.state in RESET_STATES and region.epoch not in base else [])]
 
-    Of the bounds it has only where the next one falls in these; a count is counted over all claims.
-    """
-    region = region_of(session, name, row)
-    if region.rules.cut.records is None:
-        *_, claims = gathering.beside(row, (*gathering.BESIDE, CLAIMS))
-        region = replace(region, claims=claims)
-    limit = bounds.limit(region)
 
-    def located() -> dict[BoundKey, BoundOffset]:
-        rows = session.rows(_BOUNDS_OF, group=member.group, index=member.index, bound=limit)
-        return dict(map(BOUND_OFFSETS.join, rows))
+def _of_base(region: Region, gathered: list[Any]) -> dict[Sequence, OffsetMap]:
+    if region.base is None or region.base_epoch is not None:
+        return {}
+    return {region.base: archive.offset_map(_scattered(gathered))}
 
-    return replace(region, bound_offsets={} if limit is None else Whole(located))
+
+def _to_open(region: Region, contributed: list[Any] | None) -> dict[ContributionKey, Contribution]:
+    if region.open_cut is None:
+        return {}
+    return {(region.open_cut, member): part for member, part in archive.contributions_from(contributed).items()}
+
+
+def _of_open(region: Region, gathered: list[Any]) -> dict[Sequence, frozenset[GroupPartition]]:
+    if region.open_cut is None:
+        return {}
+    return {region.open_cut: frozenset(partition_of(g, t, p) for g, t, p in _scattered(gathered))}
+
+
+def _seek_maps(gathered: list[Any], epochs: Iterable[Epoch]) -> dict[Epoch, SeekMap]:
+    rows: dict[Epoch, list[Columns[Any]]] = {epoch: [] for epoch in epochs}
+    for epoch, *columns in _scattered(gathered):
+        rows[epoch].append(columns)
+    return {epoch: archive.seek_map(columns) for epoch, columns in rows.items()}
+
+
+def _scattered(gathered: list[Any]) -> Iterable[Columns[Any]]:
+    return [] if gathered[0] is None else zip(*gathered, strict=True)
 
 
 def region_from(session: Session, name: RegionName, row: Found) -> Region:
@@ -157,13 +372,12 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         stopping,
         halt,
         due_at,
+        retire_at,
         initialised,
         outsiders,
         spec_checks,
         unowned,
-        is_any_skipped,
-    ) = row[2:HEAD_WIDTH]
-    around = ClaimsAndCuts(session, base, open_cut)
+    ) = row[2 : HEAD_WIDTH - 1]
     unclaimed: Mapping[GroupPartition, datetime | Absence] = (
         {} if unowned is None else from_json(unowned, Mapping[GroupPartition, Unclaimed])  # type: ignore[type-abstract]
     )
@@ -193,153 +407,13 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         spec_checks=() if spec_checks is None else from_json(spec_checks, tuple[SpecCheck, ...]),
         unowned={p: row for p, row in unclaimed.items() if isinstance(row, datetime)},
         absent={p: row for p, row in unclaimed.items() if isinstance(row, Absence)},
-        members=_whole(session, MEMBERS),
-        leases=_whole(session, LEASES),
-        claims=Whole(around.claims),
-        running=Whole(lambda: {b.batch: b for b in ledger.running(session)} if around.does_any_batch_run() else {}),
-        initial=_whole(session, INITIAL),
-        bound_offsets=_bound_offsets(session),
-        requests=_whole(session, REQUESTS),
-        checkpoints=_whole(session, CHECKPOINTS),
-        offsets=_maps(session, around, OFFSETS, _OFFSET_KEYS, Sequence, _offset_map),
-        frozen=_maps(session, around, FROZEN, _FROZEN_KEYS, Sequence, _partitions),
-        contributions=_contributions(session, around, next_sequence),
-        echoes=_maps(session, around, ECHOES, _ECHO_KEYS, Sequence, _offset_map),
-        resets=_whole(session, RESETS),
-        seek_maps=_maps(session, around, SEEKS, _SEEK_KEYS, Epoch, _seek_map),
-        person_resets=_whole(session, PERSON_RESETS),
-        skips=Whole(lambda: _skips(session)) if is_any_skipped else {},
+        retire_at=retire_at,
+        archive=archive.PostgresArchive(session),
     )
 
 
-def _skips(session: Session) -> dict[GroupPartition, tuple[Offset, ...]]:
-    return {partition_of(g, t, p): tuple(held) for g, t, p, held in session.rows(_SKIPS)}
-
-
-def preload(region: Region) -> None:
-    """Read every table now, so that all are of one moment; of offsets and seek maps, which don't change, the keys."""
-    for table in fields(region):
-        held = getattr(region, table.name)
-        if isinstance(held, Whole | Parts) and held is not region.bound_offsets:
-            len(held)
-
-
-@cache
-def select(layout: Layout[Any, Any], condition: str = "") -> TextClause:
-    """Return the statement that reads a table's rows of one region.
-
-    Args:
-        layout: the table.
-        condition: what else has to hold; a constant of this package.
-    """
-    more = f" AND {condition}" if condition else ""
-    chosen = ", ".join(layout.selected("t"))
-    return text(f"SELECT {chosen} FROM kcr.{layout.table.name} t WHERE region_id = :region{more}")  # noqa: S608
-
-
-@cache
-def _select_map(layout: MapLayout) -> TextClause:
-    columns = ", ".join(("group_id", "topic", "partition", *layout.values))
-    return text(
-        f"SELECT {columns} FROM kcr.{layout.table.name} "  # noqa: S608
-        f"WHERE region_id = :region AND {layout.number} = :number ORDER BY group_id, topic, partition"
-    )
-
-
-@cache
-def _select_maps(layout: MapLayout) -> TextClause:
-    columns = ", ".join((layout.number, "group_id", "topic", "partition", *layout.values))
-    return text(f"SELECT {columns} FROM kcr.{layout.table.name} WHERE region_id = :region")  # noqa: S608
-
-
-def _whole(session: Session, layout: Layout[K, V], condition: str = "", **parameters: object) -> Whole[K, V]:
-    join = layout.join
-    return Whole(lambda: dict(map(join, session.rows(select(layout, condition), **parameters))))
-
-
-def _maps(
-    session: Session,
-    around: ClaimsAndCuts,
-    layout: MapLayout,
-    keys: TextClause,
-    number: Callable[[int], N],
-    build: Callable[[Iterable[Columns[Any]]], M],
-) -> Parts[N, M]:
-    def has(key: object) -> bool:
-        return bool(session.rows(_narrowed(keys, layout.number), number=key))
-
-    def load(key: N) -> dict[N, M]:
-        read = around.rows_of(layout, key)
-        rows = session.rows(_select_map(layout), number=key) if read is None else read
-        return {key: build(rows)} if rows or (layout.may_be_empty and has(key)) else {}
-
-    def known() -> Iterable[N]:
-        return [number(key) for (key,) in session.rows(keys)]
-
-    def load_all() -> dict[N, M]:
-        rows: dict[N, list[Columns[Any]]] = {key: [] for key in known()} if layout.may_be_empty else {}
-        for key, *columns in session.rows(_select_maps(layout)):
-            rows.setdefault(number(key), []).append(columns)
-        return {key: build(held) for key, held in rows.items()}
-
-    return Parts(keys=known, part=lambda key: key, load=load, load_all=load_all, has=has)
-
-
-@cache
-def _narrowed(keys: TextClause, number: str) -> TextClause:
-    """Return the statement of the keys of the maps for one of them: there are as many as cuts and resets were kept."""
-    return text(f"{keys.text} AND {number} = :number")
-
-
-def _offset_map(rows: Iterable[Columns[Any]]) -> OffsetMap:
-    return OffsetMap([(partition_of(g, t, p), Offset(o)) for g, t, p, o in rows])
-
-
-def _partitions(rows: Iterable[Columns[Any]]) -> frozenset[GroupPartition]:
-    return frozenset(partition_of(g, t, p) for g, t, p in rows)
-
-
-def _seek_map(rows: Iterable[Columns[Any]]) -> SeekMap:
-    sources = {str(source): source for source in SeekSource}
-    return SeekMap(
-        {
-            partition_of(g, t, p): SeekEntry(
-                offset=offset, source=sources[source], current=current, clamped_from=clamped_from
-            )
-            for g, t, p, offset, source, current, clamped_from in rows
-        }
-    )
-
-
-def _bound_offsets(session: Session) -> Parts[BoundKey, BoundOffset]:
-    def load(key: BoundKey) -> dict[BoundKey, BoundOffset]:
-        return dict(map(BOUND_OFFSETS.join, session.rows(select(BOUND_OFFSETS, "bound = :bound"), bound=key[2])))
-
-    def keys() -> Iterable[BoundKey]:
-        return ((partition_of(g, t, p), topic_id, bound) for g, t, p, topic_id, bound in session.rows(_BOUND_KEYS))
-
-    def load_all() -> dict[BoundKey, BoundOffset]:
-        return dict(map(BOUND_OFFSETS.join, session.rows(select(BOUND_OFFSETS))))
-
-    return Parts(keys=keys, part=lambda key: key[2], load=load, load_all=load_all)
-
-
-def _contributions(session: Session, around: ClaimsAndCuts, unused: Sequence) -> Parts[ContributionKey, Contribution]:
-    """Return the contributions; to a cut of a sequence that was not used when the region was read, there are none."""
-
-    def keys() -> Iterable[ContributionKey]:
-        return ((Sequence(s), member_of(g, i)) for s, g, i in session.rows(_CONTRIBUTION_KEYS))
-
-    def has(key: ContributionKey) -> bool:
-        sequence, member = key
-        if sequence >= unused:
-            return False
-        return bool(session.rows(_HAS_CONTRIBUTION, sequence=sequence, group=member.group, index=member.index))
-
-    return Parts(
-        keys=keys,
-        part=lambda key: key[0],
-        load=lambda key: around.contributions(key[0]),
-        load_all=around.all_contributions,
-        has=has,
-    )
+def skips(session: Session, row: Found) -> dict[GroupPartition, tuple[Offset, ...]]:
+    """Return the records to step over, which most regions have none of."""
+    is_any_skipped = row[HEAD_WIDTH - 1]
+    rows = session.rows(_SKIPS) if is_any_skipped else []
+    return {partition_of(g, t, p): tuple(held) for g, t, p, held in rows}

@@ -68,6 +68,7 @@ region: Final = table(
     number_or_null("stopping"),
     Column("halt", JSONB),
     instant_or_null("due_at"),
+    instant_or_null("retire_at"),
     truth("initialised"),
     Column("outsiders", JSONB),
     Column("spec_checks", JSONB),
@@ -232,7 +233,16 @@ cut_request: Final = table(
     text_("refusal"),
     key("cut_request", "region_id", "nonce"),
     of_region("cut_request"),
+    Index("cut_request_waiting", "region_id", postgresql_where=text("state IN ('queued', 'open')")),
+    Index("cut_request_sequence", "region_id", "sequence"),
+    Index("cut_request_run", "region_id", text("(requester ->> 'dag_id')"), text("(requester ->> 'run_id')")),
 )
+
+_BOUNDED: Final = (
+    "bound IS NOT NULL AND undone_by IS NULL AND "
+    "(state IN ('complete', 'published') OR state = 'retired' AND previous IS NOT NULL)"
+)
+"""Of `archive.BOUNDED`: on the path, and aligned to a bound."""
 
 checkpoint: Final = table(
     "checkpoint",
@@ -262,6 +272,11 @@ checkpoint: Final = table(
     text_("digest"),
     key("checkpoint", "region_id", "sequence"),
     of_region("checkpoint"),
+    # What decisions and people ask for is found beside any number of retired ones.
+    Index("checkpoint_complete", "region_id", "sequence", postgresql_where=text("state = 'complete'")),
+    Index("checkpoint_kept", "region_id", "sequence", postgresql_where=text("state <> 'retired'")),
+    Index("checkpoint_bounded", "region_id", "bound", "sequence", postgresql_where=text(_BOUNDED)),
+    Index("checkpoint_undone", "region_id", "undone_by", "sequence", postgresql_where=text("undone_by IS NOT NULL")),
 )
 
 checkpoint_partition: Final = table(
@@ -349,6 +364,7 @@ reset: Final = table(
     instant_or_null("done_at"),
     key("reset", "region_id", "epoch"),
     of_region("reset"),
+    Index("reset_done", "region_id", "epoch", postgresql_where=text("state = 'done'")),
 )
 
 TURN: Final = "CASE WHEN rewinds THEN -epoch ELSE epoch END"
@@ -402,6 +418,8 @@ person_reset: Final = table(
     truth("consent_upsert"),
     key("person_reset", "region_id", "nonce"),
     of_region("person_reset"),
+    Index("person_reset_active", "region_id", postgresql_where=text("state IN ('waiting', 'draining', 'begun')")),
+    Index("person_reset_order", "region_id", "asked_order"),
 )
 
 skip: Final = table(

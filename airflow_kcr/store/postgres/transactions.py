@@ -42,7 +42,7 @@ from airflow_kcr.protocol.values import (
     Sequence,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import deletion, gathering, leases, ledger, ledger_tail, permits, reading, writing
+from airflow_kcr.store.postgres import deletion, leases, ledger, ledger_tail, permits, reading, writing
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections
 from airflow_kcr.store.postgres.engine import build_engine
@@ -199,17 +199,15 @@ class PostgresTransactions:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
-        """See `ports.Transactions.read`; offsets and seek maps are read when they are asked for."""
-        with self._connections.snapshot(gathering.REGION, name=name) as session:
+        """See `ports.Transactions.read`."""
+        with self._connections.snapshot(reading.REGION, name=name) as session:
             row = _one_of(session, name, session.first)
-            region = reading.region_of(session, name, row)
-            reading.preload(region)
-            return region, row[0]
+            return reading.region_of(session, name, row), row[0]
 
     def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """See `ports.Transactions.look`."""
         with self._connections.snapshot(
-            gathering.MEMBERS_REGION, name=name, group=member.group, index=member.index
+            reading.MEMBERS_REGION, name=name, group=member.group, index=member.index
         ) as session:
             row = _one_of(session, name, session.first)
             return see(reading.region_of_member(session, name, member, row), row[0])
@@ -302,7 +300,7 @@ class PostgresTransactions:
             yield session
 
     def _found(self, session: Session, name: RegionName) -> tuple[Region, datetime]:
-        row = _one_of(session, name, session.rows(gathering.REGION, name=name))
+        row = _one_of(session, name, session.rows(reading.REGION, name=name))
         return reading.region_of(session, name, row), row[0]
 
     def _group_taken(self, name: RegionName, region: Region | None) -> KcrError:

@@ -1,27 +1,26 @@
 """Writing a decision: the difference between the region as it was and as it is, by arrays, all tables in one statement.
 
-Nothing that the rule left alone is written, or even read: a mapping that is the same object is unchanged (`lazy`).
+Nothing that the rule left alone is written: a mapping, or a row, that is the same object is unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from sqlalchemy import Table, TextClause, text
 
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, SpecCheck
-from airflow_kcr.protocol.region.state import OffsetsForgotten, Region, without
+from airflow_kcr.protocol.region.state import Region, without_forgotten
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset
 from airflow_kcr.store.codec import Unclaimed, to_json
 from airflow_kcr.store.postgres import ledger, tables
 from airflow_kcr.store.postgres.columns import PARTITION
-from airflow_kcr.store.postgres.gathering import HEAD_COLUMNS
 from airflow_kcr.store.postgres.layouts import (
     BOUND_OFFSETS,
     CHECKPOINTS,
@@ -43,7 +42,7 @@ from airflow_kcr.store.postgres.layouts import (
     MapLayout,
     Rows,
 )
-from airflow_kcr.store.postgres.lazy import Changes, Parts, changes
+from airflow_kcr.store.postgres.reading import HEAD_COLUMNS
 from airflow_kcr.store.postgres.row_layout import (
     Layout,
     Values,
@@ -62,6 +61,29 @@ K = TypeVar("K")
 V = TypeVar("V")
 N = TypeVar("N", bound=int)
 M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes(Generic[K, V]):
+    """What a decision changed in one table."""
+
+    written: Mapping[K, V] = field(default_factory=dict)
+    gone: frozenset[K] = frozenset()
+
+
+def changes(before: Mapping[K, V], after: Mapping[K, V]) -> Changes[K, V]:
+    """Return what `after`, a decision's mapping, has changed in `before`, the store's.
+
+    A mapping, or a row, that is the same object is unchanged, whatever it costs to compare; an equal row is, too.
+    """
+    if after is before:
+        return Changes()
+    written = {k: v for k, v in after.items() if k not in before or _differs(before[k], v)}
+    return Changes(written=written, gone=frozenset(k for k in before if k not in after))
+
+
+def _differs(before: V, after: V) -> bool:
+    return before is not after and before != after
 
 
 class LeaseMovedError(Exception):
@@ -158,7 +180,7 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
         values = {name: value for part in parts for name, value in part.values.items()}
         session.run(_all_of(tuple(part.sql for part in parts)), **values)
     ledger.apply(session, after.ledger)
-    return _forgotten(after)
+    return without_forgotten(after, after.ledger)
 
 
 @lru_cache(maxsize=512)
@@ -309,13 +331,12 @@ def _map(
 ) -> Iterator[Write]:
     """Yield what writes the changed entries of the changed maps; a map that is gone takes its rows with it.
 
-    A map that the rule has not looked at is written whole: to ask what is there already would be one more question.
+    A map that was not read with the region is written whole: to ask what is there already would be one more question.
     """
     changed = changes(before, after)
     rows: list[Values] = []
     for number, held in changed.written.items():
-        known = before.known(number) if isinstance(before, Parts) else None
-        rows += [(number, *p, *values) for p, values in rows_of(known, held).items()]
+        rows += [(number, *p, *values) for p, values in rows_of(before.get(number), held).items()]
     if rows:
         table, key = layout.table, (layout.number, *PARTITION)
         columns = (*key, *layout.values)
@@ -369,17 +390,3 @@ def _events(after: Region) -> Iterator[Write]:
         (e.number, e.at, e.epoch, e.lineage, e.kind, to_json(e.body, type(e.body))) for e in after.events
     ]
     yield Write(_insert_sql(event, columns, given_json(event, columns)), {event.name: as_json(columns, rows)})
-
-
-def _forgotten(region: Region) -> Region:
-    """Return the region without the offsets of retired checkpoints, as the ledger's change has deleted them."""
-    gone = frozenset(s for c in region.ledger if isinstance(c, OffsetsForgotten) for s in c.sequences)
-    if not gone:
-        return region
-    parts = frozenset(key for key in region.contributions if key[0] in gone)
-    return replace(
-        region,
-        offsets=without(region.offsets, gone),
-        echoes=without(region.echoes, gone),
-        contributions=without(region.contributions, parts),
-    )

@@ -11,7 +11,7 @@ from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres import layouts, tables
-from airflow_kcr.store.postgres.gathering import HEAD_COLUMNS
+from airflow_kcr.store.postgres.reading import HEAD_COLUMNS
 from airflow_kcr.store.postgres.row_layout import Layout
 from airflow_kcr.store.postgres.session import array
 from airflow_kcr.store.postgres.writing import head_values
@@ -37,7 +37,7 @@ def test_a_map_has_every_column_of_its_table(name: str) -> None:
 
 def test_every_plain_field_of_a_region_is_in_its_own_row() -> None:
     region = Region(name=RegionName("r"), spec=Spec(text="{}", rules=RegionRules(groups={})))
-    elsewhere = {"name", "events", "ledger"}
+    elsewhere = {"name", "events", "ledger", "archive"}
     plain = {f.name for f in fields(Region) if not isinstance(getattr(region, f.name), Mapping)} - elsewhere
     assert plain | {"spec_revision", "next_spec_revision", "unowned"} == set(HEAD_COLUMNS) == head_values(region).keys()
     assert {"id", "name", *HEAD_COLUMNS} == set(tables.region.c.keys())

@@ -198,6 +198,8 @@ def telling(region: Region) -> Region:
 def test_a_verb_whose_answer_was_lost_is_asked_again_and_done_once(name: str, commits: bool) -> None:
     story = STORIES[name]
     driver, control = story.told(commits=commits), story.told(commits=None)
+    for each in (driver, control):
+        each.store.settle(each.name)  # what a decision left for the next one is done in both
     if story.tells_twice and commits:
         assert telling(driver.region) == telling(control.region)
         assert driver.events[: len(control.events)] == control.events

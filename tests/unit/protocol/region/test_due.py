@@ -196,6 +196,8 @@ def test_a_complete_cut_is_due_at_its_commit_and_publish_timeouts() -> None:
     complete_cut(driver)
     timeouts = driver.region.rules.timeouts
     completed = driver.clock.now
+    assert driver.region.due_at == completed + timedelta(milliseconds=100), "retention counts anew"
+    driver.store.settle(driver.name)
     assert driver.region.due_at == completed + timeouts.commit
     driver.wait(30)
     assert {c.committed for c in driver.region.checkpoints.values()} == {Committed.NO}

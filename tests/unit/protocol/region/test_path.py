@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -11,6 +12,7 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import Lineage, Offset, Sequence
 from tests.support.driver import Driver
 from tests.support.scripts import bound, cuts_of_ten, running
+from tests.support.whole import as_stored
 
 
 def at(driver: Driver, offset: int) -> OffsetMap:
@@ -21,7 +23,7 @@ def retired(region: Region, *sequences: Sequence) -> Region:
     """Return the region with these checkpoints retired: their offsets are gone."""
     rows = {s: replace(region.checkpoints[s], state=CheckpointState.RETIRED) for s in sequences}
     offsets = {s: o for s, o in region.offsets.items() if s not in sequences}
-    return replace(region, checkpoints={**region.checkpoints, **rows}, offsets=offsets)
+    return as_stored(replace(region, checkpoints={**region.checkpoints, **rows}, offsets=offsets))
 
 
 def test_the_path_is_every_checkpoint_that_was_complete_in_the_order_of_their_sequences() -> None:
@@ -29,8 +31,10 @@ def test_the_path_is_every_checkpoint_that_was_complete_in_the_order_of_their_se
     cuts = cuts_of_ten(driver, 3)
     driver.request_cut("open")
     region = retired(driver.region, cuts[0])
-    assert [c.sequence for c in path.on_path(region)] == cuts
-    assert [c.sequence for c in path.usable(region)] == cuts[1:]
+    assert [c.sequence for c in region.archive.checkpoints() if c.is_on_path] == cuts
+    assert region.archive.newest_on_path(None) == region.archive.newest_usable(None)
+    assert region.archive.newest_on_path(cuts[1]) is not None
+    assert region.archive.newest_usable(cuts[1]) is None
 
 
 def test_complete_cuts_that_no_sink_has_published_are_told_apart() -> None:
@@ -85,7 +89,6 @@ def test_what_is_undone_once_is_not_undone_again() -> None:
     cuts = cuts_of_ten(driver, 2)
     region = path.without_undone(replace(driver.region, lineage=Lineage(2)), (cuts[1],))
     assert region.checkpoints[cuts[1]].undone_by == 2
-    assert [c.sequence for c in path.on_path(region)] == [cuts[0]]
     assert path.undone_by(region, at(driver, 10)) == ()
 
 
@@ -93,10 +96,16 @@ def test_the_newest_bound_is_of_the_path_only_and_up_to_a_checkpoint() -> None:
     driver = running()
     cuts = cuts_of_ten(driver, 3)
     rows = dict(driver.region.checkpoints)
-    for hours, sequence in ((2, cuts[0]), (1, cuts[1])):
+    for hours, sequence in ((1, cuts[0]), (2, cuts[1])):
         rows[sequence] = replace(rows[sequence], bound=bound(hours))
-    region = replace(driver.region, checkpoints=rows)
-    assert path.newest_bound(region) == bound(2)
-    assert path.newest_bound(region, cuts[0]) == bound(2)
-    assert path.newest_bound(path.without_undone(region, (cuts[0],))) == bound(1)
-    assert path.newest_bound(driver.region) is None
+    region = as_stored(replace(driver.region, checkpoints=rows))
+    assert newest(region) == bound(2)
+    assert newest(region, cuts[0]) == bound(1)
+    assert newest(path.without_undone(region, (cuts[1],))) == bound(1)
+    assert newest(path.without_undone(region, (cuts[0], cuts[1]))) is None
+    assert newest(driver.region) is None
+
+
+def newest(region: Region, up_to: Sequence | None = None) -> datetime | None:
+    found = path.newest_bounded(region, up_to)
+    return None if found is None else found.bound

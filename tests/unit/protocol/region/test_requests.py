@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import CutRefused, RegionInState
-from airflow_kcr.protocol.region import events, requests
+from airflow_kcr.protocol.region import events, path, requests
 from airflow_kcr.protocol.region.rows import (
     CheckpointState,
     CutPhase,
@@ -216,13 +216,13 @@ def test_a_bound_is_answered_at_once_by_the_first_cut_at_or_beyond_it() -> None:
         driver.publish()
     assert driver.request_cut("same", bound=bound(1)).sequence == answer_of(driver, "h1")[1]
     assert driver.request_cut("between", bound=bound(1.5)).sequence == answer_of(driver, "h2")[1]
-    assert requests.covering_cut(driver.region, bound(3)) is None
+    assert path.covering(driver.region, bound(3)) is None
 
 
 def test_an_unbounded_cut_covers_no_bound() -> None:
     driver = hourly()
     cuts_of_ten(driver, 1)
-    assert requests.covering_cut(driver.region, bound(1)) is None
+    assert path.covering(driver.region, bound(1)) is None
 
 
 def test_a_completed_cut_answers_its_own_request_and_those_of_earlier_bounds() -> None:
@@ -370,11 +370,11 @@ def test_an_undone_cut_no_longer_covers_a_bound() -> None:
     driver.request_cut("n", bound=bound(1))
     sequence = driver.complete()
     region = driver.region
-    covering = requests.covering_cut(region, bound(1))
+    covering = path.covering(region, bound(1))
     assert covering is not None
     assert covering.sequence == sequence
     undone = with_checkpoint(region, replace(region.checkpoints[sequence], undone_by=region.lineage))
-    assert requests.covering_cut(undone, bound(1)) is None
+    assert path.covering(undone, bound(1)) is None
 
 
 def test_a_reset_puts_the_request_of_the_open_cut_back_into_the_queue() -> None:

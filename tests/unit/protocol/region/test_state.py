@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,6 @@ from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleInc
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.layered import Layered
 from airflow_kcr.protocol.region.rows import Claim, Halt, HaltReason, InitialOffset, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import (
     Region,
@@ -53,31 +51,6 @@ def fresh() -> Region:
     return Region(name=RegionName("flights"), spec=Spec(text="{}", rules=rules))
 
 
-class Rows(Layered[str, int]):
-    """A table that shows whether it was read."""
-
-    def __init__(self, rows: Mapping[str, int]) -> None:
-        self.rows, self.reads = dict(rows), 0
-
-    def __getitem__(self, key: str) -> int:
-        self.reads += 1
-        return self.rows[key]
-
-    def __iter__(self) -> Iterator[str]:
-        self.reads += 1
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        self.reads += 1
-        return len(self.rows)
-
-    def put(self, rows: Mapping[str, int]) -> Mapping[str, int]:
-        return Rows({**self.rows, **rows})
-
-    def without(self, keys: frozenset[str]) -> Mapping[str, int]:
-        return Rows({k: v for k, v in self.rows.items() if k not in keys})
-
-
 # -- what a decision changes ----------------------------------------------------------------------------------------
 
 
@@ -110,14 +83,6 @@ def test_rows_are_added_and_replaced_in_a_copy() -> None:
 def test_a_table_to_which_nothing_is_added_stays_itself() -> None:
     table = {"a": 1}
     assert put(table, {}) is table
-
-
-def test_a_table_of_a_store_is_changed_without_being_read() -> None:
-    table = Rows({"a": 1, "b": 2})
-    added, taken = put(table, {"c": 3}), without(table, frozenset({"a"}))
-    assert table.reads == 0
-    assert dict(added) == {"a": 1, "b": 2, "c": 3}
-    assert dict(taken) == {"b": 2}
 
 
 def test_a_move_to_another_state_is_told_with_its_reason_and_one_to_the_same_is_none() -> None:

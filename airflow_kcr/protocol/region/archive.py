@@ -1,0 +1,449 @@
+"""What is over in a region: checkpoints, requests and resets that no open work needs, asked by name.
+
+A region lives for years, and a decision must not cost more for it. So the region's value holds what is open
+(`working`), and each question about the past is a method here, which a store answers by one look-up: the request of
+this nonce, the checkpoint of this number, the newest one aligned to a bound. An answer is as of before the decision;
+rows that the region holds itself are newer and count first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.rows import (
+    BoundOffset,
+    Checkpoint,
+    CheckpointState,
+    Contribution,
+    CutRequest,
+    PersonReset,
+    PersonResetState,
+    RegionState,
+    RequestState,
+    Reset,
+    ResetState,
+)
+from airflow_kcr.protocol.seek_map import SeekMap
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, MemberId, Nonce, Offset, Sequence, TopicId
+
+if TYPE_CHECKING:
+    from airflow_kcr.protocol.region.state import BoundKey, Region
+
+ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.BEGUN})
+"""Persons' resets that have not ended."""
+
+RESETTING: Final = frozenset({RegionState.STARTING, RegionState.RESETTING})
+"""States in which the present epoch's seek map is at work."""
+
+WAITING: Final = frozenset({RequestState.QUEUED, RequestState.OPEN})
+"""Requests that have not ended."""
+
+
+class Stretch(NamedTuple):
+    """Checkpoints that one timeline took off the path, with none between them that it left."""
+
+    by: Lineage
+    first: Sequence
+    last: Sequence
+
+
+class LogStart(NamedTuple):
+    """The start of a log, and between when and when contributions saw it there."""
+
+    last_seen: datetime
+    first_seen: datetime
+    offset: Offset
+    topic_id: TopicId
+
+
+class Archive(Protocol):
+    """The past of one region, by name. Rows come in the order of their numbers, the oldest first."""
+
+    # -- one row ---------------------------------------------------------------------------------------------------
+
+    def request(self, nonce: Nonce) -> CutRequest | None:
+        """Return the request of a nonce."""
+        ...
+
+    def person_reset(self, nonce: Nonce) -> PersonReset | None:
+        """Return a person's reset by its nonce."""
+        ...
+
+    def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
+        """Return the checkpoint of a number."""
+        ...
+
+    def reset(self, epoch: Epoch) -> Reset | None:
+        """Return the attempt that began an epoch."""
+        ...
+
+    # -- what belongs to one row -----------------------------------------------------------------------------------
+
+    def offsets(self, sequences: Collection[Sequence]) -> Mapping[Sequence, OffsetMap]:
+        """Return the offsets of those of these checkpoints that have them."""
+        ...
+
+    def frozen(self, sequence: Sequence) -> frozenset[GroupPartition]:
+        """Return the partitions that were frozen when a cut was opened; none once it is retired."""
+        ...
+
+    def echoes(self, sequence: Sequence) -> OffsetMap:
+        """Return what Kafka held after the commit of a checkpoint, as it was read back."""
+        ...
+
+    def contributions(self, sequence: Sequence) -> Mapping[MemberId, Contribution]:
+        """Return what was contributed to a cut; nothing once it is retired."""
+        ...
+
+    def seek_map(self, epoch: Epoch) -> SeekMap | None:
+        """Return where the reset that began an epoch went."""
+        ...
+
+    def bound_offsets(self, bound: datetime) -> Mapping[BoundKey, BoundOffset]:
+        """Return where a bound falls, as far as that was found."""
+        ...
+
+    # -- the path --------------------------------------------------------------------------------------------------
+
+    def newest_bounded(self, up_to: Sequence | None) -> Checkpoint | None:
+        """Return the newest checkpoint on the path, of at most this number, that was aligned to a bound."""
+        ...
+
+    def covering(self, bound: datetime) -> Checkpoint | None:
+        """Return the oldest checkpoint on the path that was aligned to this bound or a later one."""
+        ...
+
+    def newest_usable(self, before: Sequence | None) -> Checkpoint | None:
+        """Return the newest checkpoint on the path that has its offsets, of a lower number than this."""
+        ...
+
+    def newest_on_path(self, before: Sequence | None) -> Checkpoint | None:
+        """Return the newest checkpoint on the path of a lower number than this, retired ones too."""
+        ...
+
+    def newest_published(self, before: Sequence | None) -> Checkpoint | None:
+        """Return the newest published checkpoint on the path of a lower number than this, retired ones too."""
+        ...
+
+    def published_from(self, bound: datetime | None, sequence: Sequence | None) -> Checkpoint | None:
+        """Return the oldest published checkpoint on the path at or beyond a bound, and of at least a number."""
+        ...
+
+    def undone_by(self, opening: OffsetMap, covered: Sequence | None) -> tuple[Sequence, ...]:
+        """Return the checkpoints on the path that a timeline opening at these offsets takes off it; see `path`.
+
+        Args:
+            opening: where it opens.
+            covered: a checkpoint that is known to stay; retired ones before it stay as well.
+        """
+        ...
+
+    def stretches(self, since: Lineage) -> tuple[Stretch, ...]:
+        """Return what this timeline and the later ones took off the path, by timeline and then by number."""
+        ...
+
+    # -- lists -----------------------------------------------------------------------------------------------------
+
+    def checkpoints(
+        self, *, first: Sequence | None = None, before: Sequence | None = None, last: int | None = None
+    ) -> tuple[Checkpoint, ...]:
+        """Return checkpoints of at least one number and below another; of these the `last` newest, or all."""
+        ...
+
+    def count(self) -> int:
+        """Return how many checkpoints there are, whatever became of them."""
+        ...
+
+    def topics(self, sequences: Collection[Sequence]) -> Mapping[Sequence, Mapping[GroupPartition, TopicId]]:
+        """Return the topic ids that the offsets of kept checkpoints are of, as their contributors saw them."""
+        ...
+
+    def resets(self, *, before: Epoch | None = None, last: int | None = None) -> tuple[Reset, ...]:
+        """Return attempts of resets of epochs before one; of these the `last` newest, or all."""
+        ...
+
+    def person_resets(self, *, last: int | None = None) -> tuple[PersonReset, ...]:
+        """Return persons' resets in the order of asking; the `last` newest, or all."""
+        ...
+
+    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
+        """Return the requests of a DAG run, in the order of asking."""
+        ...
+
+    def requests_for(self, sequences: Collection[Sequence]) -> tuple[CutRequest, ...]:
+        """Return the DAG runs' requests for which these cuts were opened, or that they answered, in that order."""
+        ...
+
+    def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
+        """Return the starts of logs that contributions of kept checkpoints saw, by when they last did."""
+        ...
+
+    # -- resets and retention ----------------------------------------------------------------------------------------
+
+    def last_done(self, before: Epoch) -> Reset | None:
+        """Return the newest reset that was done and began an earlier epoch."""
+        ...
+
+    def kept(self) -> int:
+        """Return how many complete checkpoints have their offsets."""
+        ...
+
+    def oldest_kept(self, limit: int) -> tuple[Checkpoint, ...]:
+        """Return the oldest checkpoints that are neither retired nor pinned."""
+        ...
+
+    def nth_usable(self, place: int) -> Sequence | None:
+        """Return the number of the usable checkpoint that has `place - 1` newer ones; None: there are fewer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Every row that a region ever had, of the tables that grow with time; as in `Region`, which holds a part."""
+
+    bound_offsets: Mapping[BoundKey, BoundOffset] = field(default_factory=dict)
+    requests: Mapping[Nonce, CutRequest] = field(default_factory=dict)
+    checkpoints: Mapping[Sequence, Checkpoint] = field(default_factory=dict)
+    offsets: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
+    frozen: Mapping[Sequence, frozenset[GroupPartition]] = field(default_factory=dict)
+    contributions: Mapping[tuple[Sequence, MemberId], Contribution] = field(default_factory=dict)
+    echoes: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
+    resets: Mapping[Epoch, Reset] = field(default_factory=dict)
+    seek_maps: Mapping[Epoch, SeekMap] = field(default_factory=dict)
+    person_resets: Mapping[Nonce, PersonReset] = field(default_factory=dict)
+
+
+class Whole:
+    """The archive of a region that is in memory as a whole.
+
+    Args:
+        tables: all of its rows.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def request(self, nonce: Nonce) -> CutRequest | None:
+        """See `Archive.request`."""
+        return self._tables.requests.get(nonce)
+
+    def person_reset(self, nonce: Nonce) -> PersonReset | None:
+        """See `Archive.person_reset`."""
+        return self._tables.person_resets.get(nonce)
+
+    def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
+        """See `Archive.checkpoint`."""
+        return self._tables.checkpoints.get(sequence)
+
+    def reset(self, epoch: Epoch) -> Reset | None:
+        """See `Archive.reset`."""
+        return self._tables.resets.get(epoch)
+
+    def offsets(self, sequences: Collection[Sequence]) -> Mapping[Sequence, OffsetMap]:
+        """See `Archive.offsets`."""
+        return {s: self._tables.offsets[s] for s in sequences if s in self._tables.offsets}
+
+    def frozen(self, sequence: Sequence) -> frozenset[GroupPartition]:
+        """See `Archive.frozen`."""
+        return self._tables.frozen.get(sequence, frozenset())
+
+    def echoes(self, sequence: Sequence) -> OffsetMap:
+        """See `Archive.echoes`."""
+        return self._tables.echoes.get(sequence, OffsetMap())
+
+    def contributions(self, sequence: Sequence) -> Mapping[MemberId, Contribution]:
+        """See `Archive.contributions`."""
+        found = sorted((member, part) for (of, member), part in self._tables.contributions.items() if of == sequence)
+        return dict(found)
+
+    def seek_map(self, epoch: Epoch) -> SeekMap | None:
+        """See `Archive.seek_map`."""
+        return self._tables.seek_maps.get(epoch)
+
+    def bound_offsets(self, bound: datetime) -> Mapping[BoundKey, BoundOffset]:
+        """See `Archive.bound_offsets`."""
+        return {key: row for key, row in self._tables.bound_offsets.items() if key[2] == bound}
+
+    def newest_bounded(self, up_to: Sequence | None) -> Checkpoint | None:
+        """See `Archive.newest_bounded`."""
+        found = [(c.bound, c.sequence) for c in self._path() if c.bound and (up_to is None or c.sequence <= up_to)]
+        return self._tables.checkpoints[max(found)[1]] if found else None
+
+    def covering(self, bound: datetime) -> Checkpoint | None:
+        """See `Archive.covering`."""
+        return next((c for c in self._path() if c.bound is not None and c.bound >= bound), None)
+
+    def newest_usable(self, before: Sequence | None) -> Checkpoint | None:
+        """See `Archive.newest_usable`."""
+        found = [c for c in self._path() if c.is_complete and (before is None or c.sequence < before)]
+        return found[-1] if found else None
+
+    def newest_on_path(self, before: Sequence | None) -> Checkpoint | None:
+        """See `Archive.newest_on_path`."""
+        found = [c for c in self._path() if before is None or c.sequence < before]
+        return found[-1] if found else None
+
+    def newest_published(self, before: Sequence | None) -> Checkpoint | None:
+        """See `Archive.newest_published`."""
+        found = [c for c in self._path() if c.published_at is not None and (before is None or c.sequence < before)]
+        return found[-1] if found else None
+
+    def published_from(self, bound: datetime | None, sequence: Sequence | None) -> Checkpoint | None:
+        """See `Archive.published_from`."""
+        for row in self._path():
+            beyond = bound is None or (row.bound is not None and row.bound >= bound)
+            if row.published_at is not None and beyond and (sequence is None or row.sequence >= sequence):
+                return row
+        return None
+
+    def undone_by(self, opening: OffsetMap, covered: Sequence | None) -> tuple[Sequence, ...]:
+        """See `Archive.undone_by`."""
+        gone: list[Sequence] = []
+        newest = covered
+        for row in reversed(self._path()):
+            if row.is_complete:
+                stays = opening.covers(self._tables.offsets[row.sequence])
+                newest = row.sequence if stays and newest is None else newest
+            else:
+                stays = newest is not None and row.sequence < newest
+            if not stays:
+                gone.append(row.sequence)
+        return tuple(sorted(gone))
+
+    def stretches(self, since: Lineage) -> tuple[Stretch, ...]:
+        """See `Archive.stretches`."""
+        found: list[Stretch] = []
+        before: Lineage | None = None
+        for row in self._rows():
+            if not (row.is_on_path or row.undone_by is not None):
+                continue  # it was never complete: nothing of it is anywhere
+            if row.undone_by is not None and row.undone_by >= since:
+                if row.undone_by == before:
+                    found[-1] = found[-1]._replace(last=row.sequence)
+                else:
+                    found.append(Stretch(row.undone_by, row.sequence, row.sequence))
+            before = row.undone_by
+        return tuple(sorted(found))
+
+    def checkpoints(
+        self, *, first: Sequence | None = None, before: Sequence | None = None, last: int | None = None
+    ) -> tuple[Checkpoint, ...]:
+        """See `Archive.checkpoints`."""
+        found = [
+            c
+            for c in self._rows()
+            if (first is None or c.sequence >= first) and (before is None or c.sequence < before)
+        ]
+        return tuple(found if last is None else found[max(len(found) - last, 0) :])
+
+    def count(self) -> int:
+        """See `Archive.count`."""
+        return len(self._tables.checkpoints)
+
+    def topics(self, sequences: Collection[Sequence]) -> Mapping[Sequence, Mapping[GroupPartition, TopicId]]:
+        """See `Archive.topics`."""
+        return {
+            sequence: {
+                p: log.topic_id for part in self.contributions(sequence).values() for p, log in part.bounds.items()
+            }
+            for sequence in sequences
+        }
+
+    def resets(self, *, before: Epoch | None = None, last: int | None = None) -> tuple[Reset, ...]:
+        """See `Archive.resets`."""
+        found = [row for epoch, row in sorted(self._tables.resets.items()) if before is None or epoch < before]
+        return tuple(found if last is None else found[max(len(found) - last, 0) :])
+
+    def person_resets(self, *, last: int | None = None) -> tuple[PersonReset, ...]:
+        """See `Archive.person_resets`."""
+        found = sorted(self._tables.person_resets.values(), key=lambda row: row.order)
+        return tuple(found if last is None else found[max(len(found) - last, 0) :])
+
+    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
+        """See `Archive.requests_of_run`."""
+        return tuple(r for r in self._asked() if (r.requester.dag_id, r.requester.run_id) == (dag_id, run_id))
+
+    def requests_for(self, sequences: Collection[Sequence]) -> tuple[CutRequest, ...]:
+        """See `Archive.requests_for`."""
+        wanted = frozenset(sequences)
+        return tuple(r for r in self._asked() if r.requester.dag_id and r.sequence in wanted)
+
+    def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
+        """See `Archive.log_starts`."""
+        seen: dict[tuple[GroupPartition, Offset, TopicId], list[datetime]] = {}
+        for part in self._tables.contributions.values():
+            for partition, log in part.bounds.items():
+                seen.setdefault((partition, log.start, log.topic_id), []).append(part.contributed_at)
+        found: dict[GroupPartition, list[LogStart]] = {}
+        for (partition, start, topic_id), moments in seen.items():
+            found.setdefault(partition, []).append(LogStart(max(moments), min(moments), start, topic_id))
+        return {partition: tuple(sorted(rows)) for partition, rows in found.items()}
+
+    def last_done(self, before: Epoch) -> Reset | None:
+        """See `Archive.last_done`."""
+        done = [row for row in self.resets(before=before) if row.state is ResetState.DONE]
+        return done[-1] if done else None
+
+    def kept(self) -> int:
+        """See `Archive.kept`."""
+        return sum(1 for row in self._rows() if row.is_complete)
+
+    def oldest_kept(self, limit: int) -> tuple[Checkpoint, ...]:
+        """See `Archive.oldest_kept`."""
+        found = (c for c in self._rows() if c.state is not CheckpointState.RETIRED and not c.pinned_as)
+        return tuple(row for row, _ in zip(found, range(limit), strict=False))
+
+    def nth_usable(self, place: int) -> Sequence | None:
+        """See `Archive.nth_usable`."""
+        usable = [c.sequence for c in self._path() if c.is_complete]
+        return usable[-place] if len(usable) >= place else None
+
+    def _rows(self) -> list[Checkpoint]:
+        return [row for _, row in sorted(self._tables.checkpoints.items())]
+
+    def _path(self) -> list[Checkpoint]:
+        return [row for row in self._rows() if row.is_on_path]
+
+    def _asked(self) -> list[CutRequest]:
+        return sorted(self._tables.requests.values(), key=lambda row: row.order)
+
+
+NOTHING: Final = Whole(Tables())
+"""The archive of a region that has been through nothing."""
+
+
+def working(region: Region, tables: Tables) -> Region:
+    """Return a region with the rows that decisions work on, of all that it has; see `Region`.
+
+    Args:
+        region: its own row, and the tables that don't grow with time.
+        tables: the others, whole.
+    """
+    archive = Whole(tables)
+    newest = archive.newest_bounded(None)
+    complete = (s for s, row in tables.checkpoints.items() if row.state is CheckpointState.COMPLETE)
+    bounded = () if newest is None else (newest.sequence,)
+    sequences = {region.open_cut, region.base, region.stopping, *bounded, *complete}
+    requests = {nonce: row for nonce, row in tables.requests.items() if row.state in WAITING}
+    cut = None if region.open_cut is None else tables.checkpoints[region.open_cut]
+    bounds = {region.next_bound, None if cut is None else cut.bound, *(row.bound for row in requests.values())}
+    epochs = {region.epoch, region.base_epoch}
+    mapped = {region.base_epoch, region.epoch if region.state in RESETTING else None}
+    return replace(
+        region,
+        archive=archive,
+        bound_offsets={key: row for key, row in tables.bound_offsets.items() if key[2] in bounds},
+        requests=requests,
+        checkpoints={s: row for s, row in tables.checkpoints.items() if s in sequences},
+        offsets={s: held for s, held in tables.offsets.items() if s == region.base},
+        frozen={s: held for s, held in tables.frozen.items() if s == region.open_cut},
+        contributions={key: part for key, part in tables.contributions.items() if key[0] == region.open_cut},
+        echoes={s: held for s, held in tables.echoes.items() if s == region.base},
+        resets={epoch: row for epoch, row in tables.resets.items() if epoch in epochs},
+        seek_maps={epoch: held for epoch, held in tables.seek_maps.items() if epoch in mapped},
+        person_resets={nonce: row for nonce, row in tables.person_resets.items() if row.state in ACTIVE},
+    )

@@ -1,0 +1,420 @@
+"""The archive of one region in Postgres: each question one statement, answered by an index.
+
+While a decision's transaction lasts the questions are asked in it, and so are answered as of the same moment. A region
+that was only read keeps its archive: each question is then a short transaction of its own, and rows of the past don't
+change but for what becomes of a checkpoint (published, committed, undone, retired).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Sequence as Columns
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import TextClause, text
+
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region.archive import LogStart, Stretch
+from airflow_kcr.protocol.region.rows import BoundOffset, Checkpoint, Contribution, CutRequest, PersonReset, Reset
+from airflow_kcr.protocol.region.state import BoundKey
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.values import (
+    Epoch,
+    GroupPartition,
+    Lineage,
+    MemberId,
+    Nonce,
+    Offset,
+    Sequence,
+    TopicId,
+)
+from airflow_kcr.store.postgres.layouts import (
+    BOUND_OFFSETS,
+    CHECKPOINTS,
+    CONTRIBUTORS,
+    PERSON_RESETS,
+    REQUESTS,
+    RESETS,
+)
+from airflow_kcr.store.postgres.row_layout import Layout, partition_columns, partition_of
+from airflow_kcr.store.postgres.session import Session
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ON_PATH: Final = (
+    "t.undone_by IS NULL AND (t.state IN ('complete', 'published') OR t.state = 'retired' AND t.previous IS NOT NULL)"
+)
+"""The condition under which a checkpoint is on the path, as `Checkpoint.is_on_path` says; also that of an index."""
+
+BOUNDED: Final = f"t.bound IS NOT NULL AND {ON_PATH}"
+
+_USABLE: Final = "t.undone_by IS NULL AND t.state IN ('complete', 'published')"
+
+LAST: Final = 2**63 - 1
+"""No row has this number."""
+
+
+@cache
+def _select(layout: Layout[Any, Any], condition: str) -> TextClause:
+    """Return the statement that reads a table's rows of one region under a condition of this module."""
+    chosen = ", ".join(layout.selected("t"))
+    return text(f"SELECT {chosen} FROM kcr.{layout.table.name} t WHERE t.region_id = :region AND {condition}")  # noqa: S608
+
+
+# name: retained_offsets — of several checkpoints.
+_OFFSETS: Final = text(
+    "SELECT sequence, group_id, topic, partition, next_offset FROM kcr.checkpoint_offset "
+    "WHERE region_id = :region AND sequence = ANY (CAST(:sequences AS bigint[]))"
+)
+# name: complete_of — which of several checkpoints have offsets: at a first start the map may be empty.
+_COMPLETE: Final = text(
+    "SELECT sequence FROM kcr.checkpoint WHERE region_id = :region AND sequence = ANY (CAST(:sequences AS bigint[])) "
+    "AND state IN ('complete', 'published')"
+)
+_FROZEN: Final = text(
+    "SELECT group_id, topic, partition FROM kcr.checkpoint_partition WHERE region_id = :region AND sequence = :sequence"
+)
+_ECHOES: Final = text(
+    "SELECT group_id, topic, partition, next_offset FROM kcr.echo WHERE region_id = :region AND sequence = :sequence"
+)
+_SEEKS: Final = text(
+    "SELECT group_id, topic, partition, next_offset, source, current_offset, clamped_from FROM kcr.seek_offset "
+    "WHERE region_id = :region AND epoch = :epoch"
+)
+_CONTRIBUTED: Final = (
+    "topic",
+    "partition",
+    "next_offset",
+    "committed_offset",
+    "log_start",
+    "log_end",
+    "log_topic_id",
+    "log_leader_epoch",
+)
+
+
+def contributions_to(number: str, condition: str = "") -> str:
+    """Return the expression of all contributions to the cut of a bound number, as JSON."""
+    part = ", ".join(f"o.{column}" for column in _CONTRIBUTED)
+    return f"""(
+        SELECT json_agg(json_build_array({CONTRIBUTORS.selected("k")[0]}, (
+            SELECT json_agg(json_build_array({part})) FROM kcr.contribution_offset o
+            WHERE o.region_id = k.region_id AND o.sequence = k.sequence AND o.group_id = k.group_id
+              AND o.member_index = k.member_index)))
+        FROM kcr.contribution k WHERE k.region_id = :region AND k.sequence = :{number}{condition})"""  # noqa: S608 (constants of this package)
+
+
+_CONTRIBUTIONS: Final = text(f"SELECT {contributions_to('sequence')}")
+_CONTRIBUTION: Final = text(
+    f"SELECT {contributions_to('sequence', ' AND k.group_id = :group AND k.member_index = :index')}"
+)
+
+# name: covered — the newest kept checkpoint on the path of which no partition lies beyond where a timeline opens.
+_KEPT: Final = text(f"""
+    SELECT t.sequence, NOT EXISTS (
+        SELECT FROM kcr.checkpoint_offset o
+        JOIN unnest(CAST(:groups AS text[]), CAST(:topics AS text[]), CAST(:partitions AS bigint[]),
+                    CAST(:offsets AS bigint[])) AS n (group_id, topic, partition, opening)
+          ON o.group_id = n.group_id AND o.topic = n.topic AND o.partition = n.partition
+        WHERE o.region_id = t.region_id AND o.sequence = t.sequence AND o.next_offset > n.opening)
+    FROM kcr.checkpoint t WHERE t.region_id = :region AND {_USABLE} AND t.sequence < :before
+    ORDER BY t.sequence DESC LIMIT :piece
+""")  # noqa: S608 (a constant of this module)
+
+# name: retired_after — on the path, without offsets of their own, and newer than a checkpoint that stays.
+_RETIRED: Final = text(f"""
+    SELECT t.sequence FROM kcr.checkpoint t
+    WHERE t.region_id = :region AND {ON_PATH} AND t.state = 'retired' AND t.sequence > :after
+""")  # noqa: S608 (a constant of this module)
+
+# name: stretches — gaps and islands: rows of one timeline with no row of another between them.
+_STRETCHES: Final = text(f"""
+    SELECT s.undone_by, min(s.sequence), max(s.sequence) FROM (
+        SELECT t.sequence, t.undone_by, row_number() OVER (ORDER BY t.sequence)
+               - row_number() OVER (PARTITION BY t.undone_by ORDER BY t.sequence) AS island
+        FROM kcr.checkpoint t
+        WHERE t.region_id = :region AND ({ON_PATH} OR t.undone_by IS NOT NULL)
+          AND t.sequence >= (SELECT min(u.sequence) FROM kcr.checkpoint u
+                             WHERE u.region_id = :region AND u.undone_by >= :since)
+    ) s WHERE s.undone_by >= :since GROUP BY s.undone_by, s.island ORDER BY 1, 2
+""")  # noqa: S608 (a constant of this module)
+
+# name: log_starts — where contributions of kept checkpoints saw each log begin, and since when.
+_LOG_STARTS: Final = text("""
+    SELECT o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id,
+           max(k.contributed_at), min(k.contributed_at)
+    FROM kcr.contribution_offset o JOIN kcr.contribution k USING (region_id, sequence, group_id, member_index)
+    WHERE o.region_id = :region AND o.log_start IS NOT NULL
+    GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
+""")
+
+_TOPICS: Final = text(
+    "SELECT sequence, group_id, topic, partition, log_topic_id FROM kcr.contribution_offset "
+    "WHERE region_id = :region AND sequence = ANY (CAST(:sequences AS bigint[])) AND log_topic_id IS NOT NULL"
+)
+_COUNT: Final = text("SELECT count(*) FROM kcr.checkpoint WHERE region_id = :region")
+
+# name: kept — how many checkpoints have their offsets.
+_KEPT_COUNT: Final = text(
+    "SELECT count(*) FROM kcr.checkpoint t WHERE t.region_id = :region AND t.state IN ('complete', 'published')"
+)
+_NTH_USABLE: Final = text(
+    f"SELECT t.sequence FROM kcr.checkpoint t WHERE t.region_id = :region AND {_USABLE} "  # noqa: S608
+    "ORDER BY t.sequence DESC OFFSET :place LIMIT 1"
+)
+
+PIECE: Final = 1_000
+"""Checkpoints that a statement compares with where a timeline opens."""
+
+
+def offset_map(rows: Iterable[Columns[Any]]) -> OffsetMap:
+    """Return offsets by partition from their four columns."""
+    return OffsetMap([(partition_of(g, t, p), Offset(o)) for g, t, p, o in rows])
+
+
+_SOURCES: Final = {str(source): source for source in SeekSource}
+
+
+def seek_map(rows: Iterable[Columns[Any]]) -> SeekMap:
+    """Return a seek map from its columns."""
+    return SeekMap(
+        {
+            partition_of(g, t, p): SeekEntry(
+                offset=offset, source=_SOURCES[source], current=current, clamped_from=clamped_from
+            )
+            for g, t, p, offset, source, current, clamped_from in rows
+        }
+    )
+
+
+def contributions_from(found: list[Any] | None) -> dict[MemberId, Contribution]:
+    """Return what `contributions_to` has read, by member in order."""
+    return dict(sorted(_contribution(whole, rows or []) for whole, rows in found or []))
+
+
+def contribution(session: Session, sequence: Sequence, member: MemberId) -> dict[MemberId, Contribution]:
+    """Return what one member contributed to a cut, under its id; nothing where it has not."""
+    rows = session.rows(_CONTRIBUTION, sequence=sequence, group=member.group, index=member.index)
+    return contributions_from(rows[0][0])
+
+
+def _contribution(whole: list[Any], rows: Iterable[Columns[Any]]) -> tuple[MemberId, Contribution]:
+    (_, member), by = CONTRIBUTORS.join((whole,))
+    parts = [(partition_of(member.group, topic, partition), *held) for topic, partition, *held in rows]
+    return member, Contribution(
+        incarnation=by.incarnation,
+        contributed_at=by.contributed_at,
+        offsets=OffsetMap([(p, offset) for p, offset, *_ in parts]),
+        committed=OffsetMap([(p, committed) for p, _, committed, *_ in parts if committed is not None]),
+        bounds={
+            p: LogBounds(start=start, end=end, topic_id=topic_id, leader_epoch=leader_epoch)
+            for p, _, _, start, end, topic_id, leader_epoch in parts
+            if start is not None
+        },
+    )
+
+
+class PostgresArchive:
+    """Implements `protocol.region.archive.Archive`; see there for what each answers.
+
+    Args:
+        session: of the transaction that the region was read in.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    # -- one row ---------------------------------------------------------------------------------------------------
+
+    def request(self, nonce: Nonce) -> CutRequest | None:
+        """See `Archive.request`."""
+        return self._one(REQUESTS, "t.nonce = :nonce", nonce=nonce)
+
+    def person_reset(self, nonce: Nonce) -> PersonReset | None:
+        """See `Archive.person_reset`."""
+        return self._one(PERSON_RESETS, "t.nonce = :nonce", nonce=nonce)
+
+    def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
+        """See `Archive.checkpoint`."""
+        return self._one(CHECKPOINTS, "t.sequence = :sequence", sequence=sequence)
+
+    def reset(self, epoch: Epoch) -> Reset | None:
+        """See `Archive.reset`."""
+        return self._one(RESETS, "t.epoch = :epoch", epoch=epoch)
+
+    # -- what belongs to one row -----------------------------------------------------------------------------------
+
+    def offsets(self, sequences: Collection[Sequence]) -> Mapping[Sequence, OffsetMap]:
+        """See `Archive.offsets`."""
+        wanted = list(sequences)
+        if not wanted:
+            return {}
+        rows: dict[Sequence, list[Columns[Any]]] = {}
+        for sequence, *columns in self._session.rows(_OFFSETS, sequences=wanted):
+            rows.setdefault(sequence, []).append(columns)
+        found = {sequence: offset_map(columns) for sequence, columns in rows.items()}
+        if len(found) < len(wanted):
+            empty = self._session.rows(_COMPLETE, sequences=[s for s in wanted if s not in found])
+            found |= {sequence: OffsetMap() for (sequence,) in empty}
+        return found
+
+    def frozen(self, sequence: Sequence) -> frozenset[GroupPartition]:
+        """See `Archive.frozen`."""
+        return frozenset(partition_of(g, t, p) for g, t, p in self._session.rows(_FROZEN, sequence=sequence))
+
+    def echoes(self, sequence: Sequence) -> OffsetMap:
+        """See `Archive.echoes`."""
+        return offset_map(self._session.rows(_ECHOES, sequence=sequence))
+
+    def contributions(self, sequence: Sequence) -> Mapping[MemberId, Contribution]:
+        """See `Archive.contributions`."""
+        return contributions_from(self._session.rows(_CONTRIBUTIONS, sequence=sequence)[0][0])
+
+    def seek_map(self, epoch: Epoch) -> SeekMap | None:
+        """See `Archive.seek_map`."""
+        rows = self._session.rows(_SEEKS, epoch=epoch)
+        return seek_map(rows) if rows or self.reset(epoch) is not None else None
+
+    def bound_offsets(self, bound: datetime) -> Mapping[BoundKey, BoundOffset]:
+        """See `Archive.bound_offsets`."""
+        return dict(self._rows(BOUND_OFFSETS, "t.bound = :bound", bound=bound))
+
+    # -- the path --------------------------------------------------------------------------------------------------
+
+    def newest_bounded(self, up_to: Sequence | None) -> Checkpoint | None:
+        """See `Archive.newest_bounded`."""
+        condition = f"{BOUNDED} AND t.sequence <= :up_to ORDER BY t.bound DESC, t.sequence DESC LIMIT 1"
+        return self._one(CHECKPOINTS, condition, up_to=LAST if up_to is None else up_to)
+
+    def covering(self, bound: datetime) -> Checkpoint | None:
+        """See `Archive.covering`."""
+        return self._one(
+            CHECKPOINTS, f"{BOUNDED} AND t.bound >= :bound ORDER BY t.bound, t.sequence LIMIT 1", bound=bound
+        )
+
+    def newest_usable(self, before: Sequence | None) -> Checkpoint | None:
+        """See `Archive.newest_usable`."""
+        condition = f"{_USABLE} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
+        return self._one(CHECKPOINTS, condition, before=LAST if before is None else before)
+
+    def newest_on_path(self, before: Sequence | None) -> Checkpoint | None:
+        """See `Archive.newest_on_path`."""
+        condition = f"{ON_PATH} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
+        return self._one(CHECKPOINTS, condition, before=LAST if before is None else before)
+
+    def newest_published(self, before: Sequence | None) -> Checkpoint | None:
+        """See `Archive.newest_published`."""
+        condition = (
+            f"t.published_at IS NOT NULL AND {ON_PATH} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
+        )
+        return self._one(CHECKPOINTS, condition, before=LAST if before is None else before)
+
+    def published_from(self, bound: datetime | None, sequence: Sequence | None) -> Checkpoint | None:
+        """See `Archive.published_from`."""
+        least = 0 if sequence is None else sequence
+        published = f"t.published_at IS NOT NULL AND {ON_PATH} AND t.sequence >= :least"
+        if bound is None:
+            return self._one(CHECKPOINTS, f"{published} ORDER BY t.sequence LIMIT 1", least=least)
+        condition = f"t.bound IS NOT NULL AND t.bound >= :bound AND {published} ORDER BY t.bound, t.sequence LIMIT 1"
+        return self._one(CHECKPOINTS, condition, bound=bound, least=least)
+
+    def undone_by(self, opening: OffsetMap, covered: Sequence | None) -> tuple[Sequence, ...]:
+        """See `Archive.undone_by`; in pieces, from the newest kept checkpoint to the oldest."""
+        gone: list[Sequence] = []
+        before: int = LAST
+        places = {**partition_columns(opening), "offsets": list(opening.values())}
+        while rows := self._session.rows(_KEPT, before=before, piece=PIECE, **places):
+            gone += [sequence for sequence, stays in rows if not stays]
+            covered = next((s for s, stays in rows if stays), None) if covered is None else covered
+            before = rows[-1][0]
+        retired = self._session.rows(_RETIRED, after=0 if covered is None else covered)
+        return tuple(sorted((*gone, *(sequence for (sequence,) in retired))))
+
+    def stretches(self, since: Lineage) -> tuple[Stretch, ...]:
+        """See `Archive.stretches`."""
+        return tuple(Stretch(*row) for row in self._session.rows(_STRETCHES, since=since))
+
+    # -- lists -----------------------------------------------------------------------------------------------------
+
+    def checkpoints(
+        self, *, first: Sequence | None = None, before: Sequence | None = None, last: int | None = None
+    ) -> tuple[Checkpoint, ...]:
+        """See `Archive.checkpoints`."""
+        condition = "t.sequence >= :first AND t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
+        found = self._rows(
+            CHECKPOINTS, condition, first=first or 0, before=LAST if before is None else before, last=last
+        )
+        return tuple(row for _, row in reversed(found))
+
+    def count(self) -> int:
+        """See `Archive.count`."""
+        return int(self._session.rows(_COUNT)[0][0])
+
+    def topics(self, sequences: Collection[Sequence]) -> Mapping[Sequence, Mapping[GroupPartition, TopicId]]:
+        """See `Archive.topics`."""
+        found: dict[Sequence, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in sequences}
+        for sequence, group, topic, partition, topic_id in self._session.rows(_TOPICS, sequences=list(found)):
+            found[sequence][partition_of(group, topic, partition)] = TopicId(topic_id)
+        return found
+
+    def resets(self, *, before: Epoch | None = None, last: int | None = None) -> tuple[Reset, ...]:
+        """See `Archive.resets`."""
+        condition = "t.epoch < :before ORDER BY t.epoch DESC LIMIT :last"
+        found = self._rows(RESETS, condition, before=LAST if before is None else before, last=last)
+        return tuple(row for _, row in reversed(found))
+
+    def person_resets(self, *, last: int | None = None) -> tuple[PersonReset, ...]:
+        """See `Archive.person_resets`."""
+        found = self._rows(PERSON_RESETS, "true ORDER BY t.asked_order DESC LIMIT :last", last=last)
+        return tuple(row for _, row in reversed(found))
+
+    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
+        """See `Archive.requests_of_run`."""
+        condition = "t.requester ->> 'dag_id' = :dag AND t.requester ->> 'run_id' = :run ORDER BY t.asked_order"
+        return tuple(row for _, row in self._rows(REQUESTS, condition, dag=dag_id, run=run_id))
+
+    def requests_for(self, sequences: Collection[Sequence]) -> tuple[CutRequest, ...]:
+        """See `Archive.requests_for`."""
+        condition = "t.sequence = ANY (CAST(:sequences AS bigint[])) AND t.requester ? 'dag_id' ORDER BY t.asked_order"
+        wanted = list(sequences)
+        return tuple(row for _, row in self._rows(REQUESTS, condition, sequences=wanted)) if wanted else ()
+
+    def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
+        """See `Archive.log_starts`."""
+        found: dict[GroupPartition, list[LogStart]] = {}
+        for group, topic, partition, start, topic_id, newest, oldest in self._session.rows(_LOG_STARTS):
+            row = LogStart(newest, oldest, Offset(start), TopicId(topic_id))
+            found.setdefault(partition_of(group, topic, partition), []).append(row)
+        return {partition: tuple(sorted(rows)) for partition, rows in found.items()}
+
+    # -- resets and retention ----------------------------------------------------------------------------------------
+
+    def last_done(self, before: Epoch) -> Reset | None:
+        """See `Archive.last_done`."""
+        condition = "t.epoch < :before AND t.state = 'done' ORDER BY t.epoch DESC LIMIT 1"
+        return self._one(RESETS, condition, before=before)
+
+    def kept(self) -> int:
+        """See `Archive.kept`."""
+        return int(self._session.rows(_KEPT_COUNT)[0][0])
+
+    def oldest_kept(self, limit: int) -> tuple[Checkpoint, ...]:
+        """See `Archive.oldest_kept`."""
+        condition = "t.state <> 'retired' AND t.pinned_as = '' ORDER BY t.sequence LIMIT :limit"
+        return tuple(row for _, row in self._rows(CHECKPOINTS, condition, limit=limit))
+
+    def nth_usable(self, place: int) -> Sequence | None:
+        """See `Archive.nth_usable`."""
+        rows = self._session.rows(_NTH_USABLE, place=place - 1)
+        return rows[0][0] if rows else None
+
+    def _rows(self, layout: Layout[K, V], condition: str, **parameters: object) -> list[tuple[K, V]]:
+        return list(map(layout.join, self._session.rows(_select(layout, condition), **parameters)))
+
+    def _one(self, layout: Layout[K, V], condition: str, **parameters: object) -> V | None:
+        found = self._rows(layout, condition, **parameters)
+        return found[0][1] if found else None

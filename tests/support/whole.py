@@ -1,0 +1,64 @@
+"""A region with every row that it ever had, for tests that look at what became of something."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from sqlalchemy import text
+
+from airflow_kcr.protocol.region.archive import Tables, Whole, working
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.store.postgres.archive import PostgresArchive, offset_map, seek_map
+from airflow_kcr.store.postgres.layouts import BOUND_OFFSETS, CHECKPOINTS, PERSON_RESETS, REQUESTS, RESETS
+from airflow_kcr.store.postgres.row_layout import partition_of
+
+
+def everything(region: Region) -> Region:
+    """Return a region, as a store has read it, with the rows that it left in the archive."""
+    match region.archive:
+        case Whole() as archive:
+            tables = archive._tables
+        case PostgresArchive() as archive:
+            tables = _tables(archive)
+        case other:
+            raise TypeError(other)
+    return replace(region, **{f.name: {**getattr(tables, f.name), **getattr(region, f.name)} for f in fields(Tables)})
+
+
+def as_stored(region: Region) -> Region:
+    """Return a region that a test has made, with all that it has, as a store would give it to a rule."""
+    tables = Tables(**{f.name: getattr(region, f.name) for f in fields(Tables)})
+    return working(region, tables)
+
+
+def _tables(archive: PostgresArchive) -> Tables:
+    checkpoints = dict(archive._rows(CHECKPOINTS, "true"))
+    resets = dict(archive._rows(RESETS, "true"))
+    complete = [s for s, row in checkpoints.items() if row.is_complete]
+    frozen = _grouped(archive, "sequence", "checkpoint_partition", "group_id, topic, partition")
+    echoes = _grouped(archive, "sequence", "echo", "group_id, topic, partition, next_offset")
+    seeks = _grouped(
+        archive, "epoch", "seek_offset", "group_id, topic, partition, next_offset, source, current_offset, clamped_from"
+    )
+    contributed = archive._session.rows(text("SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id = :region"))
+    return Tables(
+        bound_offsets=dict(archive._rows(BOUND_OFFSETS, "true")),
+        requests=dict(archive._rows(REQUESTS, "true")),
+        checkpoints=checkpoints,
+        offsets=dict(archive.offsets(complete)),
+        frozen={s: frozenset(partition_of(*row) for row in rows) for s, rows in frozen.items()},
+        contributions={(s, m): part for (s,) in contributed for m, part in archive.contributions(s).items()},
+        echoes={s: offset_map(rows) for s, rows in echoes.items()},
+        resets=resets,
+        seek_maps={epoch: seek_map(seeks.get(epoch, [])) for epoch in resets},
+        person_resets=dict(archive._rows(PERSON_RESETS, "true")),
+    )
+
+
+def _grouped(archive: PostgresArchive, number: str, table: str, columns: str) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    rows = archive._session.rows(text(f"SELECT {number}, {columns} FROM kcr.{table} WHERE region_id = :region"))
+    for key, *row in rows:
+        found.setdefault(key, []).append(row)
+    return found
