@@ -272,7 +272,7 @@ class Region:
         return self._read().archive.count()
 
     def checkpoint_before(self, sequence: int) -> Checkpoint | None:
-        """Return the newest checkpoint on the path before another one, also where it is retired; None: there is none."""
+        """Return the newest checkpoint on the path before another one, a retired one too; None: there is none."""
         return self._read().archive.newest_on_path(Sequence(sequence))
 
     def checkpoint(self, sequence: int) -> CheckpointView:

@@ -637,7 +637,7 @@ GUARDS = [
     ),
     Guard(
         name="the path: a rewind undoes",
-        cuts=((path, "undone_by", "if not stays:", "if False:"),),
+        cuts=((path, "undone_by", "tuple(sorted(gone - _undone_now(region)))", "()"),),
         script=a_rewind_behind_a_cut,
     ),
     Guard(
@@ -653,7 +653,7 @@ GUARDS = [
     ),
     Guard(
         name="a reset waits for publications",
-        cuts=((coverage, "unready", "if region.checkpoints[sequence].published_at is None:", "if False:"),),
+        cuts=((coverage, "unready", "if is_unpublished(region, sequence):", "if False:"),),
         script=a_reset_that_does_not_wait_for_a_publication,
     ),
     Guard(

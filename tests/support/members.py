@@ -35,6 +35,7 @@ from airflow_kcr.store.regions import RegionStore
 from tests.support.kafka import Kafka
 from tests.support.member_accounts import Account, judged
 from tests.support.plain_engine import Written, read_output
+from tests.support.whole import everything
 
 TOP = Path(__file__).parents[2]
 LOOK = 0.05
@@ -189,7 +190,7 @@ class Live:
 
     def region(self) -> StoredRegion:
         """The region as it is."""
-        return self.store.read(self.name)[0]
+        return everything(self.store.read(self.name)[0])
 
     def until(self, condition: Callable[[], bool], what: str, within: float = 60.0) -> None:
         """Wait for a condition, or fail saying what did not happen, and what the processes said."""

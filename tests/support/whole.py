@@ -23,7 +23,8 @@ def everything(region: Region) -> Region:
             tables = _tables(archive)
         case other:
             raise TypeError(other)
-    return replace(region, **{f.name: {**getattr(tables, f.name), **getattr(region, f.name)} for f in fields(Tables)})
+    rows: dict[str, Any] = {f.name: {**getattr(tables, f.name), **getattr(region, f.name)} for f in fields(Tables)}
+    return replace(region, **rows)
 
 
 def as_stored(region: Region) -> Region:
@@ -41,7 +42,7 @@ def _tables(archive: PostgresArchive) -> Tables:
     seeks = _grouped(
         archive, "epoch", "seek_offset", "group_id, topic, partition, next_offset, source, current_offset, clamped_from"
     )
-    contributed = archive._session.rows(text("SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id = :region"))
+    contributed = archive._session.rows(text("SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id=:region"))
     return Tables(
         bound_offsets=dict(archive._rows(BOUND_OFFSETS, "true")),
         requests=dict(archive._rows(REQUESTS, "true")),

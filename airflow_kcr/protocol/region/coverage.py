@@ -16,7 +16,7 @@ from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region.rows import Batch, Claim, ResetCause
 from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, universe
 from airflow_kcr.protocol.rules import OutsiderPolicy
-from airflow_kcr.protocol.values import GroupPartition, MemberId
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Sequence
 
 _NONE: Final[frozenset[GroupPartition]] = frozenset()
 
@@ -227,8 +227,13 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
         at = "" if until is None else f", until {format_instant(until)} at the latest"
         yield f"{member} has not arrived{at}"
     for sequence in reset.must_publish:
-        if sequence in region.checkpoints and region.checkpoints[sequence].published_at is None:
+        if is_unpublished(region, sequence):
             yield f"cut {sequence} is complete but not published"
+
+
+def is_unpublished(region: Region, sequence: Sequence) -> bool:
+    """Whether a cut that was complete once still is, and not published: the region holds every one of these."""
+    return sequence in region.checkpoints and region.checkpoints[sequence].published_at is None
 
 
 def horizon(region: Region, now: datetime) -> datetime | None:

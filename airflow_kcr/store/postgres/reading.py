@@ -103,7 +103,7 @@ _WORKING: Final[Mapping[Layout[Any, Any], str]] = {
     CHECKPOINTS: f""" AND t.sequence = ANY (
         ARRAY[r.open_cut, r.base, r.stopping]
         || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete')
-        || ARRAY({NEWEST_BOUNDED}))""",
+        || ARRAY({NEWEST_BOUNDED}))""",  # noqa: S608 (constants of this package)
     REQUESTS: " AND t.state IN ('queued', 'open')",
     PERSON_RESETS: " AND t.state IN ('waiting', 'draining', 'begun')",
     RESETS: " AND t.epoch = ANY (ARRAY[r.epoch, r.base_epoch])",

@@ -31,6 +31,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import RegionName, Sequence
 from airflow_kcr.spec import parse
 from tests.support.kafka import Kafka
+from tests.support.whole import everything
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ class Flights:
 
     def row(self) -> StoredRegion:
         """The region as the store has it."""
-        return self.region._store.read(self.name)[0]
+        return everything(self.region._store.read(self.name)[0])
 
     def until(self, condition: Callable[[], bool], what: str, within: float = 300.0) -> None:
         """Wait for a condition, or fail with the end of the logs."""

@@ -25,6 +25,7 @@ from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.kafka import Kafka
+from tests.support.whole import everything
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +126,7 @@ def test_three_members_consume_the_flights_under_cuts_and_the_result_is_that_of_
         one.until(lambda: one.is_consumed(kafka), "everything consumed")
         one.region.stop()
         assert one.process.wait(120) == 0, one.log.read_text(errors="replace")[-6000:]
-        region, _ = one.store.read(one.name)
+        region = everything(one.store.read(one.name)[0])
         assert region.state is RegionState.STOPPED
         scheduled = [
             c

@@ -62,6 +62,7 @@ from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.snapshots import Snapshot, put_back, taken
 from tests.support.simulation.world import EPOCH
+from tests.support.whole import everything
 
 GROUP, NAME = GroupId("g"), RegionName("flights")
 MEMBERS = (MemberId(GROUP, 0), MemberId(GROUP, 1))
@@ -127,7 +128,7 @@ class Explorer:
     @property
     def region(self) -> Region:
         """The region as stored."""
-        return self.store.read(NAME)[0]
+        return everything(self.store.read(NAME)[0])
 
     # -- one step ------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from tests.support.simulation.lossy import LossyTransactions
 from tests.support.simulation.snapshots import Snapshot, put_back
 from tests.support.simulation.watch import Watch
 from tests.support.simulation.world import World
+from tests.support.whole import everything
 
 GROUP = GroupId("g")
 NAME = RegionName("flights")
@@ -195,7 +196,7 @@ class Simulation:
     @property
     def region(self) -> Region:
         """The region as stored."""
-        return self.store.read(NAME)[0]
+        return everything(self.store.read(NAME)[0])
 
     def events(self) -> tuple[Event, ...]:
         """The whole history."""

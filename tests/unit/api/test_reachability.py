@@ -37,12 +37,12 @@ def later_cut(driver: Driver, start: int) -> None:
 
 def test_a_log_that_does_not_move_reaches_nothing(driver: Driver) -> None:
     later_cut(driver, 0)
-    assert reach(driver.region) == {Sequence(2): Reach(), Sequence(3): Reach()}
+    assert reach(driver.held, driver.region.checkpoints.values()) == {Sequence(2): Reach(), Sequence(3): Reach()}
 
 
 def test_the_speed_between_two_cuts_says_when(driver: Driver) -> None:
     later_cut(driver, 50)
-    found = reach(driver.region)
+    found = reach(driver.held, driver.region.checkpoints.values())
     assert found[Sequence(2)].overtaken_at == BEGINNING + timedelta(seconds=20)
     assert found[Sequence(3)].overtaken_at == BEGINNING + timedelta(seconds=40)
     assert not found[Sequence(2)].is_unreachable
@@ -50,15 +50,15 @@ def test_the_speed_between_two_cuts_says_when(driver: Driver) -> None:
 
 def test_what_a_log_begins_beyond_is_unreachable(driver: Driver) -> None:
     later_cut(driver, 150)
-    found = reach(driver.region)
+    found = reach(driver.held, driver.region.checkpoints.values())
     assert found[Sequence(2)] == Reach(lost=(driver.partition(1),))
     assert not found[Sequence(3)].is_unreachable
-    rows = [summary.to_json() for summary in CheckpointSummary.all_of(driver.region)]
+    rows = [summary.to_json() for summary in CheckpointSummary.newest_of(driver.held, before=None, last=None)]
     assert [row["unreachable"] for row in rows] == [True, False]
 
 
 def test_one_observation_is_no_speed(driver: Driver) -> None:
-    assert reach(driver.region) == {Sequence(2): Reach()}
+    assert reach(driver.held, driver.region.checkpoints.values()) == {Sequence(2): Reach()}
 
 
 def test_a_checkpoint_of_a_topic_that_was_made_anew_is_lost(driver: Driver) -> None:
@@ -66,7 +66,7 @@ def test_a_checkpoint_of_a_topic_that_was_made_anew_is_lost(driver: Driver) -> N
     driver.reset(ToEarliest(), forced=True)
     driver.settle_reset()
     later_cut_of_new(driver)
-    found = reach(driver.region)
+    found = reach(driver.held, driver.region.checkpoints.values())
     assert (found[Sequence(2)].lost, found[Sequence(2)].overtaken_at) == ((driver.partition(1),), None)
     assert found[driver.region.base or Sequence(0)].lost == ()
 
@@ -79,4 +79,4 @@ def later_cut_of_new(driver: Driver) -> None:
 
 def test_a_checkpoint_without_offsets_has_no_reach(driver: Driver) -> None:
     driver.request_cut("open")
-    assert CheckpointSummary.all_of(driver.region)[-1].to_json()["unreachable"] is None
+    assert CheckpointSummary.newest_of(driver.held, before=None, last=None)[-1].to_json()["unreachable"] is None

@@ -191,7 +191,11 @@ def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region,
     driver.grow(driver.partition(1), start=50, end=1_000)
     driver.cut("third")
     plan = region.plan_reset(target)
-    assert plan.overtaken_at == reach(driver.region)[Sequence(2)].overtaken_at is not None
+    assert (
+        plan.overtaken_at
+        == reach(driver.held, driver.region.checkpoints.values())[Sequence(2)].overtaken_at
+        is not None
+    )
     assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
     assert "| Out of reach | from 20" in markdown(plan)
     facts = planned(plan).facts

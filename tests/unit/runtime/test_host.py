@@ -52,6 +52,7 @@ from tests.support.runtime_fakes import (
 )
 from tests.support.simulation.broker import Log
 from tests.support.spec_checks import accept
+from tests.support.whole import everything
 
 TIMES = Timeouts(
     lease=timedelta(seconds=6),
@@ -163,7 +164,7 @@ class Stage:
 
     @property
     def region(self) -> Region:
-        return self.store.read(FLIGHTS)[0]
+        return everything(self.store.read(FLIGHTS)[0])
 
     def positions(self) -> dict[GroupPartition, int | None]:
         return {partition: claim.position for partition, claim in self.region.claims.items()}
