@@ -122,6 +122,13 @@ def database_url(postgres_server: postgres.Server, database_template: str) -> It
 
 
 @pytest.fixture
+def other_database_url(postgres_server: postgres.Server, database_template: str) -> Iterator[str]:
+    """Another fresh database with the newest schema, to compare with."""
+    with postgres_server.database(template=database_template) as url:
+        yield url
+
+
+@pytest.fixture
 def empty_database_url(postgres_server: postgres.Server) -> Iterator[str]:
     """A fresh database with nothing in it, for this test alone."""
     with postgres_server.database() as url:

@@ -424,10 +424,8 @@ def working(region: Region, tables: Tables) -> Region:
         tables: the others, whole.
     """
     archive = Whole(tables)
-    newest = archive.newest_bounded(None)
     complete = (s for s, row in tables.checkpoints.items() if row.state is CheckpointState.COMPLETE)
-    bounded = () if newest is None else (newest.sequence,)
-    sequences = {region.open_cut, region.base, region.stopping, *bounded, *complete}
+    sequences = {region.open_cut, region.base, region.stopping, region.bounded, *complete}
     requests = {nonce: row for nonce, row in tables.requests.items() if row.state in WAITING}
     cut = None if region.open_cut is None else tables.checkpoints[region.open_cut]
     bounds = {region.next_bound, None if cut is None else cut.bound, *(row.bound for row in requests.values())}

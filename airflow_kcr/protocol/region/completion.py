@@ -212,6 +212,7 @@ def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
         open_cut=None,
         base=cut.sequence,
         base_epoch=None,
+        bounded=region.bounded if cut.bound is None else cut.sequence,
         failures=_failures(region, offsets),
         offsets=put(region.offsets, {cut.sequence: offsets}),
         claims=put(region.claims, placed),

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
-from airflow_kcr.protocol.region.state import CheckpointsUndone, Region, put
+from airflow_kcr.protocol.region.state import CheckpointsUndone, Region, checkpoint_of, put
 from airflow_kcr.protocol.values import Sequence
 
 
@@ -27,13 +27,19 @@ def newest_bounded(region: Region, up_to: Sequence | None = None) -> Checkpoint 
 
     Along the path bounds only grow, because a request is answered by a cut of a later bound; so it is the newest.
     """
-    held = [row for s, row in region.checkpoints.items() if _is_bounded(row) and (up_to is None or s <= up_to)]
-    undone = _undone_now(region)
-    if up_to is not None or undone:
-        # Of the path beyond what this decision has taken off it, the archive knows nothing.
-        ends = [*([] if up_to is None else [up_to]), *(Sequence(s - 1) for s in undone)]
-        stored = region.archive.newest_bounded(min(ends))
-        held += [stored] if stored is not None and stored.sequence not in region.checkpoints else []
+    if region.bounded is None:
+        return None
+    if up_to is None or up_to >= region.bounded:
+        return checkpoint_of(region, region.bounded)
+    return _newest_stored(region, up_to)
+
+
+def _newest_stored(region: Region, up_to: Sequence) -> Checkpoint | None:
+    # Of the path beyond what this decision has taken off it, the archive knows nothing.
+    end = min((up_to, *(Sequence(s - 1) for s in _undone_now(region))))
+    held = [row for s, row in region.checkpoints.items() if row.is_on_path and row.bound is not None and s <= up_to]
+    stored = region.archive.newest_bounded(end)
+    held += [stored] if stored is not None and stored.sequence not in region.checkpoints else []
     return max(held, key=lambda row: row.sequence, default=None)
 
 
@@ -41,10 +47,6 @@ def _undone_now(region: Region) -> frozenset[Sequence]:
     """Return what this decision has taken off the path."""
     changes = (change for change in region.ledger if isinstance(change, CheckpointsUndone))
     return frozenset(sequence for change in changes for sequence in change.sequences)
-
-
-def _is_bounded(row: Checkpoint) -> bool:
-    return row.is_on_path and row.bound is not None
 
 
 def covering(region: Region, bound: datetime) -> Checkpoint | None:
@@ -83,4 +85,8 @@ def without_undone(region: Region, sequences: tuple[Sequence, ...]) -> Region:
         return region
     held = {s: replace(region.checkpoints[s], undone_by=region.lineage) for s in sequences if s in region.checkpoints}
     undone = CheckpointsUndone(sequences=sequences, by=region.lineage)
-    return replace(region, checkpoints=put(region.checkpoints, held), ledger=(*region.ledger, undone))
+    region = replace(region, checkpoints=put(region.checkpoints, held), ledger=(*region.ledger, undone))
+    if region.bounded not in sequences:
+        return region
+    newest = _newest_stored(region, region.bounded)
+    return replace(region, bounded=None if newest is None else newest.sequence)

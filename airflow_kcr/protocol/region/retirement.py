@@ -119,7 +119,8 @@ def _due(region: Region, now: datetime, candidates: list[Checkpoint]) -> list[Ch
     rules = region.rules.retention
     surplus = max(region.archive.kept() - rules.keep, 0)
     # An aborted cut is of no more use once as many complete ones as are kept are newer.
-    first = region.archive.nth_usable(rules.keep)
+    is_any_aborted = any(row.state is CheckpointState.ABORTED for row in candidates)
+    first = region.archive.nth_usable(rules.keep) if is_any_aborted else None
     found: list[Checkpoint] = []
     for row in candidates:
         is_old = rules.max_age is not None and (row.ended_at or row.opened_at) < now - rules.max_age

@@ -172,6 +172,9 @@ class Region:
     held_bound: datetime | None = None
     """The bound for which it was said that members have held there for longer than a period."""
 
+    bounded: Sequence | None = None
+    """The newest checkpoint on the path that was aligned to a bound."""
+
     failures: int = 0
     open_cut: Sequence | None = None
     stopping: Sequence | None = None

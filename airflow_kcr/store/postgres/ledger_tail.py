@@ -42,8 +42,8 @@ def worked_at(session: Session) -> datetime | None:
 
 # name: newest_claim — among the newest events, however long the region has claimed nothing.
 _CLAIMED_AT: Final = text(
-    "SELECT max(e.at) FROM kcr.event e JOIN kcr.region r ON r.id = e.region_id "
-    "WHERE e.region_id = :region AND e.number > r.counter - :newest AND e.kind = :claimed"
+    "SELECT max(e.at) FROM kcr.event e WHERE e.region_id = :region AND e.kind = :claimed "
+    "AND e.number > (SELECT r.counter - :newest FROM kcr.region r WHERE r.id = :region)"
 )
 
 

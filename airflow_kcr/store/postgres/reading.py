@@ -68,6 +68,7 @@ HEAD_COLUMNS: Final = (
     "base_epoch",
     "next_bound",
     "held_bound",
+    "bounded",
     "failures",
     "open_cut",
     "stopping",
@@ -92,18 +93,12 @@ HEAD_WIDTH: Final = 2 + len(HEAD_COLUMNS) + 1
 
 # -- the region's own row, and the few wide ones -----------------------------------------------------------------------
 
-NEWEST_BOUNDED: Final = f"""
-    SELECT t.sequence FROM kcr.checkpoint t
-    WHERE t.region_id = r.id AND {archive.BOUNDED} ORDER BY t.bound DESC, t.sequence DESC LIMIT 1
-"""  # noqa: S608 (a constant of this module)
-
 _WORKING: Final[Mapping[Layout[Any, Any], str]] = {
     MEMBERS: "",
     LEASES: "",
-    CHECKPOINTS: f""" AND t.sequence = ANY (
-        ARRAY[r.open_cut, r.base, r.stopping]
-        || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete')
-        || ARRAY({NEWEST_BOUNDED}))""",  # noqa: S608 (constants of this package)
+    CHECKPOINTS: """ AND t.sequence = ANY (
+        ARRAY[r.open_cut, r.base, r.stopping, r.bounded]
+        || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete'))""",
     REQUESTS: " AND t.state IN ('queued', 'open')",
     PERSON_RESETS: " AND t.state IN ('waiting', 'draining', 'begun')",
     RESETS: " AND t.epoch = ANY (ARRAY[r.epoch, r.base_epoch])",
@@ -367,6 +362,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         base_epoch,
         next_bound,
         held_bound,
+        bounded,
         failures,
         open_cut,
         stopping,
@@ -397,6 +393,7 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         base_epoch=base_epoch,
         next_bound=next_bound,
         held_bound=held_bound,
+        bounded=bounded,
         failures=failures,
         open_cut=open_cut,
         stopping=stopping,

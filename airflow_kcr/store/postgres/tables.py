@@ -63,6 +63,7 @@ region: Final = table(
     number_or_null("base_epoch"),
     instant_or_null("next_bound"),
     instant_or_null("held_bound"),
+    number_or_null("bounded"),
     number("failures"),
     number_or_null("open_cut"),
     number_or_null("stopping"),
@@ -238,10 +239,11 @@ cut_request: Final = table(
     Index("cut_request_run", "region_id", text("(requester ->> 'dag_id')"), text("(requester ->> 'run_id')")),
 )
 
-_BOUNDED: Final = (
-    "bound IS NOT NULL AND undone_by IS NULL AND "
-    "(state IN ('complete', 'published') OR state = 'retired' AND previous IS NOT NULL)"
+_ON_PATH: Final = (
+    "undone_by IS NULL AND (state IN ('complete', 'published') OR state = 'retired' AND previous IS NOT NULL)"
 )
+_USABLE: Final = "undone_by IS NULL AND state IN ('complete', 'published')"
+_BOUNDED: Final = f"bound IS NOT NULL AND {_ON_PATH}"
 """Of `archive.BOUNDED`: on the path, and aligned to a bound."""
 
 checkpoint: Final = table(
@@ -275,6 +277,8 @@ checkpoint: Final = table(
     # What decisions and people ask for is found beside any number of retired ones.
     Index("checkpoint_complete", "region_id", "sequence", postgresql_where=text("state = 'complete'")),
     Index("checkpoint_kept", "region_id", "sequence", postgresql_where=text("state <> 'retired'")),
+    Index("checkpoint_usable", "region_id", "sequence", postgresql_where=text(_USABLE)),
+    Index("checkpoint_path", "region_id", "sequence", postgresql_where=text(_ON_PATH)),
     Index("checkpoint_bounded", "region_id", "bound", "sequence", postgresql_where=text(_BOUNDED)),
     Index("checkpoint_undone", "region_id", "undone_by", "sequence", postgresql_where=text("undone_by IS NOT NULL")),
 )

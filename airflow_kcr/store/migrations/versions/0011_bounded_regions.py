@@ -21,12 +21,23 @@ _INDEXES: Final = (
     "cut_request_run ON kcr.cut_request (region_id, (requester ->> 'dag_id'), (requester ->> 'run_id'))",
     "checkpoint_complete ON kcr.checkpoint (region_id, sequence) WHERE state = 'complete'",
     "checkpoint_kept ON kcr.checkpoint (region_id, sequence) WHERE state <> 'retired'",
+    "checkpoint_usable ON kcr.checkpoint (region_id, sequence) "
+    "WHERE undone_by IS NULL AND state IN ('complete', 'published')",
+    f"checkpoint_path ON kcr.checkpoint (region_id, sequence) WHERE {_ON_PATH}",
     f"checkpoint_bounded ON kcr.checkpoint (region_id, bound, sequence) WHERE bound IS NOT NULL AND {_ON_PATH}",
     "checkpoint_undone ON kcr.checkpoint (region_id, undone_by, sequence) WHERE undone_by IS NOT NULL",
     "reset_done ON kcr.reset (region_id, epoch) WHERE state = 'done'",
     "person_reset_active ON kcr.person_reset (region_id) WHERE state IN ('waiting', 'draining', 'begun')",
     "person_reset_order ON kcr.person_reset (region_id, asked_order)",
 )
+
+_NEWEST_BOUNDED: Final = """
+    UPDATE kcr.region r SET bounded = (
+        SELECT c.sequence FROM kcr.checkpoint c
+        WHERE c.region_id = r.id AND c.bound IS NOT NULL AND c.undone_by IS NULL
+          AND (c.state IN ('complete', 'published') OR c.state = 'retired' AND c.previous IS NOT NULL)
+        ORDER BY c.bound DESC, c.sequence DESC LIMIT 1)
+"""
 
 
 def upgrade() -> None:
@@ -35,6 +46,8 @@ def upgrade() -> None:
     op.execute("UPDATE kcr.region SET retire_at = clock_timestamp()")
     for index in _INDEXES:
         op.execute(f"CREATE INDEX {index}")
+    op.execute("ALTER TABLE kcr.region ADD COLUMN bounded bigint")
+    op.execute(_NEWEST_BOUNDED)
 
 
 def downgrade() -> None:

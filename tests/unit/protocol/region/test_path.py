@@ -98,7 +98,7 @@ def test_the_newest_bound_is_of_the_path_only_and_up_to_a_checkpoint() -> None:
     rows = dict(driver.region.checkpoints)
     for hours, sequence in ((1, cuts[0]), (2, cuts[1])):
         rows[sequence] = replace(rows[sequence], bound=bound(hours))
-    region = as_stored(replace(driver.region, checkpoints=rows))
+    region = as_stored(replace(driver.region, checkpoints=rows, bounded=cuts[1]))
     assert newest(region) == bound(2)
     assert newest(region, cuts[0]) == bound(1)
     assert newest(path.without_undone(region, (cuts[1],))) == bound(1)

@@ -1,0 +1,128 @@
+"""What a decision costs depends on what is open, never on how long the region has lived."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.protocol.region.resolution import cut_of_run
+from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.values import Nonce, Sequence
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.long_history import live_through, number_beyond
+from tests.support.plans import statements, touched
+from tests.support.stores import postgres_store
+
+pytestmark = pytest.mark.postgres
+
+PARTITIONS = 12
+
+YOUNG = 1_200
+"""Checkpoints of a day or two; so many events are looked at as the newest ones."""
+
+FEW = 1_000
+"""Rows that a small table may be walked through for, all calls of a day together."""
+
+
+@contextmanager
+def old_region(url: str, cuts: int, *, analysed: bool = True) -> Iterator[Driver]:
+    """A region that is up, with so many checkpoints behind it."""
+    rules = RegionRules(groups={GROUP: group_rules(members=3)})
+    with postgres_store(url, lambda _: rules) as store:
+        driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store)
+        for partition in driver.logs:
+            driver.grow(partition, end=1_000_000)
+        number_beyond(url, cuts)
+        driver.up()
+        driver.process()
+        driver.cut("first")
+        live_through(url, cuts, analysed=analysed)
+        yield driver
+
+
+def fail(driver: Driver) -> None:
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+
+
+def a_day(driver: Driver) -> None:
+    """Do what a region does: batches, looks, checkpoints, an automatic reset, and what people look at."""
+    driver.process()
+    driver.request_cut("n", requester=Requester(dag_id="flights", run_id="now"))
+    driver.complete()
+    driver.store.view(driver.name, driver.member(1))
+    driver.publish()
+    for member in driver.all_members():
+        driver.echo(member)
+    driver.process()
+    fail(driver)
+    driver.settle_reset()
+    driver.store.retire(driver.name)
+    region = Region(driver.name, driver.store)
+    region.show()
+    region.checkpoints(last=10)
+    cut_of_run(driver.held, "flights", "now")
+
+
+def rows_of_a_day(url: str, cuts: int, *, analysed: bool) -> Counter[str]:
+    with old_region(url, cuts, analysed=analysed) as driver, touched() as rows:
+        a_day(driver)
+    return rows
+
+
+@pytest.mark.parametrize("analysed", [True, False], ids=["known to the planner", "unknown to it"])
+def test_no_statement_touches_more_rows_after_years(database_url: str, other_database_url: str, analysed: bool) -> None:
+    young = rows_of_a_day(database_url, YOUNG, analysed=analysed)
+    old = rows_of_a_day(other_database_url, 20_000, analysed=analysed)
+    assert {s: (young[s], rows) for s, rows in old.items() if rows > young[s] + FEW} == {}
+
+
+def test_a_decision_takes_as_many_statements_after_years(database_url: str, other_database_url: str) -> None:
+    counts = []
+    for url, cuts in ((database_url, YOUNG), (other_database_url, 20_000)):
+        with old_region(url, cuts) as driver, statements() as run:
+            a_day(driver)
+        counts.append(len(run))
+    assert counts[0] == counts[1]
+
+
+def bound_of(driver: Driver, sequence: int) -> datetime | None:
+    row = driver.held.archive.checkpoint(Sequence(sequence))
+    return None if row is None else row.bound
+
+
+def test_a_run_of_years_ago_still_gets_its_answer_and_an_undone_one_asks_anew(database_url: str) -> None:
+    with old_region(database_url, 20_000) as driver:
+        request = driver.request_cut("run-77", bound=bound_of(driver, 77))
+        assert (request.state, request.sequence) == (RequestState.ANSWERED, 77)
+        assert cut_of_run(driver.held, "flights", "run-77") == 77
+        archive = driver.held.archive
+        with statements() as run:
+            again = archive.request(Nonce("run-77"))
+        assert again == request
+        assert len([one for one in run if "cut_request" in one]) == 1
+        covered = driver.request_cut("run-100", bound=bound_of(driver, 100))
+        assert (covered.state, covered.sequence) == (RequestState.ANSWERED, 101), "the next one on the path covers it"
+
+
+LOOKS: tuple[Callable[[Region], object], ...] = (
+    lambda region: region.checkpoints(last=20),
+    lambda region: region.checkpoints(before=5_000, last=20),
+    lambda region: region.ways_back(5),
+    lambda region: region.checkpoint_before(5_000),
+    lambda region: region.show(),
+)
+
+
+@pytest.mark.parametrize("look", range(len(LOOKS)))
+def test_what_people_look_at_touches_what_it_shows(database_url: str, look: int) -> None:
+    with old_region(database_url, 20_000) as driver:
+        region = Region(driver.name, driver.store)
+        with touched() as rows:
+            LOOKS[look](region)
+    assert max(rows.values()) <= 2 * FEW, rows.most_common(3)
