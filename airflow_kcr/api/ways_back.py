@@ -71,7 +71,8 @@ def _usable(region: StoredRegion, newest: int) -> list[CheckpointSummary]:
         found[:0] = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_on_path]
         before = page[0].checkpoint.sequence
         reachable = [one for one in found if one.reach is None or not one.reach.is_unreachable]
-        if len(reachable) >= newest or not any(one.checkpoint.is_complete for one in page):
+        is_last = len(page) < max(newest, _PAGE) or not any(one.checkpoint.is_complete for one in page)
+        if len(reachable) >= newest or is_last:
             break
     return found
 

@@ -258,7 +258,7 @@ def delete(
 
 def _what_it_has(region: Region) -> str:
     try:
-        return f"its {len(region.checkpoints())} checkpoint(s) and its history"
+        return f"its {region.checkpoint_count()} checkpoint(s) and its history"
     except RegionBeingDeleted:
         return "what an interrupted deletion has left of it"
 

@@ -149,13 +149,13 @@ class MemoryTransactions:
 
     def batch(self, name: RegionName, batch: BatchId) -> Batch | None:
         """See `ports.Transactions.batch`."""
-        rewinds = Rewinds(self._region(name).seek_maps)
+        rewinds = Rewinds(self._tables_of(name).seek_maps)
         row = self._ledgers[name].get(batch)
         return None if row is None else rewinds.seen_in(row)
 
     def batches(self, name: RegionName) -> Iterator[Batch]:
         """See `ports.Transactions.batches`."""
-        rewinds = Rewinds(self._region(name).seek_maps)
+        rewinds = Rewinds(self._tables_of(name).seek_maps)
         yield from map(rewinds.seen_in, self._ledgers[name].values())
 
     def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
@@ -197,6 +197,10 @@ class MemoryTransactions:
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
         return max(self._region(name).counter, after)
+
+    def _tables_of(self, name: RegionName) -> Tables:
+        self._region(name)
+        return self._tables[name]
 
     def _region(self, name: RegionName) -> Region:
         region = self._regions.get(name)

@@ -68,8 +68,9 @@ def answered(chance: Random, region: Region, partitions: list[GroupPartition]) -
         for p, o in places(chance, partitions).items()
         if p not in region.seek.offsets
     }
-    older = chance.choice(sorted(region.seek_maps))
-    maps = {epoch: region.seek_maps[epoch].write(found) for epoch in {region.epoch, older}}
+    epochs = [row.epoch for row in region.archive.resets()]
+    older = chance.choice(epochs)
+    maps = {epoch: (region.archive.seek_map(epoch) or SeekMap({})).write(found) for epoch in {region.epoch, older}}
     return replace(region, seek_maps=put(region.seek_maps, maps))
 
 

@@ -51,6 +51,13 @@ class Stretch(NamedTuple):
     last: Sequence
 
 
+class Named(NamedTuple):
+    """What a nonce names."""
+
+    request: CutRequest | None = None
+    reset: PersonReset | None = None
+
+
 class LogStart(NamedTuple):
     """The start of a log, and between when and when contributions saw it there."""
 
@@ -71,6 +78,10 @@ class Archive(Protocol):
 
     def person_reset(self, nonce: Nonce) -> PersonReset | None:
         """Return a person's reset by its nonce."""
+        ...
+
+    def named(self, nonce: Nonce) -> Named:
+        """Return what a nonce names: a request, a person's reset, or both, as one asks for its cut under its own."""
         ...
 
     def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
@@ -234,6 +245,10 @@ class Whole:
     def person_reset(self, nonce: Nonce) -> PersonReset | None:
         """See `Archive.person_reset`."""
         return self._tables.person_resets.get(nonce)
+
+    def named(self, nonce: Nonce) -> Named:
+        """See `Archive.named`."""
+        return Named(self.request(nonce), self.person_reset(nonce))
 
     def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
         """See `Archive.checkpoint`."""

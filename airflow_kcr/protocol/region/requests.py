@@ -12,6 +12,7 @@ from typing import Final
 
 from airflow_kcr.errors import CutRefused, RegionInState
 from airflow_kcr.protocol.region import bounds, events, path
+from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CutPhase,
@@ -26,9 +27,8 @@ from airflow_kcr.protocol.region.state import (
     Region,
     checkpoint_of,
     live_members,
-    person_reset_of,
+    named_by,
     record,
-    request_of,
     with_request,
 )
 from airflow_kcr.protocol.values import Nonce, Sequence
@@ -70,9 +70,10 @@ def ask(
         CutRefused: the nonce is another request's, a reset's or of the region's own kind, or a person drains a region
             without a live member.
     """
-    known = request_of(region, nonce)
+    named = named_by(region, nonce)
+    known = named.request
     if purpose not in OWN:
-        _require_free(region, nonce, known, purpose, bound)
+        _require_free(nonce, named, purpose, bound)
     if known is not None and _is_served(region, known):
         return region
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
@@ -109,15 +110,14 @@ def _is_served(region: Region, request: CutRequest) -> bool:
     return request.state in waiting or valid_answer(region, request) is not None
 
 
-def _require_free(
-    region: Region, nonce: Nonce, known: CutRequest | None, purpose: CutPurpose, bound: datetime | None
-) -> None:
+def _require_free(nonce: Nonce, named: Named, purpose: CutPurpose, bound: datetime | None) -> None:
     if nonce.startswith(OWN_NONCES):
         raise CutRefused(
             f"nonce {nonce}: those that begin with {', '.join(OWN_NONCES)} are the region's own; take another"
         )
-    if purpose is not CutPurpose.RESET and person_reset_of(region, nonce) is not None:
+    if purpose is not CutPurpose.RESET and named.reset is not None:
         raise CutRefused(f"nonce {nonce} names a reset; take another for the cut")
+    known = named.request
     if known is not None and (known.purpose, known.bound) != (purpose, bound):
         raise CutRefused(f"nonce {nonce} names a request for another cut ({known.purpose}, bound {known.bound})")
 

@@ -90,11 +90,15 @@ def retire(region: Region, now: datetime) -> Region:
     """
     if _goes_to_a_run(region):
         return region
+    rules = region.rules.retention
+    complete = region.archive.kept()
+    if rules.max_age is None and complete < rules.keep:
+        return replace(region, retire_at=None)  # nothing is over, and an aborted cut is kept as long
     piece = max(PIECE // max(len(region.claims), 1), 1)
     kept = protected(region)
     stored = region.archive.oldest_kept(piece + len(kept))
     candidates = [row for row in stored if row.sequence not in kept]
-    gone = _due(region, now, candidates)[:piece]
+    gone = _due(region, now, complete, candidates)[:piece]
     if not gone:
         return replace(region, retire_at=_next(region, candidates))
     sequences = tuple(row.sequence for row in gone)
@@ -114,10 +118,10 @@ def _goes_to_a_run(region: Region) -> bool:
     return any(r.state in ACTIVE and isinstance(r.target, ToRun) for r in region.person_resets.values())
 
 
-def _due(region: Region, now: datetime, candidates: list[Checkpoint]) -> list[Checkpoint]:
+def _due(region: Region, now: datetime, complete: int, candidates: list[Checkpoint]) -> list[Checkpoint]:
     """Return those of the oldest checkpoints that age or count retires, oldest first."""
     rules = region.rules.retention
-    surplus = max(region.archive.kept() - rules.keep, 0)
+    surplus = max(complete - rules.keep, 0)
     # An aborted cut is of no more use once as many complete ones as are kept are newer.
     is_any_aborted = any(row.state is CheckpointState.ABORTED for row in candidates)
     first = region.archive.nth_usable(rules.keep) if is_any_aborted else None

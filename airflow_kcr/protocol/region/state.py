@@ -19,7 +19,7 @@ from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleInc
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.archive import NOTHING, RESETTING, Archive
+from airflow_kcr.protocol.region.archive import NOTHING, RESETTING, Archive, Named
 from airflow_kcr.protocol.region.rows import (
     Absence,
     Batch,
@@ -429,6 +429,15 @@ def request_of(region: Region, nonce: Nonce) -> CutRequest | None:
     """Return the request that a nonce names, whatever became of it."""
     held = region.requests.get(nonce)
     return region.archive.request(nonce) if held is None else held
+
+
+def named_by(region: Region, nonce: Nonce) -> Named:
+    """Return what a nonce names, whatever became of it."""
+    held = Named(region.requests.get(nonce), region.person_resets.get(nonce))
+    if held.request is not None and held.reset is not None:
+        return held
+    stored = region.archive.named(nonce)
+    return Named(held.request or stored.request, held.reset or stored.reset)
 
 
 def person_reset_of(region: Region, nonce: Nonce) -> PersonReset | None:

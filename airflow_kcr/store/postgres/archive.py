@@ -17,7 +17,7 @@ from sqlalchemy import TextClause, text
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.archive import LogStart, Stretch
+from airflow_kcr.protocol.region.archive import LogStart, Named, Stretch
 from airflow_kcr.protocol.region.rows import BoundOffset, Checkpoint, Contribution, CutRequest, PersonReset, Reset
 from airflow_kcr.protocol.region.state import BoundKey
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
@@ -64,6 +64,14 @@ def _select(layout: Layout[Any, Any], condition: str) -> TextClause:
     chosen = ", ".join(layout.selected("t"))
     return text(f"SELECT {chosen} FROM kcr.{layout.table.name} t WHERE t.region_id = :region AND {condition}")  # noqa: S608
 
+
+# name: named — what a nonce names.
+_NAMED: Final = text(
+    f"SELECT (SELECT {REQUESTS.selected('t')[0]} FROM kcr.cut_request t "  # noqa: S608 (constants of this package)
+    "WHERE t.region_id = :region AND t.nonce = :nonce), "
+    f"(SELECT {PERSON_RESETS.selected('t')[0]} FROM kcr.person_reset t "
+    "WHERE t.region_id = :region AND t.nonce = :nonce)"
+)
 
 # name: retained_offsets — of several checkpoints.
 _OFFSETS: Final = text(
@@ -237,6 +245,14 @@ class PostgresArchive:
     def person_reset(self, nonce: Nonce) -> PersonReset | None:
         """See `Archive.person_reset`."""
         return self._one(PERSON_RESETS, "t.nonce = :nonce", nonce=nonce)
+
+    def named(self, nonce: Nonce) -> Named:
+        """See `Archive.named`; in one statement."""
+        request, reset = self._session.rows(_NAMED, nonce=nonce)[0]
+        return Named(
+            None if request is None else REQUESTS.join((request,))[1],
+            None if reset is None else PERSON_RESETS.join((reset,))[1],
+        )
 
     def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
         """See `Archive.checkpoint`."""

@@ -178,7 +178,7 @@ class PostgresTransactions:
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
         """See `ports.Transactions.delete`."""
         with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
-            rows = session.rows(gathering.REGION, name=name)
+            rows = session.rows(reading.REGION, name=name)
             if rows:
                 check(reading.region_of(session, name, rows[0]), rows[0][0])
                 deletion.doom(session, name)
