@@ -418,9 +418,8 @@ def _of_stranger(driver: Driver) -> Part:
 @pytest.mark.parametrize("refusal", CUT_REFUSALS, ids=lambda r: r.name)
 def test_a_refused_verb_leaves_an_open_cut_unchanged(drive: Drive, refusal: Refusal) -> None:
     driver = drive(members=3)
-    driver.store.start(driver.name)
-    for index in (0, 1):
-        driver.join(driver.member(index))
+    driver.up()
+    driver.leave(driver.member(2))
     driver.spread()
     driver.settle_reset()
     driver.process()

@@ -6,8 +6,8 @@ from typing import Final
 
 from alembic import op
 
-revision: Final = "0011"
-down_revision: Final = "0010"
+revision: Final = "0012"
+down_revision: Final = "0011"
 branch_labels: Final = None
 depends_on: Final = None
 
