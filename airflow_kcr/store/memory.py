@@ -321,6 +321,7 @@ def proven(batch: Batch, change: BatchesProven) -> Batch:
     """Return a batch that a sink's progress proves done: its transaction was committed, whatever was heard of it."""
     if batch.epoch != change.epoch or batch.outcome not in {Outcome.UNKNOWN, Outcome.DISCARDED}:
         return batch
-    if all(p in change.progress and r.to <= change.progress[p] for p, r in batch.ranges.items()):
+    told = [r.to <= change.progress[p] for p, r in batch.ranges.items() if p in change.progress]
+    if all(told) and (told or not batch.ranges):
         return replace(batch, outcome=Outcome.DONE, proven_in=change.proven_in)
     return batch

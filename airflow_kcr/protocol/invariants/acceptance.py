@@ -56,12 +56,17 @@ def proves(attempt: Attempt, batch: Batch) -> bool:
     """Whether a reset that is done proves a batch done whose end was not accepted.
 
     It has to be the one done next after the batch's epoch, which the caller sees to, in the same lineage, with entries
-    that are progress at or beyond the ends of all its ranges.
+    that are progress at or beyond the ends of all its ranges. A batch is one transaction of its sink, so a partition
+    that nobody could place, as the brokers have it no more, says nothing where another one of the batch does.
     """
     if attempt.lineage != batch.lineage:
         return False
+    told = False
     for partition, range_ in batch.ranges.items():
         entry = attempt.seek.get(partition)
-        if entry is None or entry.source is not SeekSource.SINK_PROGRESS or (entry.offset or 0) < range_.to:
+        if entry is None or entry.offset is None:
+            continue
+        if entry.source is not SeekSource.SINK_PROGRESS or entry.offset < range_.to:
             return False
-    return True
+        told = True
+    return told

@@ -239,17 +239,20 @@ def _with_ledger_settled(region: Region, now: datetime, reset: Reset) -> Region:
     """Close what an older epoch left running: nobody can end it any more; a sink's progress may prove it done."""
     for batch in tuple(region.running.values()):
         region = batches.closed(region, now, batch, Outcome.UNKNOWN)
-    progress: dict[GroupPartition, Offset] = {
-        p: e.offset for p, e in region.seek.items() if e.source is SeekSource.SINK_PROGRESS and e.offset is not None
-    }
-    if not progress:
+    placed = {p: e for p, e in region.seek.items() if e.offset is not None}
+    if not any(e.source is SeekSource.SINK_PROGRESS for e in placed.values()):
         return region
     ran = region.archive.last_done(reset.epoch)
     if ran is None or ran.lineage != reset.lineage:
         # What a sink held of an older lineage is no progress in this one; the entries are this lineage's base.
         return region
-    proven = BatchesProven(epoch=ran.epoch, proven_in=reset.epoch, progress=OffsetMap(progress))
+    progress = OffsetMap({p: _progress(e) for p, e in placed.items()})
+    proven = BatchesProven(epoch=ran.epoch, proven_in=reset.epoch, progress=progress)
     return replace(region, ledger=(*region.ledger, proven))
+
+
+def _progress(entry: SeekEntry) -> Offset:
+    return (entry.offset or Offset(0)) if entry.source is SeekSource.SINK_PROGRESS else Offset(0)
 
 
 def _marked_done(region: Region, now: datetime, reset: Reset) -> Region:

@@ -109,6 +109,9 @@ class BatchQuietAfter:
 class BatchesProven:
     """Ledger: unaccepted batches of this epoch that lie wholly at or below a sink's progress were done after all.
 
+    A batch is one transaction of its sink. So a partition of which no sink can tell, because the brokers have it no
+    more or a foreign consumer has it, is not asked for, where another one of the batch tells.
+
     Only of the epoch that ran before: an older one has had its own reset, which found less, and its ranges were since
     processed by others.
     """
@@ -118,6 +121,7 @@ class BatchesProven:
     """Of the reset whose sinks told their progress."""
 
     progress: OffsetMap
+    """Of the partitions that were placed; 0 where that was not at a sink's progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ _PLACE: Final = (
 _PROVE: Final = text(f"""
     UPDATE kcr.batch b SET outcome = 'done', proven_in = :proven_in
     WHERE b.number = ANY (CAST(:batches AS bigint[])) AND coalesce((
-        SELECT bool_and(coalesce({_PLACE} >= r.to_offset, false))
+        SELECT bool_and(coalesce({_PLACE} >= r.to_offset, true)) AND bool_or({_PLACE} IS NOT NULL)
         FROM kcr.batch_range r WHERE r.batch_number = b.number
     ), true)
 """)  # noqa: S608 (a constant of this module)

@@ -268,7 +268,9 @@ def test_a_sinks_progress_proves_a_batch_that_lies_wholly_at_or_below_it(outcome
     assert proven(row, proof(1, p0=10, p1=20)).outcome is Outcome.DONE
     assert proven(row, proof(1, p0=50, p1=50)).outcome is Outcome.DONE
     assert proven(row, proof(1, p0=10, p1=19)) is row
-    assert proven(row, proof(1, p0=10)) is row
+    assert proven(row, proof(1, p0=10)).outcome is Outcome.DONE, "nobody can tell of the other one: it is gone"
+    assert proven(row, proof(1, p0=10, p1=0)) is row, "the other one's sink has no progress"
+    assert proven(row, proof(1, p2=99)) is row
     assert proven(row, proof(2, p0=10, p1=20)) is row
 
 

@@ -1,0 +1,105 @@
+"""What every verb costs by the checkpoints that a region has behind it, in turns.
+
+Whole transactions, their COMMIT waiting for the disk, over the Unix socket of a server on the same machine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from functools import partial
+from statistics import median
+from time import perf_counter
+
+import psycopg
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.store.postgres import PostgresTransactions
+from tests.benchmarks.figures import Report, Scale, ratio, spread
+from tests.support.driver import Driver, group_rules
+from tests.support.long_history import live_through, number_beyond
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3600)]
+
+PARTITIONS = 12
+AGES = (1_000, 10_000, 100_000, 1_000_000)
+ROUNDS = 40
+
+
+@contextmanager
+def region_of_age(url: str, cuts: int) -> Iterator[Driver]:
+    """A region that is up, with so many checkpoints behind it, beside the others in one store."""
+    name = f"age-{cuts}"
+    # A long lease, so that nothing expires while a slow machine is measured.
+    timeouts = Timeouts(lease=timedelta(hours=5))
+    rules = RegionRules(groups={GroupId(name): group_rules(name, members=3)}, timeouts=timeouts)
+    with PostgresTransactions.connect(url, lambda _: rules) as store:
+        driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store, name=RegionName(name))
+        for partition in driver.logs:
+            driver.grow(partition, end=1_000_000_000)
+        number_beyond(url, cuts, region=name)
+        driver.up()
+        driver.process()
+        driver.cut("first")
+        live_through(url, cuts, region=name, analysed=False)
+        yield driver
+
+
+def a_round(driver: Driver, number: int) -> dict[str, float]:
+    """Do what a region does once, and return how many milliseconds each verb took."""
+    found: dict[str, float] = {}
+
+    def timed(verb: str, call: Callable[[], object]) -> None:
+        began = perf_counter()
+        call()
+        found[verb] = (perf_counter() - began) * 1000
+
+    driver.process()
+    timed("request", partial(driver.request_cut, f"n{number}"))
+    first, *others, last = driver.all_members()
+    timed("contribute", partial(driver.contribute, first))
+    for member in others:
+        driver.contribute(member)
+    timed("complete", partial(driver.contribute, last))
+    timed("look", partial(driver.store.view, driver.name, first))
+    timed("publish", driver.publish)
+    timed("echo", partial(driver.echo, first))
+    for member in (*others, last):
+        driver.echo(member)
+    region = Region(driver.name, driver.store)
+    timed("show", region.show)
+    timed("20 checkpoints", partial(region.checkpoints, last=20))
+    if number % 10 == 0:
+        caller = driver.caller(first)
+        timed("reset", partial(driver.store.request_reset, driver.name, caller, ResetCause.LEASE_LOST, "to measure"))
+        driver.settle_reset()
+    return found
+
+
+def test_verbs_by_the_age_of_the_region(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
+    ages = [scale.of(age, 100) for age in AGES]
+    found: dict[int, defaultdict[str, list[float]]] = {age: defaultdict(list) for age in ages}
+    with ExitStack() as regions:
+        drivers = {age: regions.enter_context(region_of_age(durable_store, age)) for age in ages}
+        with psycopg.connect(durable_store.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("ANALYZE")
+        for number in range(ROUNDS):
+            for age, driver in drivers.items():
+                for verb, took in a_round(driver, number).items():
+                    found[age][verb].append(took)
+    shown = report("years")
+    verbs = list(found[ages[0]])
+    shown.table(
+        f"{PARTITIONS} partitions, 3 members: each verb by the checkpoints behind the region, in turns, median ms",
+        ("verb", *(f"{age:,}" for age in ages), "smallest to largest, of the oldest"),
+        [(verb, *(median(found[age][verb]) for age in ages), spread(found[ages[-1]][verb])) for verb in verbs],
+    )
+    for verb in verbs:
+        shown.at_most(f"{verb}: {ages[-1]:,}, to {ages[0]:,}", ratio(found[ages[-1]][verb], found[ages[0]][verb]), 1.2)
