@@ -9,7 +9,7 @@ import typer
 
 from airflow_kcr.cli import checkpoint_clean
 from airflow_kcr.cli.options import Checkpoint, Name, Output, Url
-from airflow_kcr.cli.output import Answer, show
+from airflow_kcr.cli.output import Answer, note, show
 from airflow_kcr.cli.reporting import reported
 from airflow_kcr.cli.session import region_of
 
@@ -60,18 +60,26 @@ _NUMBERS: Final = frozenset({"sequence", "lineage", "partition", "offset", "comm
 
 @app.command("list")
 @reported
-def list_(name: Name, store: Url, output: Output = None) -> None:
-    """List the checkpoints that the store remembers, oldest first.
+def list_(
+    name: Name,
+    store: Url,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show the last N checkpoints.")] = 50,
+    before: Annotated[
+        int | None, typer.Option(min=1, help="Show checkpoints of lower numbers than this.", show_default=False)
+    ] = None,
+    output: Output = None,
+) -> None:
+    """List the checkpoints that the store remembers, the newest 50, oldest first.
 
     `on_path` is no where a reset has undone the checkpoint, and empty where it never was complete: open or aborted.
 
     `log` says whether a checkpoint can still be gone back to: unreachable, where the newest cut saw a log that begins
     beyond it; or until when, at the speed at which the logs' starts moved between the cuts.
 
-    Example: kcr checkpoint list flights
+    Example: kcr checkpoint list flights --last 10
     """
     with region_of(name, store) as region:
-        rows = [summary.to_json() for summary in region.checkpoints()]
+        rows = [summary.to_json() for summary in region.checkpoints(before=before, last=last)]
     answer = Answer(
         document=rows,
         columns=LISTED,
@@ -79,9 +87,13 @@ def list_(name: Name, store: Url, output: Output = None) -> None:
         rows=rows,
         table_rows=[row | {"log": _log(row)} for row in rows],
         numbers=frozenset({"sequence", "lineage"}),
-        empty=f"region {name} has no checkpoint yet; `kcr region drain {name}` asks for one",
+        empty=f"region {name} has no checkpoint yet; `kcr region drain {name}` asks for one"
+        if before is None
+        else f"region {name} has no checkpoint before {before}",
     )
     show(answer, output)
+    if len(rows) == last:
+        note(f"older ones: kcr checkpoint list {name} --before {rows[0]['sequence']}")
 
 
 def _log(row: Mapping[str, object]) -> str:

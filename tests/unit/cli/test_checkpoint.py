@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pytest
 
@@ -33,6 +34,20 @@ def test_checkpoints_are_listed_and_shown(kcr: Kcr, cut: Driver) -> None:
     shown = kcr.json("checkpoint", "show", "flights", 2)
     assert shown["requested_by"] == {"dag_id": None, "run_id": None}
     assert shown["offsets"][3] == {"group": "g", "topic": "t", "partition": 3, "offset": 10, "committed": 10}
+
+
+def test_a_long_list_is_shown_page_by_page_and_each_says_how_to_see_the_one_before(kcr: Kcr, cut: Driver) -> None:
+    for number in range(4):
+        cut.process()
+        cut.cut(f"more-{number}")
+    called = kcr("checkpoint", "list", "flights", "--last", "2", "-o", "json")
+    assert [row["sequence"] for row in json.loads(called.stdout)] == [5, 6]
+    assert "older ones: kcr checkpoint list flights --before 5" in called.stderr
+    assert [row["sequence"] for row in kcr.json("checkpoint", "list", "flights", "--last", 2, "--before", 5)] == [3, 4]
+    last = kcr("checkpoint", "list", "flights", "--last", "2", "--before", "3", "-o", "json")
+    assert [row["sequence"] for row in json.loads(last.stdout)] == [2]
+    assert "older ones" not in last.stderr
+    assert "no checkpoint before 2" in kcr("checkpoint", "list", "flights", "--before", "2", "-o", "table").output
 
 
 def test_the_csv_of_a_checkpoint_is_its_offsets(kcr: Kcr, cut: Driver) -> None:
