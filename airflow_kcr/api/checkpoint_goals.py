@@ -11,6 +11,7 @@ from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.views import instant
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint, UnknownRegion
 from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region import path
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
@@ -72,7 +73,7 @@ def exists(*, bound: datetime | None = None, sequence: Sequence | None = None) -
     """
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        return region.archive.published_from(bound, sequence) is not None
+        return _may_exist(region, bound, sequence) and region.archive.published_from(bound, sequence) is not None
 
     def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
         newest = region.archive.newest_on_path(None)
@@ -86,6 +87,13 @@ def exists(*, bound: datetime | None = None, sequence: Sequence | None = None) -
 
     wanted = f"sequence {sequence}" if bound is None else f"the bound {instant(bound)}"
     return Goal(what=f"a published checkpoint at or beyond {wanted}", is_reached=is_reached, missing=missing)
+
+
+def _may_exist(region: StoredRegion, bound: datetime | None, sequence: Sequence | None) -> bool:
+    """Whether it is worth asking for one: mostly what has not come yet is waited for, which the region itself shows."""
+    newest = path.newest_bounded(region)
+    is_beyond = bound is not None and (newest is None or newest.bound is None or newest.bound < bound)
+    return not is_beyond and (sequence is None or sequence < region.next_sequence)
 
 
 def _named(row: Checkpoint) -> str:

@@ -634,6 +634,7 @@ def test_flink_29258_a_request_for_a_reset_that_is_repeated_is_one_reset() -> No
     driver.complete()
     driver.settle_reset()
     driver.process()
+    driver.store.settle(driver.name)
     before = driver.region
     twice = driver.reset(ToCheckpoint(sequence=cut), nonce="again")
     assert driver.region == before

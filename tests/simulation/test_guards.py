@@ -192,9 +192,8 @@ def a_cut_without_an_idle_member() -> Flaws:
 
 def a_contribution_of_a_newcomer() -> Flaws:
     driver = Driver(members=3)
-    driver.store.start(driver.name)
-    for index in (0, 1):
-        driver.join(driver.member(index))
+    driver.up()
+    driver.leave(driver.member(2))
     driver.spread()
     driver.settle_reset()
     driver.request_cut("n")

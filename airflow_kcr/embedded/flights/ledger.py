@@ -13,7 +13,8 @@ from typing import Final
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
+from airflow_kcr.protocol.region.retirement import newest_usable
+from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import Region, checkpoint_of, offsets_of
 from airflow_kcr.protocol.values import BatchId, GroupId, GroupPartition, Offset, Range, Sequence
 
@@ -74,8 +75,9 @@ _NAMED: Final = 20
 """Checkpoints among which a message looks for others to choose."""
 
 
-def _is_usable(row: Checkpoint) -> bool:
-    return row.is_complete and row.is_on_path
+def _usable(region: Region) -> list[str]:
+    rows = {row.sequence: row for row in region.archive.checkpoints(last=_NAMED)} | dict(region.checkpoints)
+    return [str(sequence) for sequence, row in sorted(rows.items()) if row.is_complete and row.is_on_path]
 
 
 def checkpoint_offsets(region: Region, group: GroupId, sequence: Sequence | None = None) -> OffsetMap:
@@ -91,7 +93,7 @@ def checkpoint_offsets(region: Region, group: GroupId, sequence: Sequence | None
         CheckpointNotUsable: it is open, aborted, undone or retired, so the ledger can't be compared with it.
     """
     if sequence is None:
-        newest = region.archive.newest_usable(None)
+        newest = newest_usable(region)
         sequence = None if newest is None else newest.sequence
     found = None if sequence is None else checkpoint_of(region, sequence)
     if sequence is None or found is None:
@@ -102,7 +104,7 @@ def checkpoint_offsets(region: Region, group: GroupId, sequence: Sequence | None
         what = "undone" if found.undone_by is not None else found.state.value
         raise CheckpointNotUsable(
             f"checkpoint {sequence} of region {region.name} is {what}; those that can be compared with are "
-            f"{', '.join(str(c.sequence) for c in region.archive.checkpoints(last=_NAMED) if _is_usable(c)) or 'none'}"
+            f"{', '.join(_usable(region)) or 'none'}"
         )
     return OffsetMap({place: offset for place, offset in offsets.items() if place.group == group})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from airflow_kcr.protocol.region.archive import Tables
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
@@ -17,18 +18,25 @@ class Snapshot:
     """One region as stored, with its history. All values are immutable, so taking one copies no row."""
 
     region: Region
+    tables: Tables
     events: tuple[Event, ...]
     ledger: Mapping[BatchId, Batch]
 
 
 def taken(store: MemoryTransactions, name: RegionName) -> Snapshot:
     """Return what the store holds of a region."""
-    return Snapshot(region=store._regions[name], events=tuple(store._events[name]), ledger=dict(store._ledgers[name]))
+    return Snapshot(
+        region=store._regions[name],
+        tables=store._tables[name],
+        events=tuple(store._events[name]),
+        ledger=dict(store._ledgers[name]),
+    )
 
 
 def put_back(store: MemoryTransactions, snapshot: Snapshot) -> None:
     """Let the store hold what it held when the snapshot was taken, and nothing that came later."""
     name = snapshot.region.name
     store._regions[name] = snapshot.region
+    store._tables[name] = snapshot.tables
     store._events[name] = list(snapshot.events)
     store._ledgers[name] = dict(snapshot.ledger)
