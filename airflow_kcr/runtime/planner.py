@@ -29,6 +29,9 @@ KEPT: Final = 2.0
 Longer, and retention could overtake a position unseen; the end of a log only ever grows meanwhile.
 """
 
+RECENT: Final = 0.25
+"""Seconds for which what was read of the logs may be told to others: where they begin moves behind our back."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
@@ -156,13 +159,13 @@ class Planner:
         return False
 
     def logs_seen(self, partitions: frozenset[GroupPartition]) -> dict[GroupPartition, LogBounds]:
-        """Return the logs' bounds, read not long ago, or now.
+        """Return the logs' bounds, read just now: a contribution tells where the logs begin, and resets rely on it.
 
         Raises:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
         seen = self._seen
-        if seen is not None and self._clock() - seen.at < KEPT and partitions <= seen.logs.keys():
+        if seen is not None and self._clock() - seen.at < RECENT and partitions <= seen.logs.keys():
             return {p: seen.logs[p] for p in partitions}
         return self._logs.bounds(partitions)
 

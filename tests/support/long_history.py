@@ -52,6 +52,13 @@ _EVENTS = """
     FROM kcr.region r, generate_series(2, %(cuts)s) n WHERE r.name = %(region)s
 """
 
+_BOUNDED = """
+    UPDATE kcr.region SET bounded = (
+        SELECT max(c.sequence) FROM kcr.checkpoint c
+        WHERE c.region_id = id AND c.bound IS NOT NULL AND c.undone_by IS NULL AND c.previous IS NOT NULL)
+    WHERE name = %(region)s
+"""
+
 SPARE = 10
 """Numbers between the past and what comes."""
 
@@ -81,5 +88,6 @@ def live_through(url: str, cuts: int, *, region: str = "flights", analysed: bool
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         for statement in (_CHECKPOINTS, _REQUESTS, _BOUNDS, _RESETS, _SEEKS, _EVENTS):
             connection.execute(statement.encode(), {"cuts": cuts, "region": region})
+        connection.execute(_BOUNDED.encode(), {"region": region})
         if analysed:
             connection.execute(b"ANALYZE")

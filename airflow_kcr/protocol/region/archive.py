@@ -144,12 +144,15 @@ class Archive(Protocol):
         """Return the oldest published checkpoint on the path at or beyond a bound, and of at least a number."""
         ...
 
-    def undone_by(self, opening: OffsetMap, covered: Sequence | None) -> tuple[Sequence, ...]:
+    def undone_by(
+        self, opening: OffsetMap, covered: Sequence | None, retired: Collection[Sequence]
+    ) -> tuple[Sequence, ...]:
         """Return the checkpoints on the path that a timeline opening at these offsets takes off it; see `path`.
 
         Args:
             opening: where it opens.
             covered: a checkpoint that is known to stay; retired ones before it stay as well.
+            retired: checkpoints on the path that this decision has retired; they are judged as such.
         """
         ...
 
@@ -315,12 +318,14 @@ class Whole:
                 return row
         return None
 
-    def undone_by(self, opening: OffsetMap, covered: Sequence | None) -> tuple[Sequence, ...]:
+    def undone_by(
+        self, opening: OffsetMap, covered: Sequence | None, retired: Collection[Sequence]
+    ) -> tuple[Sequence, ...]:
         """See `Archive.undone_by`."""
         gone: list[Sequence] = []
         newest = covered
         for row in reversed(self._path()):
-            if row.is_complete:
+            if row.is_complete and row.sequence not in retired:
                 stays = opening.covers(self._tables.offsets[row.sequence])
                 newest = row.sequence if stays and newest is None else newest
             else:

@@ -75,7 +75,8 @@ def undone_by(region: Region, opening: OffsetMap) -> tuple[Sequence, ...]:
     }
     covered = max((s for s, stays in judged.items() if stays), default=None)
     gone = {s for s, stays in judged.items() if not stays}
-    gone.update(s for s in region.archive.undone_by(opening, covered) if s not in judged)
+    retired = [s for s, row in region.checkpoints.items() if row.is_on_path and not row.is_complete]
+    gone.update(s for s in region.archive.undone_by(opening, covered, retired) if s not in judged)
     return tuple(sorted(gone - _undone_now(region)))
 
 

@@ -338,17 +338,21 @@ class PostgresArchive:
         condition = f"t.bound IS NOT NULL AND t.bound >= :bound AND {published} ORDER BY t.bound, t.sequence LIMIT 1"
         return self._one(CHECKPOINTS, condition, bound=bound, least=least)
 
-    def undone_by(self, opening: OffsetMap, covered: Sequence | None) -> tuple[Sequence, ...]:
+    def undone_by(
+        self, opening: OffsetMap, covered: Sequence | None, retired: Collection[Sequence]
+    ) -> tuple[Sequence, ...]:
         """See `Archive.undone_by`; in pieces, from the newest kept checkpoint to the oldest."""
         gone: list[Sequence] = []
         before: int = LAST
         places = {**partition_columns(opening), "offsets": list(opening.values())}
         while rows := self._session.rows(_KEPT, before=before, piece=PIECE, **places):
-            gone += [sequence for sequence, stays in rows if not stays]
-            covered = next((s for s, stays in rows if stays), None) if covered is None else covered
+            judged = [(sequence, stays) for sequence, stays in rows if sequence not in retired]
+            gone += [sequence for sequence, stays in judged if not stays]
+            covered = next((s for s, stays in judged if stays), None) if covered is None else covered
             before = rows[-1][0]
-        retired = self._session.rows(_RETIRED, after=0 if covered is None else covered)
-        return tuple(sorted((*gone, *(sequence for (sequence,) in retired))))
+        after = 0 if covered is None else covered
+        gone += [sequence for (sequence,) in self._session.rows(_RETIRED, after=after)]
+        return tuple(sorted({*gone, *(sequence for sequence in retired if sequence > after)}))
 
     def stretches(self, since: Lineage) -> tuple[Stretch, ...]:
         """See `Archive.stretches`."""

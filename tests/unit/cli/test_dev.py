@@ -1,13 +1,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import airflow_kcr.embedded
 from airflow_kcr.cli import app
 from airflow_kcr.embedded import services
+
+
+@pytest.fixture(autouse=True)
+def package() -> Iterator[None]:
+    """Have the package afterwards that there was before: one that a test imports anew has other modules."""
+    before = airflow_kcr.embedded
+    yield
+    airflow_kcr.embedded = before
+
 
 COMMANDS = [["dev", "up"], ["dev", "down"], ["dev", "status"], ["demo"]]
 

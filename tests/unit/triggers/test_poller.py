@@ -91,7 +91,7 @@ def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
     running(main)
 
 
-def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one(
+def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_each_kind(
     driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.store.pause(driver.name)
@@ -128,7 +128,7 @@ def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one(
     with statements() as run:
 
         async def main() -> None:
-            assert await cost(200) == await cost(1)
+            assert await cost(200) == await cost(len(payloads))
 
         running(main)
 
