@@ -39,6 +39,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     Sequence,
     TopicName,
+    TopicPartition,
 )
 
 # -- the store -----------------------------------------------------------------------------------------------------
@@ -272,7 +273,18 @@ class Transactions(Protocol):
         ...
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
-        """Return every batch whose ranges contain this offset of this partition, oldest first."""
+        """Return every batch whose ranges contain this offset of this partition, oldest first.
+
+        It reads what there is near the offset, not the ledger.
+        """
+        ...
+
+    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+        """Return the partitions of which batches of any group were begun, of this topic and number, by group."""
+        ...
+
+    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+        """Return how the process of an incarnation called itself when it registered; empty: no event tells."""
         ...
 
     def history(self, name: RegionName) -> History:

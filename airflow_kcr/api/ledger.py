@@ -12,13 +12,13 @@ from typing import Final
 from airflow_kcr.api.naming import record_named, require_groups
 from airflow_kcr.api.views import instant
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.invariants.accounting import Delivery, Redelivery, deliveries, redeliveries
+from airflow_kcr.protocol.invariants.accounting import Delivery, Redelivery, delivery_of, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
 from airflow_kcr.protocol.invariants.replay import indexed
-from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Requester
+from airflow_kcr.protocol.region.rows import Batch, Requester
 from airflow_kcr.protocol.region.state import Region, universe
-from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, RegionName, Sequence
+from airflow_kcr.store.regions import RegionStore
 
 _UNACCOUNTED: Final = "unaccounted"
 
@@ -139,12 +139,14 @@ class Repetition:
         }
 
 
-def record(region: Region, history: History, text: str, group: str | None) -> tuple[RecordView, ...]:
+def record(store: RegionStore, name: RegionName, text: str, group: str | None) -> tuple[RecordView, ...]:
     """Return what became of a record, in each group that reads its topic.
 
+    What it reads depends on how often the record was begun, and not on what else the ledger has.
+
     Args:
-        region: as stored, not before the history was read.
-        history: of it.
+        store: where the region is.
+        name: the region's.
         text: `TOPIC:PARTITION:OFFSET`.
         group: only in this one.
 
@@ -154,17 +156,16 @@ def record(region: Region, history: History, text: str, group: str | None) -> tu
     named_record = record_named(text)
     if named_record is None:
         raise ConfigurationError(f"{text!r} is not one record: write TOPIC:PARTITION:OFFSET")
+    region, _ = store.read(name)
     if group is not None:
         require_groups(region, [group])
-    index = indexed(history)
     place, offset = named_record
-    known = sorted(universe(region) | index.begun.keys())
-    named = [p for p in known if (p.topic, p.partition) == place and group in (None, p.group)]
+    known = {p for p in universe(region) if p.topic_partition == place} | {*store.readers(name, place)}
+    named = sorted(p for p in known if group in (None, p.group))
     if not named:
         of = f"group {group} of region {region.name}" if group is not None else f"region {region.name}"
-        raise ConfigurationError(f"{of} has no partition {place[0]}:{place[1]}")
-    ledger = _Ledger.of(index)
-    return tuple(ledger.record(partition, offset) for partition in named)
+        raise ConfigurationError(f"{of} has no partition {place.topic}:{place.partition}")
+    return tuple(_Record(store=store, region=region, partition=p, offset=offset).view() for p in named)
 
 
 def repeated(history: History, group: str | None) -> tuple[Repetition, ...]:
@@ -197,76 +198,69 @@ def _detail(index: Index, of: Redelivery) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ledger:
-    """What else is known about batches."""
+class _Record:
+    """One record in one group, and where what is known of it is asked for."""
 
-    index: Index
-    labels: Mapping[tuple[MemberId, Incarnation], str]
-    runs: Mapping[Sequence, tuple[Requester, ...]]
-    again: tuple[Redelivery, ...]
+    store: RegionStore
+    region: Region
+    partition: GroupPartition
+    offset: Offset
 
-    @classmethod
-    def of(cls, index: Index) -> _Ledger:
-        labels: dict[tuple[MemberId, Incarnation], str] = {}
-        asked: dict[Nonce, Requester] = {}
-        runs: dict[Sequence, dict[Nonce, Requester]] = {}
-        for event in index.history.events:
-            match event.body:
-                case events.MemberRegistered(member=member, incarnation=incarnation, label=label):
-                    labels[member, incarnation] = label
-                case events.CutRequested(nonce=nonce, requester=requester):
-                    asked[nonce] = requester
-                case (
-                    events.CutOpened(nonce=nonce, sequence=sequence)
-                    | events.CutAnswered(nonce=nonce, sequence=sequence)
-                ):
-                    if nonce in asked and asked[nonce].run_id:
-                        runs.setdefault(sequence, {})[nonce] = asked[nonce]
-                case _:
-                    pass
-        by_cut = {s: tuple(found.values()) for s, found in runs.items()}
-        return cls(index=index, labels=labels, runs=by_cut, again=tuple(redeliveries(index)))
+    def view(self) -> RecordView:
+        """Return what became of it."""
+        begins: list[Begin] = []
+        earlier: Epoch | None = None
+        for batch in self.store.batches_with(self.region.name, self.partition, self.offset):
+            begins.append(self._begin(batch, earlier))
+            earlier = batch.epoch
+        return RecordView(partition=self.partition, offset=self.offset, fate=self._fate(begins), begins=tuple(begins))
 
-    def record(self, partition: GroupPartition, offset: Offset) -> RecordView:
-        """Return what became of a record."""
-        batches = {handled.batch.batch: handled.batch for handled in self.index.begun.get(partition, ())}
-        again = {
-            r.batch: _cause(r) for r in self.again if r.partition == partition and r.range.from_ <= offset < r.range.to
-        }
-        begins = []
-        for delivery in deliveries(self.index, partition, offset):
-            cut = self._cut(partition, offset, delivery)
-            row = batches[delivery.batch]
-            begins.append(
-                Begin(
-                    delivery=delivery,
-                    begun_at=row.begun_at,
-                    ended_at=row.ended_at,
-                    process=self.labels.get((delivery.member, delivery.incarnation), ""),
-                    cause=again.get(delivery.batch, ""),
-                    cut=cut,
-                    runs=() if cut is None else self.runs.get(cut, ()),
-                )
-            )
-        return RecordView(
-            partition=partition, offset=offset, fate=self._fate(partition, offset, begins), begins=tuple(begins)
+    def _begin(self, batch: Batch, earlier: Epoch | None) -> Begin:
+        """Return one begin.
+
+        Args:
+            batch: of it.
+            earlier: the epoch in which the record was begun last before it; None: it is the first time.
+        """
+        delivery = delivery_of(batch, self.partition, self.offset)
+        cut = self._cut(delivery)
+        return Begin(
+            delivery=delivery,
+            begun_at=batch.begun_at,
+            ended_at=batch.ended_at,
+            process=self._process(batch),
+            cause="" if earlier is None else self._cause(batch, earlier),
+            cut=cut,
+            runs=() if cut is None else self._runs(cut),
         )
 
-    def _cut(self, partition: GroupPartition, offset: Offset, delivery: Delivery) -> Sequence | None:
+    def _cause(self, batch: Batch, earlier: Epoch) -> str:
+        """Return why it was begun again: the first reset since that went back to the record or before it."""
+        back = self.region.archive.went_back(self.partition, self.offset, earlier)
+        return _UNACCOUNTED if back is None or back.epoch > batch.epoch else str(back.cause)
+
+    def _cut(self, delivery: Delivery) -> Sequence | None:
         """Return the cut that has what a batch did: the first on the path that lies beyond it."""
         if not delivery.is_accepted:
             return None
-        for sequence in sorted(s for s in self.index.cuts if s >= delivery.sequence):
-            cut = self.index.cuts[sequence]
-            if cut.completed is not None and cut.undone is None and cut.completed[1].offsets.get(partition, 0) > offset:
-                return sequence
-        return None
+        found = self.region.archive.holding(self.partition, self.offset, delivery.sequence)
+        return None if found is None else found.sequence
 
-    def _fate(self, partition: GroupPartition, offset: Offset, begins: list[Begin]) -> Fate:
+    def _runs(self, cut: Sequence) -> tuple[Requester, ...]:
+        asked = self.region.archive.requests_for([cut])
+        return tuple(request.requester for request in asked if request.requester.run_id)
+
+    def _process(self, batch: Batch) -> str:
+        member = self.region.members.get(batch.member)
+        if member is not None and member.incarnation == batch.incarnation:
+            return member.label
+        return self.store.registered(self.region.name, batch.member, batch.incarnation)
+
+    def _fate(self, begins: list[Begin]) -> Fate:
         if any(begin.delivery.is_accepted for begin in begins):
             return Fate.PROCESSED
         if any(begin.delivery.outcome is None for begin in begins):
             return Fate.RUNNING
-        if offset in self.index.skips.get(partition, ()):
+        if self.offset in self.region.skips.get(self.partition, ()):
             return Fate.SKIPPED
         return Fate.BEGUN if begins else Fate.NOT_BEGUN

@@ -8,17 +8,17 @@ from typing import Final
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import GroupId, Offset, TopicName
+from airflow_kcr.protocol.values import GroupId, Offset, TopicName, TopicPartition
 
 _RECORD: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249}):(?P<partition>[0-9]{1,10}):(?P<offset>[0-9]{1,19})")
 
 
-def record_named(text: str) -> tuple[tuple[TopicName, int], Offset] | None:
+def record_named(text: str) -> tuple[TopicPartition, Offset] | None:
     """Return topic and partition, and the offset, of a text `TOPIC:PARTITION:OFFSET`; None: it is not of that form."""
     match = _RECORD.fullmatch(text)
     if match is None:
         return None
-    return (TopicName(match["topic"]), int(match["partition"])), Offset(int(match["offset"]))
+    return TopicPartition(TopicName(match["topic"]), int(match["partition"])), Offset(int(match["offset"]))
 
 
 def require_groups(region: Region, groups: Collection[str]) -> None:

@@ -520,7 +520,7 @@ class Region:
         return Verdict.of(self.name, self._store.chronicle(self.name), from_start=from_start)
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
-        """Return what became of a record, in each group that reads its topic; the whole ledger is read.
+        """Return what became of a record, in each group that reads its topic; what it costs does not grow with time.
 
         Args:
             place: `TOPIC:PARTITION:OFFSET`.
@@ -529,8 +529,7 @@ class Region:
         Raises:
             ConfigurationError: `place` is not of that form, or the region has no such partition or group.
         """
-        history = self._store.history(self.name)
-        return ledger.record(self._read(), history, place, group)
+        return ledger.record(self._store, self.name, place, group)
 
     def repeated(self, *, group: str | None = None) -> tuple[ledger.Repetition, ...]:
         """Return which offsets were begun more than once, and for which reset; the whole ledger is read.

@@ -24,7 +24,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.ports import Beat, Certificate, Heartbeats, Horizon, Renewal, Rule
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.archive import Tables, working
-from airflow_kcr.protocol.region.events import Claimed, Event
+from airflow_kcr.protocol.region.events import Claimed, Event, MemberRegistered
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rewinds import Rewinds
 from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome
@@ -46,10 +46,12 @@ from airflow_kcr.protocol.values import (
     BatchId,
     EventNumber,
     GroupPartition,
+    Incarnation,
     MemberId,
     Offset,
     RegionName,
     Sequence,
+    TopicPartition,
 )
 
 V = TypeVar("V")
@@ -181,6 +183,17 @@ class MemoryTransactions:
             for b in self.batches(name)
             if partition in b.ranges and b.ranges[partition].from_ <= offset < b.ranges[partition].to
         )
+
+    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+        """See `ports.Transactions.readers`."""
+        begun = {p for batch in self.batches(name) for p in batch.ranges}
+        return tuple(sorted(p for p in begun if p.topic_partition == partition))
+
+    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+        """See `ports.Transactions.registered`."""
+        self._region(name)
+        told = (e.body for e in self._events[name] if isinstance(e.body, MemberRegistered))
+        return next((b.label for b in told if (b.member, b.incarnation) == (member, incarnation)), "")
 
     def history(self, name: RegionName) -> History:
         """See `ports.Transactions.history`; nothing can happen in between."""

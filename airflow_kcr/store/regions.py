@@ -65,8 +65,10 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     MemberId,
     Nonce,
+    Offset,
     RegionName,
     Sequence,
+    TopicPartition,
 )
 
 V = TypeVar("V")
@@ -166,6 +168,18 @@ class RegionStore:
     def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
         """Return the batches that are stamped with a later sequence than this, oldest first."""
         return self._transactions.batches_since(name, after)
+
+    def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+        """Return every batch whose ranges contain this offset of this partition, oldest first."""
+        return self._transactions.batches_with(name, partition, offset)
+
+    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+        """Return the partitions of which batches of any group were begun, of this topic and number, by group."""
+        return self._transactions.readers(name, partition)
+
+    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+        """Return how the process of an incarnation called itself when it registered; empty: no event tells."""
+        return self._transactions.registered(name, member, incarnation)
 
     def seen(self, name: RegionName) -> Seen:
         """Return what the judgement of a region's liveness needs beside its rows, as far as the store has it."""

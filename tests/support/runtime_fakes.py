@@ -38,11 +38,13 @@ from airflow_kcr.protocol.values import (
     EventNumber,
     GroupId,
     GroupPartition,
+    Incarnation,
     MemberId,
     Offset,
     RegionName,
     Sequence,
     TopicName,
+    TopicPartition,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.simulation.broker import Log
@@ -368,6 +370,14 @@ class SharedTransactions:
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.batches_with(name, partition, offset))
+
+    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+        """See `ports.Transactions`."""
+        return self._do(lambda: self._inner.readers(name, partition))
+
+    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+        """See `ports.Transactions`."""
+        return self._do(lambda: self._inner.registered(name, member, incarnation))
 
     def history(self, name: RegionName) -> History:
         """See `ports.Transactions`."""

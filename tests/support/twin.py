@@ -21,10 +21,12 @@ from airflow_kcr.protocol.values import (
     BatchId,
     EventNumber,
     GroupPartition,
+    Incarnation,
     MemberId,
     Offset,
     RegionName,
     Sequence,
+    TopicPartition,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.postgres import PostgresTransactions
@@ -138,6 +140,12 @@ class Twin:
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         return self._postgres.batches_with(name, partition, offset)
+
+    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+        return self._postgres.readers(name, partition)
+
+    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+        return self._postgres.registered(name, member, incarnation)
 
     def history(self, name: RegionName) -> History:
         return self._postgres.history(name)

@@ -63,16 +63,8 @@ class Redelivery:
     cause: ResetCause | None
 
 
-def deliveries(index: Index, partition: GroupPartition, offset: Offset) -> tuple[Delivery, ...]:
-    """Return every time that an offset was begun, oldest first; empty: it never was (or not yet)."""
-    return tuple(
-        _delivery(handled.batch, partition, offset)
-        for handled in index.begun.get(partition, ())
-        if handled.range.from_ <= offset < handled.range.to
-    )
-
-
-def _delivery(batch: Batch, partition: GroupPartition, offset: Offset) -> Delivery:
+def delivery_of(batch: Batch, partition: GroupPartition, offset: Offset) -> Delivery:
+    """Return the time that an offset was begun in a batch that has it."""
     mark = batch.undone_from.get(partition)
     is_undone = batch.outcome is Outcome.DONE and mark is not None and mark <= offset
     return Delivery(

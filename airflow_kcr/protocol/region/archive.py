@@ -160,6 +160,19 @@ class Archive(Protocol):
         """Return what this timeline and the later ones took off the path, by timeline and then by number."""
         ...
 
+    # -- one record ------------------------------------------------------------------------------------------------
+
+    def holding(self, partition: GroupPartition, offset: Offset, since: Sequence) -> Checkpoint | None:
+        """Return the oldest checkpoint on the path, of at least a number, that lies beyond an offset of a partition.
+
+        One that is retired has no offsets any more, and is taken to lie beyond whatever was done before it.
+        """
+        ...
+
+    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> Reset | None:
+        """Return the first reset after an epoch that sent a partition to this offset or before it."""
+        ...
+
     # -- lists -----------------------------------------------------------------------------------------------------
 
     def checkpoints(
@@ -348,6 +361,22 @@ class Whole:
                     found.append(Stretch(row.undone_by, row.sequence, row.sequence))
             before = row.undone_by
         return tuple(sorted(found))
+
+    def holding(self, partition: GroupPartition, offset: Offset, since: Sequence) -> Checkpoint | None:
+        """See `Archive.holding`."""
+        for row in self._path():
+            held = self._tables.offsets.get(row.sequence, OffsetMap())
+            if row.sequence >= since and (not row.is_complete or held.get(partition, 0) > offset):
+                return row
+        return None
+
+    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> Reset | None:
+        """See `Archive.went_back`."""
+        for epoch, held in sorted(self._tables.seek_maps.items()):
+            place = held.offsets.get(partition)
+            if epoch > after and place is not None and place <= offset:
+                return self._tables.resets[epoch]
+        return None
 
     def checkpoints(
         self, *, first: Sequence | None = None, before: Sequence | None = None, last: int | None = None

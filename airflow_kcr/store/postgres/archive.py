@@ -41,6 +41,7 @@ from airflow_kcr.store.postgres.layouts import (
 )
 from airflow_kcr.store.postgres.row_layout import Layout, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Session
+from airflow_kcr.store.postgres.tables import TURN
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -151,6 +152,30 @@ _STRETCHES: Final = text(f"""
     ) s WHERE s.undone_by >= :since GROUP BY s.undone_by, s.island ORDER BY 1, 2
 """)  # noqa: S608 (a constant of this module)
 
+# Of a kept checkpoint: whether it lies beyond an offset of a partition.
+_BEYOND: Final = """
+    (t.state = 'retired' OR EXISTS (
+        SELECT FROM kcr.checkpoint_offset o
+        WHERE o.region_id = t.region_id AND o.sequence = t.sequence AND o.group_id = :group AND o.topic = :topic
+          AND o.partition = :partition AND o.next_offset > :offset))
+"""
+
+_ENTRY: Final = """
+    SELECT s.epoch, s.next_offset FROM kcr.seek_offset s
+    WHERE s.region_id = :region AND s.group_id = :group AND s.topic = :topic AND s.partition = :partition
+      AND s.next_offset IS NOT NULL
+"""
+
+# The epoch of the first entry at or before an offset. It is the very next one, or one that sent the partition further
+# back than the entry before it: as in `rewinds`, whose index tells the two kinds apart.
+_WENT_BACK: Final = f"""
+    SELECT min(e.epoch) FROM (
+        ({_ENTRY} AND {TURN} > :after ORDER BY {TURN} LIMIT 1)
+        UNION ALL
+        ({_ENTRY} AND {TURN} < -CAST(:after AS bigint) AND s.next_offset <= :offset ORDER BY {TURN} DESC LIMIT 1)
+    ) e WHERE e.next_offset <= :offset
+"""  # noqa: S608 (constants of this package)
+
 # name: log_starts — where contributions of kept checkpoints saw each log begin, and since when.
 _LOG_STARTS: Final = text("""
     SELECT o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id,
@@ -224,6 +249,10 @@ def _contribution(whole: list[Any], rows: Iterable[Columns[Any]]) -> tuple[Membe
             if start is not None
         },
     )
+
+
+def _place(partition: GroupPartition, offset: Offset) -> dict[str, object]:
+    return {"group": partition.group, "topic": partition.topic, "partition": partition.partition, "offset": offset}
 
 
 class PostgresArchive:
@@ -357,6 +386,17 @@ class PostgresArchive:
     def stretches(self, since: Lineage) -> tuple[Stretch, ...]:
         """See `Archive.stretches`."""
         return tuple(Stretch(*row) for row in self._session.rows(_STRETCHES, since=since))
+
+    # -- one record ------------------------------------------------------------------------------------------------
+
+    def holding(self, partition: GroupPartition, offset: Offset, since: Sequence) -> Checkpoint | None:
+        """See `Archive.holding`."""
+        condition = f"{ON_PATH} AND t.sequence >= :since AND {_BEYOND} ORDER BY t.sequence LIMIT 1"
+        return self._one(CHECKPOINTS, condition, since=since, **_place(partition, offset))
+
+    def went_back(self, partition: GroupPartition, offset: Offset, after: Epoch) -> Reset | None:
+        """See `Archive.went_back`."""
+        return self._one(RESETS, f"t.epoch = ({_WENT_BACK})", after=after, **_place(partition, offset))
 
     # -- lists -----------------------------------------------------------------------------------------------------
 

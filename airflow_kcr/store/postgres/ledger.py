@@ -22,10 +22,21 @@ from airflow_kcr.protocol.region.state import (
     LedgerChange,
     OffsetsForgotten,
 )
-from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
+from airflow_kcr.protocol.values import (
+    BatchId,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    Range,
+    TopicPartition,
+)
+from airflow_kcr.store.codec import to_json
 from airflow_kcr.store.postgres import rewinds
 from airflow_kcr.store.postgres.row_layout import document, member_of, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Found, Session
+from airflow_kcr.store.postgres.tables import WIDTH
 
 PAGE: Final = 500
 """Batches per page of the whole ledger: a page's ranges are in memory at once."""
@@ -143,13 +154,45 @@ _ONE: Final = text(f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AN
 _PAGE: Final = text(
     f"SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND number > :after ORDER BY number LIMIT {PAGE}"  # noqa: S608
 )
+# name: containing — for each width of a range the few that end near enough beyond the record. As arrays, or
+# a planner that knows little of the tables joins all ranges of the partition, or the whole ledger.
 _CONTAINING: Final = text(f"""
-    SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND number IN (
-        SELECT batch_number FROM kcr.batch_range
-        WHERE region_id = :region AND group_id = :group AND topic = :topic AND partition = :partition
-          AND to_offset > :offset AND from_offset <= :offset
-    ) ORDER BY number
-""")  # noqa: S608 (a constant of this module)
+    SELECT {_BATCH} FROM kcr.batch WHERE region_id = :region AND number = ANY (ARRAY(
+        SELECT unnest(ARRAY(
+            SELECT batch_number FROM kcr.batch_range
+            WHERE region_id = :region AND group_id = :group AND topic = :topic AND partition = :partition
+              AND {WIDTH} = w.width AND to_offset > :offset AND to_offset <= w.furthest AND from_offset <= :offset
+        )) FROM unnest(CAST(:widths AS integer[]), CAST(:furthest AS bigint[])) AS w (width, furthest)
+    )) ORDER BY number
+""")  # noqa: S608 (constants of this package)
+
+_FURTHEST: Final = 2**63 - 1
+
+_WIDTHS: Final = range(2, 65)
+"""Of ranges that can be stored."""
+
+# name: readers — whose batches have a partition of this topic and number; one probe for each group of the ledger.
+_READERS: Final = text("""
+    WITH RECURSIVE known AS (
+        (SELECT group_id FROM kcr.batch_range WHERE region_id = :region ORDER BY group_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT r.group_id FROM kcr.batch_range r WHERE r.region_id = :region AND r.group_id > k.group_id
+                ORDER BY r.group_id LIMIT 1)
+        FROM known k WHERE k.group_id IS NOT NULL
+    )
+    SELECT k.group_id FROM known k WHERE (
+        SELECT true FROM kcr.batch_range r
+        WHERE r.region_id = :region AND r.group_id = k.group_id AND r.topic = :topic AND r.partition = :partition
+        LIMIT 1
+    )
+""")
+
+# name: registered — how the process of an incarnation called itself.
+_REGISTERED: Final = text("""
+    SELECT body ->> 'label' FROM kcr.event
+    WHERE region_id = :region AND kind = 'MemberRegistered'
+      AND body -> 'member' = CAST(:member AS jsonb) AND body -> 'incarnation' = to_jsonb(CAST(:incarnation AS bigint))
+""")
 
 # name: ranges — of several batches, in the order of the partitions.
 _RANGES: Final = text(
@@ -205,9 +248,29 @@ def one(session: Session, batch: BatchId) -> Batch | None:
 def containing(session: Session, partition: GroupPartition, offset: Offset) -> list[Batch]:
     """Return the batches whose ranges contain an offset, oldest first."""
     found = session.rows(
-        _CONTAINING, group=partition.group, topic=partition.topic, partition=partition.partition, offset=offset
+        _CONTAINING,
+        group=partition.group,
+        topic=partition.topic,
+        partition=partition.partition,
+        offset=offset,
+        widths=list(_WIDTHS),
+        # One that has the record and is of this width ends at most its length beyond it.
+        furthest=[min(offset + 2 ** (65 - width) - 1, _FURTHEST) for width in _WIDTHS],
     )
     return _with_ranges(session, found)
+
+
+def readers(session: Session, partition: TopicPartition) -> list[GroupPartition]:
+    """Return the partitions of that topic and number of which a batch was begun, of whatever group."""
+    session.rows(_BY_INDEX)
+    found = session.rows(_READERS, topic=partition.topic, partition=partition.partition)
+    return sorted(GroupPartition(GroupId(group), *partition) for (group,) in found)
+
+
+def registered(session: Session, member: MemberId, incarnation: Incarnation) -> str:
+    """Return how the process of an incarnation called itself; empty: no event tells of it."""
+    found = session.rows(_REGISTERED, member=document(to_json(member, MemberId)), incarnation=incarnation)
+    return found[0][0] if found else ""
 
 
 def page(session: Session, after: int) -> tuple[list[Batch], int | None]:

@@ -172,6 +172,13 @@ batch: Final = table(
     ),
 )
 
+WIDTH: Final = "POSITION('1'::bit(1) IN (to_offset - from_offset)::bit(64))"
+"""Of a range: where its length, as a binary number of 64 digits, has its first 1.
+
+So a range of width `w` is shorter than 2^(65 - w), which bounds how far beyond a record ranges that have it can end:
+with the width before its end, an index finds them among any number of others, of any lengths (`ledger.containing`).
+"""
+
 batch_range: Final = table(
     "batch_range",
     # No foreign key: it would look for the one batch once for each range of it, which the same statement stores.
@@ -183,7 +190,7 @@ batch_range: Final = table(
     key("batch_range", "batch_number", *PARTITION),
     *not_negative("batch_range", "from_offset"),
     CheckConstraint("from_offset < to_offset", name="batch_range_not_empty"),
-    Index("batch_range_partition", "region_id", *PARTITION, "to_offset"),
+    Index("batch_range_record", "region_id", *PARTITION, text(f"({WIDTH})"), "to_offset"),
 )
 
 initial_offset: Final = table(
@@ -448,6 +455,13 @@ event: Final = table(
     document("body"),
     key("event", "region_id", "number"),
     of_region("event"),
+    Index(
+        "event_registered",
+        "region_id",
+        text("(body -> 'member')"),
+        text("(body -> 'incarnation')"),
+        postgresql_where=text("kind = 'MemberRegistered'"),
+    ),
 )
 
 certificate: Final = table(

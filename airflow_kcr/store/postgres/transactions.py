@@ -36,10 +36,12 @@ from airflow_kcr.protocol.values import (
     BatchId,
     EventNumber,
     GroupPartition,
+    Incarnation,
     MemberId,
     Offset,
     RegionName,
     Sequence,
+    TopicPartition,
 )
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.postgres import deletion, leases, ledger, ledger_tail, permits, reading, writing
@@ -253,6 +255,16 @@ class PostgresTransactions:
         """See `ports.Transactions.batches_with`."""
         with self._about(name) as session:
             return tuple(ledger.containing(session, partition, offset))
+
+    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+        """See `ports.Transactions.readers`."""
+        with self._about(name) as session:
+            return tuple(ledger.readers(session, partition))
+
+    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+        """See `ports.Transactions.registered`."""
+        with self._about(name) as session:
+            return ledger.registered(session, member, incarnation)
 
     def history(self, name: RegionName) -> History:
         """See `ports.Transactions.history`; page by page, so that no more rows than a page's are held beside it."""

@@ -16,10 +16,12 @@ from airflow_kcr.protocol.values import (
     BatchId,
     EventNumber,
     GroupPartition,
+    Incarnation,
     MemberId,
     Offset,
     RegionName,
     Sequence,
+    TopicPartition,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.simulation.world import World
@@ -118,6 +120,14 @@ class LossyTransactions:
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""
         return self._inner.batches_with(name, partition, offset)
+
+    def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
+        """See `ports.Transactions`."""
+        return self._inner.readers(name, partition)
+
+    def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
+        """See `ports.Transactions`."""
+        return self._inner.registered(name, member, incarnation)
 
     def history(self, name: RegionName) -> History:
         """See `ports.Transactions`."""

@@ -115,6 +115,8 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are() -> None:
         lambda: store.batch(OTHER, BatchId("b")),
         lambda: list(store.batches(OTHER)),
         lambda: store.batches_with(OTHER, p(0), Offset(0)),
+        lambda: store.readers(OTHER, p(0).topic_partition),
+        lambda: store.registered(OTHER, MEMBER, Incarnation(1)),
         lambda: store.wait(OTHER, EventNumber(0), LEASE),
     ):
         with pytest.raises(UnknownRegion, match="no region 'other' in this store; it has: flights"):

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
-from airflow_kcr.protocol.invariants.accounting import deliveries, redeliveries
-from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.invariants.accounting import Delivery, delivery_of, redeliveries
+from airflow_kcr.protocol.invariants.history import History, Index
 from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Offset, Range
+from airflow_kcr.protocol.values import GroupPartition, Offset, Range
 from tests.unit.protocol.invariants.stories import crash_between, recorded, two_cuts, with_copy
+
+
+def deliveries(index: Index, partition: GroupPartition, offset: Offset) -> tuple[Delivery, ...]:
+    begun = (h for h in index.begun.get(partition, ()) if h.range.from_ <= offset < h.range.to)
+    return tuple(delivery_of(handled.batch, partition, offset) for handled in begun)
 
 
 def test_an_offset_tells_every_batch_that_began_it() -> None:

@@ -1,0 +1,28 @@
+"""What became of a record is found by an index, whatever else the ledger has; and how a process called itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from alembic import op
+
+revision: Final = "0013"
+down_revision: Final = "0012"
+branch_labels: Final = None
+depends_on: Final = None
+
+
+def upgrade() -> None:
+    op.execute(
+        "CREATE INDEX batch_range_record ON kcr.batch_range (region_id, group_id, topic, partition, "
+        "(POSITION('1'::bit(1) IN (to_offset - from_offset)::bit(64))), to_offset)"
+    )
+    op.execute("DROP INDEX kcr.batch_range_partition")
+    op.execute(
+        "CREATE INDEX event_registered ON kcr.event (region_id, (body -> 'member'), (body -> 'incarnation')) "
+        "WHERE kind = 'MemberRegistered'"
+    )
+
+
+def downgrade() -> None:
+    raise NotImplementedError("the store's migrations go forward only; go back by restoring a backup")

@@ -1,0 +1,184 @@
+"""What became of a record: as the whole history says it, and found by an index whatever else the ledger has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import psycopg
+import pytest
+
+from airflow_kcr.api import Region
+from airflow_kcr.api.ledger import Begin
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.invariants.accounting import delivery_of, redeliveries
+from airflow_kcr.protocol.invariants.history import Index
+from airflow_kcr.protocol.invariants.replay import indexed
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import Requester, ResetCause
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import GroupPartition, Offset, Range
+from tests.contract.conftest import Drive
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.long_ledger import Statistics, fill
+from tests.support.plans import touched
+from tests.support.stores import postgres_store
+
+pytestmark = pytest.mark.postgres
+
+RUN = Requester(dag_id="flights", run_id="now")
+
+
+def lived(driver: Driver, seed: int) -> None:
+    """Batches of any width, cuts, crashes, resets back and on, in any order."""
+    chance = Random(seed)
+    driver.up()
+    for turn in range(40):
+        match chance.choice(["batch", "batch", "batch", "cut", "discard", "lease", "person", "restart"]):
+            case "cut":
+                driver.request_cut(f"n{turn}", requester=RUN if turn % 2 else Requester())
+                driver.complete()
+                driver.publish()
+            case "discard":
+                driver.discard(driver.begin(driver.member(0), width=chance.randrange(1, 40)))
+                driver.store.request_reset(
+                    driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed"
+                )
+                driver.settle_reset()
+            case "lease":
+                driver.store.request_reset(
+                    driver.name, driver.caller(driver.member(0)), ResetCause.LEASE_LOST, "it is gone"
+                )
+                driver.settle_reset()
+            case "person":
+                driver.reset(ToOffset(offset=Offset(chance.randrange(150))))
+                driver.complete()
+                driver.settle_reset()
+            case "restart":
+                driver.begin(driver.member(1), width=chance.randrange(1, 40))
+                driver.crash(driver.member(1))
+                driver.recover()
+            case _:
+                driver.process(width=chance.randrange(1, 40))
+
+
+def told(begin: Begin) -> tuple[object, ...]:
+    return begin.delivery, begin.cause, begin.cut, begin.process
+
+
+def expected(index: Index, partition: GroupPartition, offset: int) -> list[tuple[object, ...]]:
+    """Return what the whole history says of a record."""
+    labels = {
+        (e.body.member, e.body.incarnation): e.body.label
+        for e in index.history.events
+        if isinstance(e.body, events.MemberRegistered)
+    }
+    again = {
+        r.batch: "unaccounted" if r.cause is None else str(r.cause)
+        for r in redeliveries(index)
+        if r.partition == partition and r.range.from_ <= offset < r.range.to
+    }
+    found: list[tuple[object, ...]] = []
+    for handled in index.begun.get(partition, ()):
+        if handled.range.from_ <= offset < handled.range.to:
+            delivery = delivery_of(handled.batch, partition, Offset(offset))
+            cuts = [
+                s
+                for s, cut in sorted(index.cuts.items())
+                if s >= delivery.sequence
+                and cut.completed is not None
+                and cut.undone is None
+                and cut.completed[1].offsets.get(partition, 0) > offset
+            ]
+            cut = cuts[0] if cuts and delivery.is_accepted else None
+            by = (handled.batch.member, handled.batch.incarnation)
+            found.append((delivery, again.get(delivery.batch, ""), cut, labels[by]))
+    return found
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+@pytest.mark.parametrize("seed", range(3))
+def test_a_record_is_told_as_the_whole_history_tells_it(drive: Drive, seed: int, delivery: Delivery) -> None:
+    driver = drive(delivery=delivery)
+    lived(driver, seed)
+    index = indexed(driver.store.history(driver.name))
+    region = Region(driver.name, driver.store)
+    repeated = 0
+    for number in range(4):
+        for offset in (*range(0, 120, 7), 5_000):
+            (found,) = region.record(f"t:{number}:{offset}")
+            assert [told(begin) for begin in found.begins] == expected(index, driver.partition(number), offset)
+            repeated += len(found.begins) > 1
+    assert repeated > 3 or delivery is not Delivery.AT_LEAST_ONCE
+
+
+def test_the_runs_of_the_cut_are_told(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    for nonce, requester in (("one", RUN), ("by hand", Requester(who="pat"))):
+        driver.request_cut(nonce, requester=requester)
+    driver.complete()
+    (found,) = Region(driver.name, driver.store).record("t:0:3")
+    assert [begin.runs for begin in found.begins] == [(RUN,)]
+
+
+WIDE = (1, 2, 3, 63, 64, 65, 1_000, 99_999, 5_000_000)
+
+
+def test_ranges_of_any_length_are_found_at_their_ends(drive: Drive) -> None:
+    driver = drive(partitions=1, members=1)
+    driver.grow(driver.partition(0), end=2**62)
+    driver.up()
+    member, place, at = driver.member(0), driver.partition(0), 0
+    for width in (*WIDE, 2**61):
+        driver.end(driver.begin_ranges(member, {place: Range(Offset(at), Offset(at + width))}))
+        at += width
+    at = 0
+    for width, batch in zip((*WIDE, 2**61), driver.batches, strict=True):
+        for offset in (at, at + width - 1):
+            (found,) = Region(driver.name, driver.store).record(f"t:0:{offset}")
+            assert [begin.delivery.batch for begin in found.begins] == [batch.batch]
+        at += width
+    assert Region(driver.name, driver.store).record(f"t:0:{at}")[0].begins == ()
+
+
+_LONG = b"""
+    WITH begun AS (
+        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
+                               begun_at, begun_after, outcome, ended_at, ended_after)
+        SELECT r.id, 'wide-' || w, 'g', 0, 1, r.epoch, r.lineage, r.next_sequence, now(), r.counter, 'discarded',
+               now(), r.counter
+        FROM kcr.region r, unnest(CAST(%s AS bigint[])) w RETURNING number, region_id, batch_id
+    )
+    INSERT INTO kcr.batch_range (batch_number, region_id, group_id, topic, partition, from_offset, to_offset)
+    SELECT b.number, b.region_id, 'g', 't', 0, 0, CAST(substr(b.batch_id, 6) AS bigint) FROM begun b
+"""
+"""Batches from the log's start that were discarded: some lie wholly before a record, others have it."""
+
+
+def rows_of_a_record(url: str, batches: int, statistics: Statistics) -> tuple[int, Counter[str]]:
+    rules = RegionRules(groups={GROUP: group_rules(members=3)})
+    with postgres_store(url, lambda _: rules) as store:
+        driver = Driver(partitions=12, rules=rules, transactions=store)
+        driver.up()
+        fill(url, driver, batches, statistics)
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(_LONG, [list(WIDE)])
+        with touched() as rows:
+            (found,) = Region(driver.name, driver.store).record("t:0:5005")
+        return len(found.begins), rows
+
+
+@pytest.mark.parametrize("statistics", list(Statistics))
+def test_a_record_touches_as_many_rows_however_many_batches_there_were(
+    database_url: str, other_database_url: str, statistics: Statistics
+) -> None:
+    (begins, few), (again, many) = (
+        rows_of_a_record(url, batches, statistics)
+        for url, batches in ((database_url, 1_200), (other_database_url, 20_000))
+    )
+    assert begins == again == 3
+    assert {s: (few[s], rows) for s, rows in many.items() if rows > few[s] + 10} == {}
+    assert many.total() < 500, many.most_common(3)
