@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.errors import RefusedError
 from airflow_kcr.protocol.invariants.history import History
@@ -43,6 +43,29 @@ from airflow_kcr.protocol.values import (
 )
 
 # -- the store -----------------------------------------------------------------------------------------------------
+
+
+class Span(NamedTuple):
+    """The epochs of one reset: of its first attempt and its last, and the epoch of the attempt before it."""
+
+    since: Epoch
+    first: Epoch
+    last: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a reset made to be processed again, in offsets: where the region was, where it went, how far it came since.
+
+    What lies between counts as a whole, also offsets that an earlier reset had stepped over.
+    """
+
+    rewound: int = 0
+    """From where it went back to up to where the region had come, batches that were not accepted among it."""
+
+    replayed: int = 0
+    """How much of that was begun again since."""
+
 
 V = TypeVar("V")
 
@@ -281,6 +304,15 @@ class Transactions(Protocol):
 
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """Return the partitions of which batches of any group were begun, of this topic and number, by group."""
+        ...
+
+    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+        """Return what resets made to be processed again, by the first epoch of each.
+
+        Args:
+            name: the region's.
+            spans: resets, the oldest first; how far the last of them was caught up with, the present claims say.
+        """
         ...
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:

@@ -426,9 +426,18 @@ class Region:
         self.wait_for(goals.reset_done(Nonce(plan)), timeout, on_progress)
         return reset_views.of_plan(self._read(), Nonce(plan))
 
-    def resets(self) -> tuple[ResetView, ...]:
-        """Return every reset, automatic ones too, oldest first, with what each made to be processed again."""
-        return reset_views.all_of(self._read(), self._store.history(self.name))
+    def resets(self, *, before: int | None = None, last: int | None = None) -> tuple[ResetView, ...]:
+        """Return resets, automatic ones too, oldest first, with what each made to be processed again.
+
+        What it costs depends on how many, not on how many there were, nor on how many batches.
+
+        Args:
+            before: only those before the one of this number, as in its id; None: all.
+            last: of these the newest so many that began, and as many at most that were asked for between them and
+                never began; None: all.
+        """
+        region = self._read()
+        return reset_views.counted(self._store, region, reset_views.page(region, before=before, last=last))
 
     def reset(self, reset_id: str) -> ResetView:
         """Return one reset, by its id, its sequence or the name of its plan.
@@ -436,7 +445,8 @@ class Region:
         Raises:
             UnknownReset: there is none.
         """
-        return reset_views.found(self._read(), reset_id, self._store.history(self.name))
+        region = self._read()
+        return reset_views.counted(self._store, region, [reset_views.found(region, reset_id)])[0]
 
     def offsets_file(self, text: str, scope: Scope = EVERYTHING) -> FromFile:
         """Return the target that the text of a reset CSV is; see `reset_requests.from_file`."""

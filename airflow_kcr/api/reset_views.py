@@ -6,36 +6,29 @@ region and the sequence of the first attempt; a person's is found by the name of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence as Columns
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from airflow_kcr.api.views import instant
 from airflow_kcr.errors import ConfigurationError, UnknownReset
-from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.invariants.replay import indexed
-from airflow_kcr.protocol.invariants.replays import replayed
+from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, Reset, ResetState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.targets import describe
-from airflow_kcr.protocol.values import Epoch, Nonce
+from airflow_kcr.protocol.values import Epoch, Nonce, Sequence
+from airflow_kcr.store.regions import RegionStore
 
 AUTOMATIC = Requester()
 
 ATTEMPTS = 5
-"""Attempts of one reset that a page of the newest ones reckons with."""
+"""Attempts of one reset that a page reckons with."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """What a reset made to be processed again, counted in offsets from the ledger."""
-
-    rewound: int = 0
-    """How many had been begun at or beyond where it went back to."""
-
-    replayed: int = 0
-    """How many of them have been begun again since."""
+_NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,64 +145,85 @@ def of_plan(region: StoredRegion, nonce: Nonce) -> ResetView:
     asked = person_reset_of(region, nonce)
     if asked is None:
         raise ConfigurationError(f"no plan {nonce!r} was applied to region {region.name}")
-    if asked.epoch is None:
-        return ResetView(region=region.name, attempts=(), asked=asked)
-    attempts: list[Reset] = []
-    row = region.archive.reset(asked.epoch)
-    while row is not None and row.person == nonce:
-        attempts.append(row)
-        row = region.archive.reset(Epoch(row.epoch + 1))
-    return ResetView(region=region.name, attempts=tuple(attempts), asked=asked)
+    first = None if asked.epoch is None else region.archive.reset(asked.epoch)
+    return ResetView(region=region.name, attempts=() if first is None else _attempts(region, first), asked=asked)
 
 
-def all_of(region: StoredRegion, history: History | None = None) -> tuple[ResetView, ...]:
-    """Return every reset of a region, the oldest first.
+def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple[ResetView, ...]:
+    """Return resets of a region, the oldest first; what it costs depends on how many, not on how many there were.
 
     Args:
         region: as stored.
-        history: what happened to it, to count what each made to be processed again; None: nobody counts.
+        before: only those that were asked for, or began by themselves, before one burned this number; None: all.
+        last: of these the newest so many that began, and as many at most that were asked for between them and never
+            began; None: all.
     """
-    counts = None if history is None else _counts(history)
-    return _views(region, region.archive.resets(), region.archive.person_resets(), counts)
-
-
-def newest_of(region: StoredRegion, *, last: int) -> tuple[ResetView, ...]:
-    """Return the newest resets of a region, the oldest first; what it costs does not depend on how many there were."""
-    # A reset is few attempts: of as many resets, the oldest may be told without its first ones, and is left out.
-    attempts = region.archive.resets(last=last * ATTEMPTS + 1)
-    return _views(region, attempts, region.archive.person_resets(last=last), None)[-last:]
-
-
-def _views(
-    region: StoredRegion,
-    attempts: Iterable[Reset],
-    persons: Iterable[PersonReset],
-    counts: Mapping[Epoch, Replayed] | None,
-) -> tuple[ResetView, ...]:
+    rows = region.archive.resets(
+        before=None if before is None else Sequence(before), last=None if last is None else last * ATTEMPTS + 1
+    )
+    chains = _chains(rows)
+    is_whole = last is None or len(rows) <= last * ATTEMPTS
+    if not is_whole and len(chains) > 1:
+        del chains[0]  # perhaps without its first attempts
+    if last is not None and len(chains) > last:
+        chains, is_whole = chains[-last:], False
+    following = () if before is None else region.archive.resets_from(Sequence(before), 1)
+    persons = region.archive.person_resets(
+        [attempt.person for chain in chains for attempt in chain[:1] if attempt.person is not None],
+        since=None if is_whole else chains[0][0].begun_at,
+        until=following[0].begun_at if following else None,
+        last=last,
+    )
     asked = {row.nonce: row for row in persons}
-    begun = [_begun(region, chain, asked, counts) for chain in _chains(attempts)]
-    shown = {view.plan for view in begun}
-    others = [
-        ResetView(region=region.name, attempts=(), asked=row, counted=None if counts is None else Replayed())
-        for row in asked.values()
-        if row.nonce not in shown and row.epoch is None
+    views = [
+        *(ResetView(region=region.name, attempts=c, asked=_asked(c, asked)) for c in chains),
+        *(ResetView(region=region.name, attempts=(), asked=row) for row in persons if row.epoch is None),
     ]
-    return tuple(sorted((*begun, *others), key=lambda view: view.asked_at))
+    views.sort(key=lambda view: view.asked_at)
+    return tuple(views)
 
 
-def found(region: StoredRegion, reset_id: str, history: History) -> ResetView:
+def counted(store: RegionStore, region: StoredRegion, views: Iterable[ResetView]) -> tuple[ResetView, ...]:
+    """Return resets with what each made to be processed again; one statement more.
+
+    Args:
+        store: where the region is.
+        region: as stored.
+        views: its resets.
+    """
+    found = tuple(views)
+    begun = sorted((view.attempts for view in found if view.attempts), key=lambda attempts: attempts[0].epoch)
+    if not begun:
+        return tuple(replace(view, counted=Replayed()) for view in found)
+    # How far a reset was caught up with, the one after it says as well.
+    begun += _chains(region.archive.resets_from(Sequence(begun[-1][-1].sequence + 1), ATTEMPTS))
+    before = (Epoch(begun[0][0].epoch - 1), *(attempts[-1].epoch for attempts in begun))
+    spans = [Span(since, own[0].epoch, own[-1].epoch) for since, own in zip(before, begun, strict=False)]
+    counts = store.replays(region.name, spans)
+    return tuple(
+        replace(view, counted=counts[view.attempts[0].epoch] if view.attempts else Replayed()) for view in found
+    )
+
+
+def found(region: StoredRegion, reset_id: str) -> ResetView:
     """Return one reset, by its id with or without the region before it, or by the name of its plan.
 
     Raises:
         UnknownReset: there is none.
     """
-    for view in all_of(region, history):
-        own = {view.plan, view.reset_id.removeprefix(f"{region.name}/"), *(str(a.sequence) for a in view.attempts)}
-        if {reset_id, reset_id.removeprefix(f"{region.name}/")} & (own - {""}):
-            return view
-    raise UnknownReset(
-        f"region {region.name} has no reset {reset_id!r}; `kcr reset list {region.name}` shows those that there are"
-    )
+    short = reset_id.removeprefix(f"{region.name}/")
+    for name in dict.fromkeys((reset_id, short, f"{region.name}/{short}")):
+        if person_reset_of(region, Nonce(name)) is not None:
+            return of_plan(region, Nonce(name))
+    rows = region.archive.resets_from(Sequence(int(short)), 1) if _NUMBER.fullmatch(short) else ()
+    if not rows or str(rows[0].sequence) != short:
+        raise UnknownReset(
+            f"region {region.name} has no reset {reset_id!r}; `kcr reset list {region.name}` shows those that there are"
+        )
+    attempts = _attempts(region, rows[0])
+    nonce = attempts[0].person
+    asked = None if nonce is None else person_reset_of(region, nonce)
+    return ResetView(region=region.name, attempts=attempts, asked=asked)
 
 
 def region_of_id(reset_id: str) -> str:
@@ -224,38 +238,33 @@ def region_of_id(reset_id: str) -> str:
     return region
 
 
-def _chains(attempts: Iterable[Reset]) -> list[list[Reset]]:
+def _chains(attempts: Iterable[Reset]) -> list[tuple[Reset, ...]]:
     """Return the attempts, those of one reset together."""
-    chains: list[list[Reset]] = []
+    chains: list[tuple[Reset, ...]] = []
     for attempt in attempts:
         if attempt.attempt > 1 and chains and chains[-1][-1].state is ResetState.SUPERSEDED:
-            chains[-1].append(attempt)
+            chains[-1] = (*chains[-1], attempt)
         else:
-            chains.append([attempt])
+            chains.append((attempt,))
     return chains
 
 
-def _begun(
-    region: StoredRegion,
-    attempts: list[Reset],
-    asked: Mapping[Nonce, PersonReset],
-    counts: Mapping[Epoch, Replayed] | None,
-) -> ResetView:
+def _attempts(region: StoredRegion, one: Reset) -> tuple[Reset, ...]:
+    """Return all attempts of the reset that one belongs to."""
+    known = [one]
+    while known[0].attempt > 1:
+        earlier = region.archive.resets(before=known[0].sequence, last=1)
+        if not earlier or earlier[0].state is not ResetState.SUPERSEDED:
+            break
+        known.insert(0, earlier[0])
+    while known[-1].state is ResetState.SUPERSEDED:
+        later = region.archive.resets_from(Sequence(known[-1].sequence + 1), 1)
+        if not later or later[0].attempt == 1:
+            break
+        known.append(later[0])
+    return tuple(known)
+
+
+def _asked(attempts: Columns[Reset], asked: Mapping[Nonce, PersonReset]) -> PersonReset | None:
     nonce = attempts[0].person
-    counted = None
-    if counts is not None:
-        own = [counts[a.epoch] for a in attempts if a.epoch in counts]
-        counted = Replayed(rewound=sum(c.rewound for c in own), replayed=sum(c.replayed for c in own))
-    return ResetView(
-        region=region.name,
-        attempts=tuple(attempts),
-        asked=None if nonce is None else asked.get(nonce) or person_reset_of(region, nonce),
-        counted=counted,
-    )
-
-
-def _counts(history: History) -> dict[Epoch, Replayed]:
-    return {
-        row.epoch: Replayed(rewound=sum(row.rewound.values()), replayed=sum(row.replayed.values()))
-        for row in replayed(indexed(history))
-    }
+    return None if nonce is None else asked.get(nonce)

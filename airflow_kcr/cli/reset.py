@@ -258,15 +258,29 @@ def _read_plan(file: str) -> PlanView:
 
 @app.command("list")
 @reported
-def list_(name: Name, store: Url, output: Output = None) -> None:
-    """List the resets of a region, oldest first: people's and automatic ones, starts among them.
+def list_(
+    name: Name,
+    store: Url,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show the last N resets that began.")] = 50,
+    before: Annotated[
+        int | None, typer.Option(min=1, help="Show resets of lower numbers than this.", show_default=False)
+    ] = None,
+    output: Output = None,
+) -> None:
+    """List the resets of a region, the newest 50, oldest first: people's and automatic ones, starts among them.
 
-    `replayed` counts the records that were processed again because of each, by the ledger.
+    `replayed` counts the offsets that were begun again because of each. People's that never began, as they failed or
+    wait, are listed among those that did.
 
-    Example: kcr reset list flights
+    Example: kcr reset list flights --last 10
     """
     with region_of(name, store) as region:
-        show(answers.listed(region.resets(), name), output)
+        found = region.resets(before=before, last=last)
+        first = next((view.attempts[0].sequence for view in found if view.attempts), None)
+        has_older = first is not None and bool(region.resets(before=first, last=1))
+    show(answers.listed(found, name, before), output)
+    if has_older:
+        note(f"older ones: kcr reset list {name} --before {first}")
 
 
 @app.command("show")

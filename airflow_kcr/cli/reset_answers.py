@@ -124,7 +124,7 @@ def _row(plan: PlanView, line: PlanLine) -> dict[str, object]:
     }
 
 
-def listed(found: Sequence[ResetView], region: str) -> Answer:
+def listed(found: Sequence[ResetView], region: str, before: int | None) -> Answer:
     """Lay out the resets of a region."""
     documents = [view.to_json() for view in found]
     rows = [
@@ -137,7 +137,9 @@ def listed(found: Sequence[ResetView], region: str) -> Answer:
         rows=rows,
         table=_TABLE,
         numbers=_NUMBERS,
-        empty=f"region {region} was never reset or started",
+        empty=f"region {region} was never reset or started"
+        if before is None
+        else f"region {region} has no reset before {before}",
     )
 
 

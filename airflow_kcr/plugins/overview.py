@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final, Self
 
 from airflow_kcr.api.checkpoint_views import CheckpointSummary
-from airflow_kcr.api.reset_views import ResetView, newest_of
+from airflow_kcr.api.reset_views import ResetView, page
 from airflow_kcr.api.views import RegionView, last_complete
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY
@@ -72,7 +72,7 @@ class Overview:
             partition_count=len(rows),
             behind=sum(known) if known else None,
             checkpoints=CheckpointSummary.newest_of(region, before=None, last=SHOWN)[::-1],
-            resets=newest_of(region, last=SHOWN)[::-1],
+            resets=page(region, before=None, last=SHOWN)[::-1],
         )
 
 

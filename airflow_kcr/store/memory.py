@@ -7,7 +7,7 @@ and the contract suite holds it against Postgres.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Sequence_
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Beat, Certificate, Heartbeats, Horizon, Renewal, Rule
+from airflow_kcr.ports import Beat, Certificate, Heartbeats, Horizon, Renewal, Replayed, Rule, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Claimed, Event, MemberRegistered
@@ -42,8 +42,10 @@ from airflow_kcr.protocol.region.state import (
     without,
     without_forgotten,
 )
+from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,
+    Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
@@ -188,6 +190,30 @@ class MemoryTransactions:
         """See `ports.Transactions.readers`."""
         begun = {p for batch in self.batches(name) for p in batch.ranges}
         return tuple(sorted(p for p in begun if p.topic_partition == partition))
+
+    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+        """See `ports.Transactions.replays`."""
+        claims, maps = self._region(name).claims, self._tables_of(name).seek_maps
+        batches = [*self._ledgers[name].values()]
+        later = {p: claim.begun_to for p, claim in claims.items() if claim.begun_to is not None}
+        found: dict[Epoch, Replayed] = {}
+        for span in reversed([*spans]):
+            entries = {epoch: held for epoch, held in sorted(maps.items()) if span.first <= epoch <= span.last}
+            reached = {p: e.current for p, e in entries.get(span.first, SeekMap({})).items() if e.current is not None}
+            for batch in batches:
+                if span.since <= batch.epoch < span.first and batch.outcome in {Outcome.UNKNOWN, Outcome.DISCARDED}:
+                    begun = {p: r.to for p, r in batch.ranges.items() if any(p in held for held in entries.values())}
+                    reached |= {p: max(reached.get(p, to), to) for p, to in begun.items()}
+            rewound = replayed = 0
+            for partition, place in reached.items():
+                backs = [held.offsets[partition] for held in entries.values() if partition in held.offsets]
+                rewound += max(place - min(backs), 0) if backs else 0
+                resumed = entries[span.last].offsets.get(partition) if span.last in entries else None
+                if resumed is not None:
+                    replayed += max(min(place, later.get(partition, resumed)) - resumed, 0)
+            found[span.first] = Replayed(rewound=rewound, replayed=replayed)
+            later |= {p: max(later.get(p, place), place) for p, place in reached.items()}
+        return found
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
         """See `ports.Transactions.registered`."""

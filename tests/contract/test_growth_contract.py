@@ -11,7 +11,7 @@ from datetime import datetime
 import pytest
 
 from airflow_kcr.api.checkpoint_views import CheckpointSummary
-from airflow_kcr.api.reset_views import all_of
+from airflow_kcr.api.reset_views import page
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.ways_back import ways_back
 from airflow_kcr.plugins.overview import Overview
@@ -173,7 +173,7 @@ def test_a_batch_is_read_with_as_many_rows_however_many_resets_came_after_it(dat
 LOOKS: tuple[Callable[[Region, datetime], object], ...] = (
     lambda region, now: CheckpointSummary.newest_of(region, before=None, last=None),
     lambda region, now: ways_back(region, 5),
-    lambda region, now: all_of(region),
+    lambda region, now: page(region, before=None, last=None),
     lambda region, now: Overview.of(region, now, NOTHING_SEEN),
     lambda region, now: path.undone_by(region, OffsetMap()),
     lambda region, now: retirement.protected(region),

@@ -23,7 +23,9 @@ from airflow_kcr.ports import (
     Heartbeats,
     MembershipListener,
     Renewal,
+    Replayed,
     Rule,
+    Span,
     always,
 )
 from airflow_kcr.protocol.invariants.history import History
@@ -35,6 +37,7 @@ from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
+    Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
@@ -374,6 +377,10 @@ class SharedTransactions:
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.readers(name, partition))
+
+    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+        """See `ports.Transactions`."""
+        return self._do(lambda: self._inner.replays(name, spans))
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
         """See `ports.Transactions`."""

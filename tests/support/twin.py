@@ -6,19 +6,20 @@ call, row by row, event by event, and the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError, RefusedError
-from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Rule
+from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Replayed, Rule, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
+    Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
@@ -143,6 +144,12 @@ class Twin:
 
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         return self._postgres.readers(name, partition)
+
+    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+        found, twin = self._postgres.replays(name, spans), self._memory.replays(name, spans)
+        if found != twin:
+            raise AssertionError(f"postgres counts {found}, memory {twin}")
+        return found
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
         return self._postgres.registered(name, member, incarnation)

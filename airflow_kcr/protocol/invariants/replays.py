@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from airflow_kcr.protocol.invariants.check import Check
 from airflow_kcr.protocol.invariants.findings import Findings
 from airflow_kcr.protocol.invariants.history import Handled, Index, Place
-from airflow_kcr.protocol.invariants.intervals import add, below, common, joined, lacking, width
+from airflow_kcr.protocol.invariants.intervals import add, below, common, joined, lacking
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.region.events import Event, ResetBegun, SeekWritten
-from airflow_kcr.protocol.region.rows import Batch, ResetCause
-from airflow_kcr.protocol.values import Epoch, EventNumber, GroupPartition, Offset, Range, Sequence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """What one reset made to be processed again."""
-
-    epoch: Epoch
-    sequence: Sequence
-    cause: ResetCause
-    rewound: Mapping[GroupPartition, int]
-    """How many offsets had been begun at or beyond its seek entries, and not been rewound by an earlier reset."""
-
-    replayed: Mapping[GroupPartition, int]
-    """How many of them have been begun again since."""
+from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +34,6 @@ class Accounted(Check):
     """R8 (V) ranges begun more than once are exactly those that the resets between them account for.
 
     A range that overlaps one begun before needs a seek entry at or below the overlap, written between the two begins.
-    What each reset rewound, and how much of it was begun again, is `replayed`.
 
     It can't see how many *records* those offsets hold, nor repetitions inside Spark (a task's second attempt).
     """
@@ -84,43 +69,6 @@ def begun_again(index: Index) -> Iterator[Again]:
         yield from _Track(index=index, partition=partition).walk()
 
 
-def replayed(index: Index) -> tuple[Replay, ...]:
-    """Return what each reset rewound, and how much of it was begun again; those that rewound nothing are left out."""
-    rewound: dict[EventNumber, dict[GroupPartition, int]] = {}
-    again: dict[EventNumber, dict[GroupPartition, int]] = {}
-    for partition in sorted(index.begun):
-        track = _Track(index=index, partition=partition)
-        for piece in track.walk():
-            if piece.reset is not None:
-                counts = again.setdefault(piece.reset, {})
-                counts[partition] = counts.get(partition, 0) + piece.range.width
-        for number, offsets in track.rewound.items():
-            rewound.setdefault(number, {})[partition] = offsets
-    found: list[Replay] = []
-    for epoch, attempt in sorted(index.attempts.items()):
-        numbers = [n for n in rewound if index.epochs.at(n) == epoch]
-        if numbers:
-            begun = attempt.begun
-            found.append(
-                Replay(
-                    epoch=epoch,
-                    sequence=begun.sequence,
-                    cause=begun.cause,
-                    rewound=_total([rewound[n] for n in numbers]),
-                    replayed=_total([again.get(n, {}) for n in numbers]),
-                )
-            )
-    return tuple(found)
-
-
-def _total(counts: list[dict[GroupPartition, int]]) -> dict[GroupPartition, int]:
-    total: dict[GroupPartition, int] = {}
-    for count in counts:
-        for partition, offsets in count.items():
-            total[partition] = total.get(partition, 0) + offsets
-    return total
-
-
 @dataclass(slots=True, kw_only=True)
 class _Track:
     """One partition: what was begun, and what of it a reset has rewound since."""
@@ -132,8 +80,6 @@ class _Track:
 
     pending: list[tuple[Range, EventNumber]] = field(default_factory=list)
     """Begun, rewound by the reset of that event, and not begun again since."""
-
-    rewound: dict[EventNumber, int] = field(default_factory=dict)
 
     def walk(self) -> Iterator[Again]:
         """Yield what is begun again."""
@@ -152,7 +98,6 @@ class _Track:
         back = common(self.standing, [Range(offset, self.standing[-1].to)])
         self.standing = lacking(self.standing, back)
         self.pending += [(r, number) for r in back]
-        self.rewound[number] = width(back)
 
     def _begin(self, handled: Handled) -> Iterator[Again]:
         range_, batch = handled.range, handled.batch

@@ -189,12 +189,25 @@ class Archive(Protocol):
         """Return the topic ids that the offsets of kept checkpoints are of, as their contributors saw them."""
         ...
 
-    def resets(self, *, before: Epoch | None = None, last: int | None = None) -> tuple[Reset, ...]:
-        """Return attempts of resets of epochs before one; of these the `last` newest, or all."""
+    def resets(self, *, before: Sequence | None = None, last: int | None = None) -> tuple[Reset, ...]:
+        """Return attempts of resets that burned lower numbers than one; of these the `last` newest, or all."""
         ...
 
-    def person_resets(self, *, last: int | None = None) -> tuple[PersonReset, ...]:
-        """Return persons' resets in the order of asking; the `last` newest, or all."""
+    def resets_from(self, sequence: Sequence, limit: int) -> tuple[Reset, ...]:
+        """Return the first attempts of resets that burned this number or a higher one, at most so many."""
+        ...
+
+    def person_resets(
+        self, nonces: Collection[Nonce], *, since: datetime | None, until: datetime | None, last: int | None
+    ) -> tuple[PersonReset, ...]:
+        """Return persons' resets in the order of asking.
+
+        Args:
+            nonces: those of these names,
+            since: and those that never began, asked for at this moment or later; None: whenever,
+            until: and before this one; None: up to now,
+            last: of these only so many, the newest; None: all.
+        """
         ...
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
@@ -402,15 +415,29 @@ class Whole:
             for sequence in sequences
         }
 
-    def resets(self, *, before: Epoch | None = None, last: int | None = None) -> tuple[Reset, ...]:
+    def resets(self, *, before: Sequence | None = None, last: int | None = None) -> tuple[Reset, ...]:
         """See `Archive.resets`."""
-        found = [row for epoch, row in sorted(self._tables.resets.items()) if before is None or epoch < before]
+        found = [row for _, row in sorted(self._tables.resets.items()) if before is None or row.sequence < before]
         return tuple(found if last is None else found[max(len(found) - last, 0) :])
 
-    def person_resets(self, *, last: int | None = None) -> tuple[PersonReset, ...]:
+    def resets_from(self, sequence: Sequence, limit: int) -> tuple[Reset, ...]:
+        """See `Archive.resets_from`."""
+        return tuple(row for _, row in sorted(self._tables.resets.items()) if row.sequence >= sequence)[:limit]
+
+    def person_resets(
+        self, nonces: Collection[Nonce], *, since: datetime | None, until: datetime | None, last: int | None
+    ) -> tuple[PersonReset, ...]:
         """See `Archive.person_resets`."""
-        found = sorted(self._tables.person_resets.values(), key=lambda row: row.order)
-        return tuple(found if last is None else found[max(len(found) - last, 0) :])
+        rows = sorted(self._tables.person_resets.values(), key=lambda row: row.order)
+        waited = [
+            row.nonce
+            for row in rows
+            if row.epoch is None
+            and (since is None or row.requested_at >= since)
+            and (until is None or row.requested_at < until)
+        ]
+        wanted = {*nonces, *(waited if last is None else waited[max(len(waited) - last, 0) :])}
+        return tuple(row for row in rows if row.nonce in wanted)
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
         """See `Archive.requests_of_run`."""
@@ -434,7 +461,7 @@ class Whole:
 
     def last_done(self, before: Epoch) -> Reset | None:
         """See `Archive.last_done`."""
-        done = [row for row in self.resets(before=before) if row.state is ResetState.DONE]
+        done = [row for row in self.resets() if row.state is ResetState.DONE and row.epoch < before]
         return done[-1] if done else None
 
     def kept(self) -> int:

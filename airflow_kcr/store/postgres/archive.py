@@ -200,6 +200,16 @@ _NTH_USABLE: Final = text(
     "ORDER BY t.sequence DESC OFFSET :place LIMIT 1"
 )
 
+# Of persons' resets: those of some names, and the newest that never began.
+_PERSONS: Final = """
+    t.nonce = ANY (CAST(:nonces AS text[]) || ARRAY(
+        SELECT u.nonce FROM kcr.person_reset u
+        WHERE u.region_id = :region AND u.epoch IS NULL AND u.requested_at >= CAST(:since AS timestamptz)
+          AND u.requested_at < CAST(:until AS timestamptz)
+        ORDER BY u.requested_at DESC, u.asked_order DESC LIMIT :last))
+    ORDER BY t.asked_order
+"""
+
 PIECE: Final = 1_000
 """Checkpoints that a statement compares with where a timeline opens."""
 
@@ -421,16 +431,30 @@ class PostgresArchive:
             found[sequence][partition_of(group, topic, partition)] = TopicId(topic_id)
         return found
 
-    def resets(self, *, before: Epoch | None = None, last: int | None = None) -> tuple[Reset, ...]:
+    def resets(self, *, before: Sequence | None = None, last: int | None = None) -> tuple[Reset, ...]:
         """See `Archive.resets`."""
-        condition = "t.epoch < :before ORDER BY t.epoch DESC LIMIT :last"
+        condition = "t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
         found = self._rows(RESETS, condition, before=LAST if before is None else before, last=last)
         return tuple(row for _, row in reversed(found))
 
-    def person_resets(self, *, last: int | None = None) -> tuple[PersonReset, ...]:
+    def resets_from(self, sequence: Sequence, limit: int) -> tuple[Reset, ...]:
+        """See `Archive.resets_from`."""
+        condition = "t.sequence >= :sequence ORDER BY t.sequence LIMIT :limit"
+        return tuple(row for _, row in self._rows(RESETS, condition, sequence=sequence, limit=limit))
+
+    def person_resets(
+        self, nonces: Collection[Nonce], *, since: datetime | None, until: datetime | None, last: int | None
+    ) -> tuple[PersonReset, ...]:
         """See `Archive.person_resets`."""
-        found = self._rows(PERSON_RESETS, "true ORDER BY t.asked_order DESC LIMIT :last", last=last)
-        return tuple(row for _, row in reversed(found))
+        found = self._rows(
+            PERSON_RESETS,
+            _PERSONS,
+            nonces=list(nonces),
+            since=since or "-infinity",
+            until=until or "infinity",
+            last=last,
+        )
+        return tuple(row for _, row in found)
 
     def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
         """See `Archive.requests_of_run`."""

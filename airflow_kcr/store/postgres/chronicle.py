@@ -18,6 +18,7 @@ from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, EventNumber, Range
 from airflow_kcr.store.codec import event_from_json
+from airflow_kcr.store.postgres.rewinds import BY_INDEX
 from airflow_kcr.store.postgres.row_layout import member_of, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, positional
 
@@ -35,10 +36,6 @@ _HORIZON: Final = positional(
 """),
     2,
 )
-
-# name: by_index — for the transaction of a page: a table that was small when it was last looked at is taken for small,
-# and would be walked through as a whole once for each batch.
-_BY_INDEX: Final = text("SELECT set_config('enable_seqscan', 'off', true)")
 
 # name: events_between — a page of events.
 EVENTS: Final = positional(
@@ -140,7 +137,7 @@ class PostgresChronicle:
         """See `ports.Chronicle.batches`."""
         while after < upto:
             with self._about() as session:
-                session.rows(_BY_INDEX)
+                session.rows(BY_INDEX)
                 found = session.rows(BATCHES, after=after, upto=upto, limit=LEDGER_PAGE)
             for row in found:
                 yield _batch(row)
@@ -153,7 +150,7 @@ class PostgresChronicle:
         if not batches:
             return ()
         with self._about() as session:
-            session.rows(_BY_INDEX)
+            session.rows(BY_INDEX)
             return tuple(_batch(row) for row in session.rows(_SOME, batches=sorted(batches)))
 
     def certificates(self) -> tuple[Certificate, ...]:

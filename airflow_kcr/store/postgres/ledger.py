@@ -104,10 +104,6 @@ _QUIET: Final = text("""
     WHERE b.region_id = :region AND b.batch_id = c.batch_id
 """)
 
-# name: by_index — for what is left of the transaction: a table that was small when it was last looked at, or never was,
-# is taken for small, and would be walked through as a whole once for each piece.
-_BY_INDEX: Final = text("SELECT set_config('enable_seqscan', 'off', true)")
-
 # name: unaccepted_batches — those of an epoch that ended without being accepted, with how many ranges each has.
 _UNACCEPTED: Final = text("""
     SELECT b.number, (SELECT count(*) FROM kcr.batch_range r WHERE r.batch_number = b.number) FROM kcr.batch b
@@ -262,7 +258,7 @@ def containing(session: Session, partition: GroupPartition, offset: Offset) -> l
 
 def readers(session: Session, partition: TopicPartition) -> list[GroupPartition]:
     """Return the partitions of that topic and number of which a batch was begun, of whatever group."""
-    session.rows(_BY_INDEX)
+    session.rows(rewinds.BY_INDEX)
     found = session.rows(_READERS, topic=partition.topic, partition=partition.partition)
     return sorted(GroupPartition(GroupId(group), *partition) for (group,) in found)
 
@@ -359,7 +355,7 @@ def _prove(session: Session, change: BatchesProven) -> None:
 
     They are few, as a batch that is not accepted is followed by a reset; in pieces all the same.
     """
-    session.rows(_BY_INDEX)
+    session.rows(rewinds.BY_INDEX)
     # No topic has a space.
     places = document({f"{p.partition} {p.topic} {p.group}": offset for p, offset in change.progress.items()})
     piece: list[int] = []

@@ -8,10 +8,12 @@ So resets that a region does by itself, whose places only move on, cost a reader
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from sqlalchemy import text
 
+from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.region import rewinds
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset
@@ -46,6 +48,62 @@ LOWEST: Final = text(f"""
     ) q
     WHERE q.lowest IS NOT NULL
 """)  # noqa: S608 (a constant of this package)
+
+
+# name: by_index — for what is left of the transaction: a table that was small when it was last looked at, or never was,
+# is taken for small, and would be walked through as a whole once for each piece.
+BY_INDEX: Final = text("SELECT set_config('enable_seqscan', 'off', true)")
+
+# name: replays — where each partition was when a reset began, by its position and by the batches that were not accepted
+# since the reset before; where it went, at the furthest and at last; and how far it came, by the resets that follow and
+# by its claim. Each is looked up by itself (OFFSET 0), or a planner that knows little of the tables joins them whole.
+_REPLAYS: Final = text("""
+    WITH span AS (
+        SELECT * FROM unnest(CAST(:since AS bigint[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))
+            AS u (since, first, last)
+    ), went AS (
+        SELECT n.first, s.group_id, s.topic, s.partition,
+               max(s.current_offset) FILTER (WHERE s.epoch = n.first) AS place,
+               min(s.next_offset) AS back, max(s.next_offset) FILTER (WHERE s.epoch = n.last) AS resumed
+        FROM span n CROSS JOIN LATERAL (
+            SELECT * FROM kcr.seek_offset e
+            WHERE e.region_id = :region AND e.epoch BETWEEN n.first AND n.last OFFSET 0
+        ) s
+        GROUP BY n.first, s.group_id, s.topic, s.partition
+    ), lost AS (
+        SELECT n.first, r.group_id, r.topic, r.partition, max(r.to_offset) AS place
+        FROM span n CROSS JOIN LATERAL (
+            SELECT b.number FROM kcr.batch b WHERE b.region_id = :region AND b.epoch >= n.since AND b.epoch < n.first
+               AND b.outcome IN ('unknown', 'discarded') OFFSET 0
+        ) u CROSS JOIN LATERAL (SELECT * FROM kcr.batch_range q WHERE q.batch_number = u.number OFFSET 0) r
+        GROUP BY n.first, r.group_id, r.topic, r.partition
+    ), reached AS (
+        SELECT w.first, w.back, w.resumed, greatest(w.place, l.place) AS place,
+               greatest(c.begun_to, max(greatest(w.place, l.place)) OVER (
+                   PARTITION BY w.group_id, w.topic, w.partition ORDER BY w.first
+                   ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)) AS later
+        FROM went w LEFT JOIN lost l USING (first, group_id, topic, partition)
+        LEFT JOIN kcr.claim c ON c.region_id = :region AND c.group_id = w.group_id AND c.topic = w.topic
+                             AND c.partition = w.partition
+    )
+    SELECT first, CAST(coalesce(sum(greatest(place - back, 0)), 0) AS bigint),
+           CAST(coalesce(sum(greatest(least(place, coalesce(later, resumed)) - resumed, 0))
+                         FILTER (WHERE place IS NOT NULL), 0) AS bigint)
+    FROM reached GROUP BY first
+""")
+
+
+def replays(session: Session, spans: Collection[Span]) -> dict[Epoch, Replayed]:
+    """Return what resets made to be processed again; see `ports.Transactions.replays`."""
+    session.rows(BY_INDEX)
+    rows = session.rows(
+        _REPLAYS,
+        since=[span.since for span in spans],
+        firsts=[span.first for span in spans],
+        lasts=[span.last for span in spans],
+    )
+    counted = {first: Replayed(rewound=rewound, replayed=replayed) for first, rewound, replayed in rows}
+    return {span.first: counted.get(span.first, Replayed()) for span in spans}
 
 
 def seen(session: Session, batches: list[Batch]) -> list[Batch]:

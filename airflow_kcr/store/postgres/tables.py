@@ -375,6 +375,7 @@ reset: Final = table(
     instant_or_null("done_at"),
     key("reset", "region_id", "epoch"),
     of_region("reset"),
+    Index("reset_sequence", "region_id", "sequence"),
     Index("reset_done", "region_id", "epoch", postgresql_where=text("state = 'done'")),
 )
 
@@ -430,7 +431,7 @@ person_reset: Final = table(
     key("person_reset", "region_id", "nonce"),
     of_region("person_reset"),
     Index("person_reset_active", "region_id", postgresql_where=text("state IN ('waiting', 'draining', 'begun')")),
-    Index("person_reset_order", "region_id", "asked_order"),
+    Index("person_reset_not_begun", "region_id", "requested_at", postgresql_where=text("epoch IS NULL")),
 )
 
 skip: Final = table(

@@ -7,7 +7,7 @@ for everything else. Rows are read after it, and so is the clock: a transaction'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Rows
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ from airflow_kcr.errors import (
     StoreBusy,
     UnknownRegion,
 )
-from airflow_kcr.ports import Heartbeats, Renewal, Rule
+from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -34,6 +34,7 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
+    Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
@@ -44,7 +45,7 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import deletion, leases, ledger, ledger_tail, permits, reading, writing
+from airflow_kcr.store.postgres import deletion, leases, ledger, ledger_tail, permits, reading, rewinds, writing
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections
 from airflow_kcr.store.postgres.engine import build_engine
@@ -260,6 +261,11 @@ class PostgresTransactions:
         """See `ports.Transactions.readers`."""
         with self._about(name) as session:
             return tuple(ledger.readers(session, partition))
+
+    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+        """See `ports.Transactions.replays`."""
+        with self._about(name) as session:
+            return rewinds.replays(session, spans)
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
         """See `ports.Transactions.registered`."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Rule
+from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Span
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
+    Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
@@ -124,6 +125,10 @@ class LossyTransactions:
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """See `ports.Transactions`."""
         return self._inner.readers(name, partition)
+
+    def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
+        """See `ports.Transactions`."""
+        return self._inner.replays(name, spans)
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
         """See `ports.Transactions`."""

@@ -331,6 +331,20 @@ def test_resets_are_listed_and_shown(kcr: Kcr, cut: Driver, plan: Path) -> None:
     assert len(rows) == 3
 
 
+def test_resets_are_listed_page_by_page(kcr: Kcr, cut: Driver, plan: Path) -> None:
+    kcr.json("reset", "apply", plan, "--reason", "wrong rates")
+    cut.complete()
+    cut.settle_reset()
+    whole = kcr.json("reset", "list", "flights")
+    newest = kcr("reset", "list", "flights", "--last", "1", "-o", "json")
+    assert (newest.exit_code, json.loads(newest.stdout)) == (0, whole[1:])
+    assert "older ones: kcr reset list flights --before 4" in newest.stderr
+    older = kcr("reset", "list", "flights", "--before", "4", "-o", "json")
+    assert (json.loads(older.stdout), older.stderr) == (whole[:1], "")
+    none = kcr("reset", "list", "flights", "--before", "1", "-o", "table")
+    assert "no reset before 1" in none.stderr
+
+
 def test_a_region_that_never_ran_was_never_reset(kcr: Kcr, driver: Driver) -> None:
     called = kcr("reset", "list", "flights", "-o", "table")
     assert (called.exit_code, called.stdout) == (0, "")

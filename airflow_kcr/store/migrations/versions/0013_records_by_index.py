@@ -1,4 +1,4 @@
-"""What became of a record is found by an index, whatever else the ledger has; and how a process called itself."""
+"""What became of a record, and a page of resets, are found by indexes, whatever else there was."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ def upgrade() -> None:
         "CREATE INDEX event_registered ON kcr.event (region_id, (body -> 'member'), (body -> 'incarnation')) "
         "WHERE kind = 'MemberRegistered'"
     )
+    op.execute("CREATE INDEX reset_sequence ON kcr.reset (region_id, sequence)")
+    op.execute("DROP INDEX kcr.person_reset_order")
+    op.execute("CREATE INDEX person_reset_not_begun ON kcr.person_reset (region_id, requested_at) WHERE epoch IS NULL")
 
 
 def downgrade() -> None:

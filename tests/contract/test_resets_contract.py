@@ -1,0 +1,221 @@
+"""Lists of resets: pages, and what each made to be processed again, from rows that don't grow with the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from airflow_kcr.api import Region, ResetView
+from airflow_kcr.errors import UnknownReset
+from airflow_kcr.ports import Replayed
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import Offset
+from tests.contract.conftest import Drive
+from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.long_history import live_through, number_beyond
+from tests.support.long_ledger import Statistics, fill
+from tests.support.plans import statements, touched
+from tests.support.stores import postgres_store
+
+pytestmark = pytest.mark.postgres
+
+
+DRAIN = Timeouts().drain
+
+
+def fail(driver: Driver) -> None:
+    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+
+
+def counts(driver: Driver) -> list[tuple[str, int, int]]:
+    found = Region(driver.name, driver.store).resets()
+    return [(v.cause, v.counted.rewound, v.counted.replayed) for v in found if v.counted and v.counted != Replayed()]
+
+
+def test_a_crash_counts_what_was_begun_since_the_base(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    driver.cut("the base")
+    driver.process()
+    driver.begin(driver.member(1))
+    driver.crash(driver.member(1))
+    driver.recover()
+    # Both members had processed [10, 20) of two partitions each; the one that crashed had begun [20, 30) as well.
+    assert counts(driver)[-1][1:] == (4 * 10 + 2 * 10, 0)
+    driver.process()
+    assert counts(driver)[-1][1:] == (4 * 10 + 2 * 10, 4 * 10)
+
+
+def test_what_a_later_reset_rewound_again_counts_for_the_later_one(drive: Drive) -> None:
+    driver = drive(partitions=1, members=1)
+    driver.up()
+    driver.process(width=30)
+    for width in (10, 30):
+        fail(driver)
+        driver.settle_reset()
+        driver.process(width=width)
+    assert counts(driver) == [("batch_failed", 30, 30), ("batch_failed", 10, 10)]
+    assert Region(driver.name, driver.store).reset("flights/2").counted == Replayed(rewound=30, replayed=30)
+
+
+def test_further_attempts_count_once(drive: Drive) -> None:
+    driver = drive(partitions=1, members=1)
+    driver.up()
+    driver.process(width=30)
+    fail(driver)
+    fail(driver)
+    driver.settle_reset()
+    driver.process(width=20)
+    assert counts(driver) == [("batch_failed", 30, 20)]
+
+
+def test_at_most_once_replays_nothing(drive: Drive) -> None:
+    driver = drive(delivery=Delivery.AT_MOST_ONCE)
+    driver.up()
+    driver.process()
+    fail(driver)
+    driver.settle_reset()
+    driver.process()
+    assert counts(driver) == []
+
+
+def test_a_persons_way_on_replays_nothing_and_its_way_back_does(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    for place in (60, 20):
+        driver.reset(ToOffset(offset=Offset(place)))
+        driver.complete()
+        driver.settle_reset()
+        driver.process()
+    assert counts(driver) == [("person", 4 * 50, 4 * 10)], "from 70 to 20, and on to 30"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_stores_count_the_same(drive_twins: Drive, seed: int) -> None:
+    chance, driver = Random(seed), drive_twins()
+    driver.up()
+    for _ in range(25):
+        match chance.choice(["batch", "batch", "cut", "fail", "twice", "person", "crash"]):
+            case "cut":
+                driver.cut(f"n{chance.random()}")
+            case "fail":
+                driver.discard(driver.begin(driver.member(0), width=chance.randrange(1, 30)))
+                fail(driver)
+            case "twice":
+                fail(driver)
+                fail(driver)
+            case "person":
+                driver.reset(ToOffset(offset=Offset(chance.randrange(100))))
+                driver.complete()
+            case "crash":
+                driver.begin(driver.member(1))
+                driver.crash(driver.member(1))
+                driver.recover()
+            case _:
+                driver.process(width=chance.randrange(1, 30))
+        driver.settle_reset()
+        Region(driver.name, driver.store).resets(last=chance.randrange(1, 6))
+
+
+# -- pages ---------------------------------------------------------------------------------------------------------
+
+
+def ids(views: tuple[ResetView, ...]) -> list[str]:
+    return [view.reset_id for view in views]
+
+
+def test_pages_add_up_to_the_list_whatever_became_of_each(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    region = Region(driver.name, driver.store)
+    for number in range(12):
+        driver.process()
+        driver.cut(f"cut-{number}")
+        driver.process()
+        if number % 4 == 0:
+            driver.reset(ToOffset(offset=Offset(5)))
+            if number % 8 == 0:
+                driver.wait(DRAIN.total_seconds() + 1)  # it fails, and never begins
+            else:
+                driver.complete()
+        else:
+            fail(driver)
+            if number % 3 == 0:
+                fail(driver)
+        driver.settle_reset()
+    whole = region.resets()
+    assert len({*ids(whole)}) == len(whole) >= 12
+    assert {len(view.attempts) for view in whole} == {0, 1, 2}
+    for size in (1, 2, 3, 5):
+        found: list[ResetView] = []
+        before: int | None = None
+        while page := region.resets(before=before, last=size):
+            begun = [view.attempts[0].sequence for view in page if view.attempts]
+            assert 1 <= len(begun) <= size
+            assert len(page) <= 2 * size
+            found[:0] = page
+            before = begun[0]
+        assert ids(tuple(found)) == ids(whole)
+        assert [view.counted for view in found] == [view.counted for view in whole]
+
+
+def test_each_is_found_by_each_of_its_names(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    fail(driver)
+    fail(driver)
+    driver.settle_reset()
+    region = Region(driver.name, driver.store)
+    for view in region.resets():
+        for attempt in view.attempts:
+            for name in (str(attempt.sequence), f"flights/{attempt.sequence}"):
+                assert region.reset(name) == view
+    for name in ("flights/77", "77", "flights/", "", "9" * 30, "-1"):
+        with pytest.raises(UnknownReset, match="has no reset"):
+            region.reset(name)
+
+
+# -- what they cost ------------------------------------------------------------------------------------------------
+
+
+def rows_of_lists(url: str, size: int, statistics: Statistics) -> tuple[int, Counter[str]]:
+    """Return the statements of all lists of resets, and the rows that they touch, after so many cuts and batches."""
+    rules = RegionRules(groups={GROUP: group_rules(members=3)})
+    with postgres_store(url, lambda _: rules) as store:
+        driver = Driver(partitions=12, rules=rules, transactions=store)
+        for partition in driver.logs:
+            driver.grow(partition, end=1_000_000)
+        number_beyond(url, size)
+        driver.up()
+        fill(url, driver, size, statistics)
+        live_through(url, size, analysed=statistics is Statistics.FRESH)
+        fail(driver)
+        driver.settle_reset()
+        region = Region(driver.name, driver.store)
+        with statements() as run, touched() as rows:
+            newest = region.resets(last=20)
+            region.resets(before=newest[3].attempts[0].sequence, last=20)
+            region.resets(before=500, last=20)
+            region.reset(newest[3].reset_id)
+            region.reset("100")
+        return len(run), rows
+
+
+@pytest.mark.parametrize("statistics", [Statistics.NONE, Statistics.FRESH])
+def test_lists_cost_the_same_however_many_resets_and_batches_there_were(
+    database_url: str, other_database_url: str, statistics: Statistics
+) -> None:
+    few, many = (
+        rows_of_lists(url, size, statistics) for url, size in ((database_url, 1_200), (other_database_url, 20_000))
+    )
+    assert few[0] == many[0] <= 5 * 13, "two read the region, five ask, each after a ping"
+    assert {s: (few[1][s], rows) for s, rows in many[1].items() if rows > few[1][s] + 200} == {}
