@@ -45,6 +45,20 @@ from airflow_kcr.protocol.values import (
 # -- the store -----------------------------------------------------------------------------------------------------
 
 
+class Sign(NamedTuple):
+    """Whether it is worth reading a region again: while it stays the same, nothing that anybody waits for has come."""
+
+    counter: EventNumber
+    is_due: bool
+    """Whether something is to be done in it."""
+
+    leases: int
+    """How many of its leases are not over: time alone ends one."""
+
+    running: int
+    """How many batches run in a region that begins none; their ends move no counter. 0 in one that is running."""
+
+
 class Span(NamedTuple):
     """The epochs of one reset: of its first attempt and its last, and the epoch of the attempt before it."""
 
@@ -154,6 +168,10 @@ class Chronicle(Protocol):
 
     def newest_certificate(self) -> Certificate | None:
         """Return the one to go on from; None: there is none."""
+        ...
+
+    def uncertifiable(self) -> str:
+        """Return why whoever asks can't store certificates; empty: it can."""
         ...
 
     def certify(self, certificate: Certificate) -> bool:
@@ -304,6 +322,10 @@ class Transactions(Protocol):
 
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """Return the partitions of which batches of any group were begun, of this topic and number, by group."""
+        ...
+
+    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+        """Return the signs of those of these regions that there are, and the store's clock; one statement for all."""
         ...
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:

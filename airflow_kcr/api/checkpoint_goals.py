@@ -76,7 +76,7 @@ def exists(*, bound: datetime | None = None, sequence: Sequence | None = None) -
         return _may_exist(region, bound, sequence) and region.archive.published_from(bound, sequence) is not None
 
     def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        newest = region.archive.newest_on_path(None)
+        newest = _newest(region)
         yield "it has no checkpoint yet" if newest is None else f"its newest checkpoint is {_named(newest)}"
         if region.halt is not None:
             yield f"it is halted: {region.halt.text}"
@@ -94,6 +94,13 @@ def _may_exist(region: StoredRegion, bound: datetime | None, sequence: Sequence 
     newest = path.newest_bounded(region)
     is_beyond = bound is not None and (newest is None or newest.bound is None or newest.bound < bound)
     return not is_beyond and (sequence is None or sequence < region.next_sequence)
+
+
+def _newest(region: StoredRegion) -> Checkpoint | None:
+    """Return the newest checkpoint on the path: the region's base itself, as long as no reset has opened a timeline."""
+    if region.base is not None and region.base_epoch is None:
+        return region.checkpoints[region.base]
+    return region.archive.newest_on_path(None)
 
 
 def _named(row: Checkpoint) -> str:

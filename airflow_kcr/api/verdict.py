@@ -33,6 +33,9 @@ class Verdict:
     certificate: Certificate | None = None
     """The newest one, if the history up to it was found consistent."""
 
+    not_certified: str = ""
+    """Why nothing was certified though what is new was found consistent; empty: there is no such reason."""
+
     @classmethod
     def of(cls, region: RegionName, chronicle: Chronicle, *, from_start: bool = False) -> Self:
         """Judge what is recorded of a region up to this moment, reading it once and holding none of it.
@@ -54,6 +57,7 @@ class Verdict:
             checked_batches=judged.batches,
             violations=(*judged.contradictions, *judged.proof.finished()),
             certificate=None if judged.contradictions else certificate,
+            not_certified=judged.not_certified,
         )
 
     def to_json(self) -> dict[str, object]:
@@ -61,7 +65,8 @@ class Verdict:
         told = report(self.region, self.checked_events, self.checked_batches, self.violations)
         newest = self.certificate
         said = None if newest is None else {"number": newest.number, "upto": newest.horizon.counter}
-        return {**told, "certificate": said if newest is None or said is None else {**said, "digest": newest.digest}}
+        certificate = said if newest is None or said is None else {**said, "digest": newest.digest}
+        return {**told, "certificate": certificate, "not_certified": self.not_certified or None}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +80,7 @@ class _Judged:
     events: int = 0
     batches: int = 0
     contradictions: list[Violation] = field(default_factory=list)
+    not_certified: str = ""
 
     def from_newest(self) -> Certificate | None:
         """Go on from the newest certificate, if it holds against the store."""
@@ -131,6 +137,9 @@ class _Judged:
         # Rows may have been changed since by what came after: a reset whose sinks' progress proved them done.
         self.proof.later(self.chronicle.events(horizon.counter, self.chronicle.horizon().counter))
         if self.proof.finished():
+            return earlier
+        self.not_certified = self.chronicle.uncertifiable()
+        if self.not_certified:
             return earlier
         certificate = certificates.certificate_of(self.region, self.proof, content, horizon, earlier)
         return certificate if self.chronicle.certify(certificate) else earlier

@@ -47,9 +47,9 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
         CheckpointNotUsable: there is none; the message says whether retention is the reason.
     """
     usable = _usable(region, newest)
-    reachable = [one.checkpoint for one in usable if one.reach is None or not one.reach.is_unreachable]
+    reachable = [one.checkpoint for one in usable if _is_reachable(one)]
     if not reachable:
-        lost = f" that the logs still have ({len(usable)} are unreachable)" if usable else ""
+        lost = f" that the logs still have (the newest {len(usable)} are unreachable)" if usable else ""
         raise CheckpointNotUsable(
             f"region {region.name} has no complete checkpoint on its path{lost}; plan with another target"
         )
@@ -64,17 +64,25 @@ def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
 
 
 def _usable(region: StoredRegion, newest: int) -> list[CheckpointSummary]:
-    """Return usable checkpoints, oldest first: at least so many that can be reached, where there are."""
+    """Return usable checkpoints, oldest first: as many that can be reached, where there are, and perhaps more.
+
+    Where a page has usable ones and none can be reached, those before it can't be either: logs lose their beginnings.
+    """
     found: list[CheckpointSummary] = []
     before: Sequence | None = None
     while page := CheckpointSummary.newest_of(region, before=before, last=max(newest, _PAGE)):
-        found[:0] = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_on_path]
+        usable = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_on_path]
+        found[:0] = usable
         before = page[0].checkpoint.sequence
-        reachable = [one for one in found if one.reach is None or not one.reach.is_unreachable]
         is_last = len(page) < max(newest, _PAGE) or not any(one.checkpoint.is_complete for one in page)
-        if len(reachable) >= newest or is_last:
+        is_overtaken = bool(usable) and not any(map(_is_reachable, usable))
+        if is_last or is_overtaken or sum(map(_is_reachable, found)) >= newest:
             break
     return found
+
+
+def _is_reachable(one: CheckpointSummary) -> bool:
+    return one.reach is None or not one.reach.is_unreachable
 
 
 def _way_back(row: Checkpoint, runs: tuple[Requester, ...], offsets: OffsetMap, current: OffsetMap) -> WayBack:

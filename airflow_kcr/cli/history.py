@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from airflow_kcr.cli.options import Format, Name, Output, Url
-from airflow_kcr.cli.output import Answer, chosen, csv_line, show, show_line
+from airflow_kcr.cli.output import Answer, chosen, csv_line, note, show, show_line
 from airflow_kcr.cli.reporting import reported
 from airflow_kcr.cli.session import region_of
 
@@ -175,5 +175,7 @@ def verify(
         },
     )
     show(answer, output)
+    if verdict.not_certified:
+        note(f"no certificate was written: {verdict.not_certified}; the next kcr verify judges the same events again")
     if rows:
         raise typer.Exit(1)

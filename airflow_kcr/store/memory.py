@@ -21,13 +21,13 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Beat, Certificate, Heartbeats, Horizon, Renewal, Replayed, Rule, Span
+from airflow_kcr.ports import Beat, Certificate, Heartbeats, Horizon, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Claimed, Event, MemberRegistered
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rewinds import Rewinds
-from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome
+from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
@@ -191,6 +191,21 @@ class MemoryTransactions:
         begun = {p for batch in self.batches(name) for p in batch.ranges}
         return tuple(sorted(p for p in begun if p.topic_partition == partition))
 
+    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+        """See `ports.Transactions.signs`."""
+        now = self._clock()
+        found: dict[RegionName, tuple[Sign, datetime]] = {}
+        for name in sorted(set(names) & self._regions.keys()):
+            region = self._regions[name]
+            sign = Sign(
+                counter=region.counter,
+                is_due=region.due_at is not None and region.due_at <= now,
+                leases=sum(lease.until > now for lease in region.leases.values()),
+                running=0 if region.state is RegionState.RUNNING else len(region.running),
+            )
+            found[name] = sign, now
+        return found
+
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """See `ports.Transactions.replays`."""
         claims, maps = self._region(name).claims, self._tables_of(name).seek_maps
@@ -306,6 +321,10 @@ class MemoryChronicle:
     def newest_certificate(self) -> Certificate | None:
         """See `ports.Chronicle.newest_certificate`."""
         return self._certificates[-1] if self._certificates else None
+
+    def uncertifiable(self) -> str:
+        """See `ports.Chronicle.uncertifiable`."""
+        return ""
 
     def certify(self, certificate: Certificate) -> bool:
         """See `ports.Chronicle.certify`."""

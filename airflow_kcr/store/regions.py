@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
-from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Replayed, Rule, Span, Transactions
+from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span, Transactions
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.observations import LogBounds, LogView
@@ -176,6 +176,10 @@ class RegionStore:
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """Return the partitions of which batches of any group were begun, of this topic and number, by group."""
         return self._transactions.readers(name, partition)
+
+    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+        """Return what tells whether each of these regions is worth reading again, and the store's clock."""
+        return self._transactions.signs(names)
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """Return what resets made to be processed again, by the first epoch of each; see `ports.Transactions`."""

@@ -7,9 +7,10 @@ can tell is asked as `kcr lag` and `kcr group validate` ask it: with an admin's 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.api import checkpoint_goals, goals, member_goals, partitions
@@ -17,6 +18,7 @@ from airflow_kcr.api.opening import connect
 from airflow_kcr.api.validation import validate
 from airflow_kcr.api.waiting import AWAY, Progress, missing, settled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
+from airflow_kcr.ports import Sign
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.instants import parse_instant
 from airflow_kcr.protocol.region import liveness
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
     from airflow_kcr.api.goals import Goal
     from airflow_kcr.hooks.kcr import KcrHook
     from airflow_kcr.protocol.region.state import Region as StoredRegion
+
+REFRESH: Final = 10.0
+"""Seconds after which a region is read again though nothing happened in it."""
 
 _STATES: Final[Mapping[Reaching, Goal]] = {
     Reaching.RUNNING: goals.RUNNING,
@@ -187,6 +192,15 @@ class Finding:
     """The store's clock; None: the store was away."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What was found in a region when it was read last."""
+
+    sign: Sign
+    at: float
+    found: Mapping[WaitingFor, Finding]
+
+
 class Looks:
     """Looks at one store, one after the other, over one connection that is kept open in between.
 
@@ -197,10 +211,46 @@ class Looks:
     def __init__(self, url: URL) -> None:
         self._transactions = connect(url)
         self._store = RegionStore(self._transactions)
+        self._seen: dict[RegionName, _Seen] = {}
 
     def close(self) -> None:
         """Close the connection."""
         self._transactions.close()
+
+    def look_at_all(
+        self, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]
+    ) -> dict[tuple[RegionName, WaitingFor], Finding]:
+        """Return what there is of what is waited for in several regions, for which only the store is asked.
+
+        One statement asks for the signs of all. A region is read if its sign has changed, if there is something else to
+        wait for in it, or if that was some time ago: what is said of who is missing has seconds in it.
+        """
+        try:
+            signs = self._store.signs(wanted)
+        except AWAY as error:
+            return _all_of(wanted, Finding(missing=f"waiting for the store: {error.message}"))
+        except KcrError as error:
+            return _all_of(wanted, Finding(answer=Answer(status=Status.REFUSED, detail=error.message)))
+        found: dict[tuple[RegionName, WaitingFor], Finding] = {}
+        for name, each in wanted.items():
+            seen, (sign, now) = self._seen.get(name), signs.get(name, (None, None))
+            if seen is None or sign is None or not _is_known(seen, sign, each):
+                looked = self.look(name, each, next(iter(each.values())))
+                self._remember(name, sign, looked)
+                if any(one.now is None and one.answer is None for one in looked.values()):
+                    # For all: each region would take as long again to find it out.
+                    return _all_of(wanted, next(iter(looked.values()))) | found
+            else:
+                looked = {what: replace(seen.found[what], now=now) for what in each}
+            found |= {(name, what): one for what, one in looked.items()}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in wanted}
+        return found
+
+    def _remember(self, name: RegionName, sign: Sign | None, found: Mapping[WaitingFor, Finding]) -> None:
+        """Remember what was found where a sign tells whether it still holds; the sign is from before the look."""
+        self._seen.pop(name, None)
+        if sign is not None and all(goal_of(what) is not None for what in found):
+            self._seen[name] = _Seen(sign=sign, at=monotonic(), found=found)
 
     def look(self, name: RegionName, waiting_for: Collection[WaitingFor], hook: KcrHook) -> dict[WaitingFor, Finding]:
         """Return what there is of each of these in one region, which is read once for all."""
@@ -226,3 +276,19 @@ class Looks:
         except KcrError as error:
             return found(answer=Answer(status=Status.REFUSED, detail=error.message))
         return found(answer=Answer(status=Status.REACHED)) if left is None else found(missing=str(left))
+
+
+def _is_known(seen: _Seen, sign: Sign, wanted: Collection[WaitingFor]) -> bool:
+    """Whether what was found still holds."""
+    return (
+        seen.sign == sign
+        and not sign.is_due
+        and monotonic() - seen.at < REFRESH
+        and all(what in seen.found and seen.found[what].answer is None for what in wanted)
+    )
+
+
+def _all_of(
+    wanted: Mapping[RegionName, Collection[WaitingFor]], finding: Finding
+) -> dict[tuple[RegionName, WaitingFor], Finding]:
+    return {(name, what): finding for name, each in wanted.items() for what in each}

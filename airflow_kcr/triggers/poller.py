@@ -240,6 +240,8 @@ def _look(looks: Looks, waits: Collection[Wait]) -> _Found:
     regions: dict[RegionName, dict[WaitingFor, KcrHook]] = defaultdict(dict)
     for wait in waits:
         regions[wait.region][wait.waiting_for] = wait.hook
+    if not waits or not next(iter(waits)).waiting_for.asks_kafka:
+        return looks.look_at_all(regions)
     found: dict[tuple[RegionName, WaitingFor], Finding] = {}
     for region, wanted in regions.items():
         seen = looks.look(region, wanted, next(iter(wanted.values())))

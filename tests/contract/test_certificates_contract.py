@@ -15,10 +15,13 @@ from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ProtocolError, RefusedError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.store.postgres import PostgresTransactions
 from tests.contract.conftest import Drive
-from tests.support.driver import Driver
+from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.plans import touched
+from tests.support.stores import only_reading, postgres_subject
 
 if TYPE_CHECKING:
     from airflow_kcr.ports import Certificate
@@ -289,3 +292,28 @@ def test_only_the_newest_certificate_can_be_gone_on_from(driver: Driver) -> None
     assert newest.resume is not None
     assert certificates.resumed(newest).moment.number == newest.horizon.counter
     assert [c.resume for c in chronicle.certificates()] == [None] * 3
+
+
+# -- who may only read ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+def test_who_may_only_read_verifies_and_is_told_that_nothing_was_certified(database_url: str) -> None:
+    with postgres_subject(database_url) as subject, only_reading(database_url) as reader:
+        rules = subject.specs.note(RegionRules(groups={GROUP: group_rules(members=2)}))
+        driver = Driver(partitions=4, rules=rules, transactions=subject.transactions, clock=subject.clock)
+        driver.up()
+        driver.process()
+        first = certified(driver)
+        driver.process()
+        driver.cut("n")
+        with PostgresTransactions.connect(reader, subject.specs.read) as store:
+            verdict = Verdict.of(driver.name, store.chronicle(driver.name))
+            assert (verdict.violations, verdict.certificate) == ((), first)
+            assert verdict.checked_events > 0
+            assert verdict.not_certified == f"user {reader.username} may not write to kcr.certificate"
+            assert Verdict.of(driver.name, store.chronicle(driver.name), from_start=True).violations == ()
+        second = verified(driver)
+        assert second.not_certified == ""
+        assert second.certificate is not None
+        assert second.certificate.number == first.number + 1

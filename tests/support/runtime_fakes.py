@@ -25,6 +25,7 @@ from airflow_kcr.ports import (
     Renewal,
     Replayed,
     Rule,
+    Sign,
     Span,
     always,
 )
@@ -377,6 +378,10 @@ class SharedTransactions:
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.readers(name, partition))
+
+    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+        """See `ports.Transactions`."""
+        return self._do(lambda: self._inner.signs(names))
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """See `ports.Transactions`."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import create_engine
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.ports import Transactions
@@ -113,6 +113,24 @@ def postgres_store(url: str, read_rules: Callable[[str], RegionRules]) -> Iterat
     finally:
         store.close()
         engine.dispose()
+
+
+@contextmanager
+def only_reading(url: str) -> Iterator[URL]:
+    """The URL of a store for a user who may read all of it and write nothing."""
+    target = make_url(url)
+    role = f"reader_{target.database}"
+    for statement in (
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA kcr TO {role}",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA kcr TO {role}",
+    ):
+        _execute(url, statement)
+    try:
+        yield target.set(username=role)
+    finally:
+        _execute(url, f"DROP OWNED BY {role}")
+        _execute(url, f"DROP ROLE {role}")
 
 
 def expire(subject: Subject) -> None:

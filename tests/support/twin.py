@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError, RefusedError
-from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Replayed, Rule, Span
+from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -144,6 +144,9 @@ class Twin:
 
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         return self._postgres.readers(name, partition)
+
+    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+        return self._postgres.signs(names)
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         found, twin = self._postgres.replays(name, spans), self._memory.replays(name, spans)

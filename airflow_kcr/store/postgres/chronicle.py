@@ -90,6 +90,12 @@ _NEWEST: Final = positional(
     6,
 )
 
+# name: may_certify — who has no right here may still read all the rest.
+_MAY_CERTIFY: Final = text("""
+    SELECT current_user, has_table_privilege('kcr.certificate', 'INSERT')
+           AND has_table_privilege('kcr.certificate', 'UPDATE'), current_setting('transaction_read_only') = 'on'
+""")
+
 # name: certify — the first of two that prove the same at once wins.
 _CERTIFY: Final = text("""
     INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest, resume)
@@ -162,6 +168,14 @@ class PostgresChronicle:
         """See `ports.Chronicle.newest_certificate`."""
         with self._about() as session:
             return next((_certificate(row) for row in session.rows(_NEWEST)), None)
+
+    def uncertifiable(self) -> str:
+        """See `ports.Chronicle.uncertifiable`."""
+        with self._alone() as session:
+            ((user, may_write, only_reads),) = session.rows(_MAY_CERTIFY)
+        if only_reads:
+            return "the store's server, or this connection, is read-only"
+        return "" if may_write else f"user {user} may not write to kcr.certificate"
 
     def certify(self, certificate: Certificate) -> bool:
         """See `ports.Chronicle.certify`."""

@@ -25,7 +25,7 @@ from airflow_kcr.errors import (
     StoreBusy,
     UnknownRegion,
 )
-from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Span
+from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -70,6 +70,15 @@ _NOW: Final = text("SELECT clock_timestamp()")
 _NAMES: Final = text('SELECT name FROM kcr.region ORDER BY name COLLATE "C"')
 _FIND: Final = text("SELECT id FROM kcr.region WHERE name = :name")
 _COUNTER: Final = text("SELECT counter FROM kcr.region WHERE name = :name")
+
+# name: signs — of several regions at once.
+_SIGNS: Final = text("""
+    SELECT r.name, clock_timestamp(), r.counter, coalesce(r.due_at <= clock_timestamp(), false),
+           (SELECT count(*) FROM kcr.lease l WHERE l.region_id = r.id AND l.valid_until > clock_timestamp()),
+           CASE WHEN r.state = 'running' THEN 0 ELSE (
+               SELECT count(*) FROM kcr.batch b WHERE b.region_id = r.id AND b.outcome IS NULL) END
+    FROM kcr.region r WHERE r.name = ANY (CAST(:names AS text[]))
+""")
 
 # name: owners — which other region has one of these groups.
 _OWNERS: Final = text("""
@@ -261,6 +270,11 @@ class PostgresTransactions:
         """See `ports.Transactions.readers`."""
         with self._about(name) as session:
             return tuple(ledger.readers(session, partition))
+
+    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+        """See `ports.Transactions.signs`."""
+        rows = self._connections.answer(_SIGNS, names=sorted(names))
+        return {RegionName(name): (Sign(*columns), now) for name, now, *columns in rows}
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """See `ports.Transactions.replays`."""

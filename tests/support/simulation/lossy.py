@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Span
+from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -125,6 +125,10 @@ class LossyTransactions:
     def readers(self, name: RegionName, partition: TopicPartition) -> tuple[GroupPartition, ...]:
         """See `ports.Transactions`."""
         return self._inner.readers(name, partition)
+
+    def signs(self, names: Collection[RegionName]) -> Mapping[RegionName, tuple[Sign, datetime]]:
+        """See `ports.Transactions`."""
+        return self._inner.signs(names)
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """See `ports.Transactions`."""

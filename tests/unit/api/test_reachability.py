@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
 
+from airflow_kcr.api import ways_back
 from airflow_kcr.api.checkpoint_views import CheckpointSummary
 from airflow_kcr.api.reachability import Reach, reach
+from airflow_kcr.protocol.region.archive import LogStart, Whole
 from airflow_kcr.protocol.targets import ToEarliest
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import GroupPartition, Sequence
 from tests.support.driver import BEGINNING, Driver
 
 MINUTE = timedelta(minutes=1)
@@ -80,3 +83,25 @@ def later_cut_of_new(driver: Driver) -> None:
 def test_a_checkpoint_without_offsets_has_no_reach(driver: Driver) -> None:
     driver.request_cut("open")
     assert CheckpointSummary.newest_of(driver.held, before=None, last=None)[-1].to_json()["unreachable"] is None
+
+
+def test_the_way_back_is_looked_for_no_further_than_the_logs_begin(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways_back, "_PAGE", 3)
+    for number in range(9):
+        driver.process(width=10)
+        driver.cut(f"more-{number}")
+    later_cut(driver, 285)
+    asked = 0
+    log_starts = Whole.log_starts
+
+    def counted(self: Whole) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
+        nonlocal asked
+        asked += 1
+        return log_starts(self)
+
+    monkeypatch.setattr(Whole, "log_starts", counted)
+    found = ways_back.ways_back(driver.held, 4)
+    assert [way.checkpoint.sequence for way in found] == [12, 11], "at 290"
+    assert asked == 2, "the second page has none that can be reached"

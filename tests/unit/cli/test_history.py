@@ -9,6 +9,7 @@ from sqlalchemy import create_engine, text
 from airflow_kcr.api import Region
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster
+from tests.support.stores import only_reading
 from tests.unit.cli.conftest import Kcr
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def test_a_consistent_history_is_verified(kcr: Kcr, driver: Driver) -> None:
         "checked_batches": len(driver.batches),
         "violations": [],
         "progress": "progressing",
+        "not_certified": None,
     }
     assert (certificate["number"], certificate["upto"]) == (1, driver.region.counter)
     again = kcr("verify", "flights", "-o", "table").stdout
@@ -106,6 +108,19 @@ def test_a_region_that_makes_no_progress_is_told_beside_the_verdict_and_by_the_l
     assert json.loads(called.stdout)["progress"].startswith("stalled: members since ")
     assert "stalled: members since " in kcr("verify", "flights", "-o", "table").stdout
     assert [row["progress"] for row in kcr.json("region", "list")] == ["stalled"]
+
+
+def test_who_may_only_read_is_told_in_one_line_that_nothing_was_certified(
+    kcr: Kcr, driver: Driver, database_url: str
+) -> None:
+    driver.up()
+    with only_reading(database_url) as reader:
+        called = kcr("verify", "flights", "--store", reader.render_as_string(False), "-o", "json")
+    assert called.exit_code == 0
+    assert called.stderr.startswith(f"kcr: no certificate was written: user {reader.username} may not write to")
+    assert len(called.stderr.splitlines()) == 1
+    assert json.loads(called.stdout)["not_certified"] in called.stderr
+    assert json.loads(kcr("verify", "flights", "-o", "json").stdout)["not_certified"] is None
 
 
 def test_a_contradiction_is_reported_and_ends_with_status_1(kcr: Kcr, driver: Driver, database_url: str) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 
@@ -16,6 +16,7 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec
+from airflow_kcr.triggers import looking
 from airflow_kcr.triggers import poller as poller_module
 from airflow_kcr.triggers.looking import Finding, Looks
 from airflow_kcr.triggers.payloads import (
@@ -99,17 +100,17 @@ def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_ea
     driver.request_cut("n")
     payloads = (CutPublished(nonce="n"), CheckpointExists(sequence=9), PAUSED)
     costs: list[int] = []
-    look = Looks.look
+    look = Looks.look_at_all
 
     def counted(
-        self: Looks, name: RegionName, waiting_for: Collection[WaitingFor], hook: KcrHook
-    ) -> dict[WaitingFor, Finding]:
+        self: Looks, wanted: Mapping[RegionName, Mapping[WaitingFor, KcrHook]]
+    ) -> dict[tuple[RegionName, WaitingFor], Finding]:
         before = len(run)
-        found = look(self, name, waiting_for, hook)
+        found = look(self, wanted)
         costs.append(len(run) - before)
         return found
 
-    monkeypatch.setattr(Looks, "look", counted)
+    monkeypatch.setattr(Looks, "look_at_all", counted)
 
     async def cost(number: int) -> tuple[set[int], int]:
         """Return how many statements looks took, but for the first, which asks for the schema; and the threads."""
@@ -128,9 +129,61 @@ def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_ea
     with statements() as run:
 
         async def main() -> None:
-            assert await cost(200) == await cost(len(payloads))
+            many, one = await cost(200), await cost(1)
+            assert many == one
+            assert many[0] == {1}, "nothing happens: whether anything did is asked, and nothing else"
 
         running(main)
+
+
+def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
+    driver: Driver, store_connection: str
+) -> None:
+    driver.request_cut("n")
+    others = [RegionName(f"nowhere-{number}") for number in range(3)]
+    looks = Looks(make_url(store_connection))
+    cut: dict[WaitingFor, KcrHook] = {CutPublished(nonce="n"): HOOK, CheckpointExists(sequence=9): HOOK}
+    try:
+        first = looks.look_at_all({driver.name: cut})
+        with statements() as run:
+            again = looks.look_at_all({driver.name: cut})
+        assert len(run) == 1
+        assert {key: one.missing for key, one in again.items()} == {key: one.missing for key, one in first.items()}
+        assert {one.now for one in again.values()}.isdisjoint(one.now for one in first.values())
+        driver.complete()
+        driver.publish()
+        after = looks.look_at_all({driver.name: cut, **{other: {PAUSED: HOOK} for other in others}})
+        reached = after[driver.name, CutPublished(nonce="n")].answer
+        assert reached is not None
+        assert reached.status is Status.REACHED
+        for other in others:
+            refused = after[other, PAUSED].answer
+            assert refused is not None
+            assert refused.status is Status.REFUSED
+    finally:
+        looks.close()
+
+
+def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.request_cut("n")
+    looks = Looks(make_url(store_connection))
+    cut: dict[WaitingFor, KcrHook] = {CutPublished(nonce="n"): HOOK}
+    wanted = {driver.name: cut}
+    try:
+        looks.look_at_all(wanted)
+        with asking(store_connection) as connection:
+            connection.execute("UPDATE kcr.lease SET valid_until = now() - interval '1 s'")
+        with statements() as run:
+            looks.look_at_all(wanted)
+        assert len(run) > 1, "a lease is over"
+        with statements() as run:
+            looks.look_at_all(wanted)
+        monkeypatch.setattr(looking, "REFRESH", 0.0)
+        with statements() as more:
+            looks.look_at_all(wanted)
+        assert len(run) < len(more), "it was long ago"
+    finally:
+        looks.close()
 
 
 def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_connection: str) -> None:
