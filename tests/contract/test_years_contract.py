@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+import psycopg
 import pytest
 
 from airflow_kcr.api import Region
+from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.resolution import cut_of_run
+from airflow_kcr.protocol.region.retirement import PIECE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import Nonce, Sequence
@@ -128,3 +131,47 @@ def test_what_people_look_at_touches_what_it_shows(database_url: str, look: int)
         with touched() as rows:
             LOOKS[look](region)
     assert max(rows.values()) <= 2 * FEW, rows.most_common(3)
+
+
+_KEPT = b"""
+    UPDATE kcr.checkpoint SET state = 'published', undone_by = NULL WHERE sequence <= %(cuts)s;
+"""
+
+_OFFSETS = b"""
+    INSERT INTO kcr.checkpoint_offset (region_id, sequence, group_id, topic, partition, next_offset)
+    SELECT c.region_id, c.sequence, 'g', 't', n, c.sequence
+    FROM kcr.checkpoint c, generate_series(0, %(partitions)s - 1) n WHERE c.sequence <= %(cuts)s
+"""
+
+
+def retired_at_once(url: str, cuts: int) -> tuple[list[int], Counter[str], list[str]]:
+    """Return how many each piece had, of so many that are over at once; the rows touched, and the statements."""
+    with old_region(url, cuts) as driver:
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(_KEPT, {"cuts": cuts})
+            connection.execute(_OFFSETS, {"cuts": cuts, "partitions": PARTITIONS})
+            connection.execute(b"ANALYZE")
+        counter = driver.held.counter
+        with statements() as run, touched() as rows:
+            driver.store.retire(driver.name)
+        pieces = [
+            len(event.body.sequences)
+            for event in driver.store.events(driver.name, counter)
+            if isinstance(event.body, CheckpointsRetired)
+        ]
+        assert driver.held.archive.kept() == driver.held.rules.retention.keep
+    return pieces, rows, run
+
+
+def test_twenty_thousand_are_retired_in_pieces_and_it_ends(database_url: str, other_database_url: str) -> None:
+    few, rows_of_few, _ = retired_at_once(database_url, 2_000)
+    many, rows, run = retired_at_once(other_database_url, 20_000)
+    assert sum(many) == 20_000 + 1 - RegionRules(groups={}).retention.keep
+    assert max(many) * PARTITIONS <= PIECE
+    assert len(many) == -(-sum(many) * PARTITIONS // PIECE) + (sum(many) * PARTITIONS % PIECE == 0)
+    for table in ("checkpoint_offset", "echo", "contribution", "checkpoint_partition"):
+        assert len([one for one in run if f"DELETE FROM kcr.{table} " in one]) == len(many)
+    # Each piece counts what is kept; beside that one of many costs what one of few does.
+    for statement, found in rows.items():
+        counts = "count(*)" in statement or "OFFSET" in statement
+        assert counts or found / len(many) <= 1.5 * rows_of_few[statement] / len(few) + FEW, statement

@@ -236,8 +236,8 @@ class Archive(Protocol):
         """Return the oldest checkpoints that are neither retired nor pinned."""
         ...
 
-    def nth_usable(self, place: int) -> Sequence | None:
-        """Return the number of the usable checkpoint that has `place - 1` newer ones; None: there are fewer."""
+    def nth_complete(self, place: int) -> Sequence | None:
+        """Return the number of the complete one that has `place - 1` newer ones with offsets; None: there are fewer."""
         ...
 
 
@@ -473,10 +473,10 @@ class Whole:
         found = (c for c in self._rows() if c.state is not CheckpointState.RETIRED and not c.pinned_as)
         return tuple(row for row, _ in zip(found, range(limit), strict=False))
 
-    def nth_usable(self, place: int) -> Sequence | None:
-        """See `Archive.nth_usable`."""
-        usable = [c.sequence for c in self._path() if c.is_complete]
-        return usable[-place] if len(usable) >= place else None
+    def nth_complete(self, place: int) -> Sequence | None:
+        """See `Archive.nth_complete`."""
+        complete = [c.sequence for c in self._rows() if c.is_complete]
+        return complete[-place] if len(complete) >= place else None
 
     def _rows(self) -> list[Checkpoint]:
         return [row for _, row in sorted(self._tables.checkpoints.items())]

@@ -124,7 +124,7 @@ def _due(region: Region, now: datetime, complete: int, candidates: list[Checkpoi
     surplus = max(complete - rules.keep, 0)
     # An aborted cut is of no more use once as many complete ones as are kept are newer.
     is_any_aborted = any(row.state is CheckpointState.ABORTED for row in candidates)
-    first = region.archive.nth_usable(rules.keep) if is_any_aborted else None
+    first = region.archive.nth_complete(rules.keep) if is_any_aborted else None
     found: list[Checkpoint] = []
     for row in candidates:
         is_old = rules.max_age is not None and (row.ended_at or row.opened_at) < now - rules.max_age

@@ -195,9 +195,9 @@ _COUNT: Final = text("SELECT count(*) FROM kcr.checkpoint WHERE region_id = :reg
 _KEPT_COUNT: Final = text(
     "SELECT count(*) FROM kcr.checkpoint t WHERE t.region_id = :region AND t.state IN ('complete', 'published')"
 )
-_NTH_USABLE: Final = text(
-    f"SELECT t.sequence FROM kcr.checkpoint t WHERE t.region_id = :region AND {_USABLE} "  # noqa: S608
-    "ORDER BY t.sequence DESC OFFSET :place LIMIT 1"
+_NTH_COMPLETE: Final = text(
+    "SELECT t.sequence FROM kcr.checkpoint t WHERE t.region_id = :region AND t.state <> 'retired' "
+    "AND t.state IN ('complete', 'published') ORDER BY t.sequence DESC OFFSET :place LIMIT 1"
 )
 
 # Of persons' resets: those of some names, and the newest that never began.
@@ -491,9 +491,9 @@ class PostgresArchive:
         condition = "t.state <> 'retired' AND t.pinned_as = '' ORDER BY t.sequence LIMIT :limit"
         return tuple(row for _, row in self._rows(CHECKPOINTS, condition, limit=limit))
 
-    def nth_usable(self, place: int) -> Sequence | None:
-        """See `Archive.nth_usable`."""
-        rows = self._session.rows(_NTH_USABLE, place=place - 1)
+    def nth_complete(self, place: int) -> Sequence | None:
+        """See `Archive.nth_complete`."""
+        rows = self._session.rows(_NTH_COMPLETE, place=place - 1)
         return rows[0][0] if rows else None
 
     def _rows(self, layout: Layout[K, V], condition: str, **parameters: object) -> list[tuple[K, V]]:

@@ -290,3 +290,27 @@ def test_only_what_has_offsets_is_pinned() -> None:
     driver.request_cut("n")
     with pytest.raises(CheckpointNotUsable, match="is open"):
         driver.store.pin(driver.name, driver.region.open_cut or Sequence(0), "x", "")
+
+
+def test_aborted_cuts_before_undone_ones_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retirement, "PIECE", 8)  # two checkpoints of four partitions
+    driver = hourly(keep=50)
+    for number in range(5):
+        driver.request_cut(f"late-{number}")
+        driver.wait(driver.held.rules.timeouts.drain.total_seconds() + 1)
+    aborted = [s for s, row in driver.region.checkpoints.items() if row.state is CheckpointState.ABORTED]
+    cuts = cuts_of_ten(driver, 4)
+    driver.reset(ToInitial())
+    last = driver.complete()
+    driver.settle_reset()
+    driver.process()
+    newest = driver.cut("after")
+    assert len(aborted) == 5
+    assert {row.undone_by is None for s, row in driver.region.checkpoints.items() if s in cuts} == {False}
+    keep_fewer(driver, 3)
+    driver.store.retire(driver.name)
+    assert held(driver) == [cuts[-1], last, newest]
+    assert {driver.region.checkpoints[s].state for s in aborted} == {CheckpointState.RETIRED}
+    pieces = happened(driver, events.CheckpointsRetired)
+    assert [len(piece.sequences) for piece in pieces] == [2, 2, 2, 2]
+    judge(driver)
