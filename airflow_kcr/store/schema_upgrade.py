@@ -32,6 +32,12 @@ _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _UPGRADE_LOCK: Final = 4_729_370_001
 
 _LOCK: Final = text("SELECT pg_advisory_lock(:key)")
+# name: no_timeouts — of the session. An index of a long ledger takes its time: a limit of the server's or the
+# user's own, which is meant for programs, would end every try at the same place.
+_NO_TIMEOUTS: Final = text(
+    "SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false), "
+    "set_config('idle_in_transaction_session_timeout', '0', false)"
+)
 _CREATE_SCHEMA: Final = text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
 _HAS_VERSION_TABLE: Final = text("SELECT to_regclass(:name) IS NOT NULL")
 _VERSION: Final = text(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")  # noqa: S608 (two constants)
@@ -71,6 +77,7 @@ def upgrade(url: str) -> SchemaStatus:
 
     with _connected(url) as connection:
         # Of the session, so that it outlasts the transactions: closing the connection lets go of it.
+        connection.execute(_NO_TIMEOUTS)
         connection.execute(_LOCK, {"key": _UPGRADE_LOCK})
         current = revision_of(connection)
         if current is not None and int(current) > int(HEAD):

@@ -18,6 +18,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 
 from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
@@ -268,6 +269,28 @@ def test_an_upgrade_that_is_interrupted_while_it_converts_the_ledger_goes_on(
     schema_upgrade.upgrade(empty_database_url)
     assert rewound.batches == before
     assert catalogue(empty_database_url) == SNAPSHOT.read_text()
+
+
+WAITED = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '1 s'
+"""
+
+
+def test_no_timeout_of_the_server_ends_an_upgrade(empty_database_url: str) -> None:
+    upgrade_to(empty_database_url, "0012")
+    name = make_url(empty_database_url).database
+    for setting in ("statement_timeout", "lock_timeout"):
+        execute(empty_database_url, f"ALTER DATABASE {name} SET {setting} = '500ms'")
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with ThreadPoolExecutor(1) as threads, engine.connect() as slow, engine.connect() as looking:
+        # In place of a large table: an index is not made as long as somebody writes.
+        slow.exec_driver_sql("LOCK TABLE kcr.batch_range IN ROW EXCLUSIVE MODE")
+        upgrading = threads.submit(schema_upgrade.upgrade, empty_database_url)
+        while not upgrading.done() and looking.exec_driver_sql(WAITED).scalar_one() == 0:
+            looking.rollback()
+        slow.rollback()
+        assert upgrading.result().is_current
 
 
 def test_several_upgrades_at_once_are_one(empty_database_url: str) -> None:
