@@ -119,6 +119,20 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveFile:
+    """Where the history that a certificate covers was written to."""
+
+    name: str
+    """Within the folder of the archive."""
+
+    size: int
+    """Of the file, in bytes."""
+
+    resume: str
+    """The SHA-256 of what the next proof goes on from, in hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """That a region's history up to a horizon contradicts no invariant."""
 
@@ -134,6 +148,16 @@ class Certificate:
 
     resume: bytes | None = None
     """What whoever goes on from it has to know; None: forgotten, as there are later ones."""
+
+    archive: ArchiveFile | None = None
+    """Where what it covers is archived; None: in the store alone."""
+
+
+class Dropped(NamedTuple):
+    """Rows that left the store."""
+
+    events: int
+    batches: int
 
 
 class Chronicle(Protocol):
@@ -179,6 +203,30 @@ class Chronicle(Protocol):
 
         Returns:
             False where somebody else has stored one of this number meanwhile; nothing is changed then.
+        """
+        ...
+
+    def closed(self) -> Certificate | None:
+        """Return the newest certificate whose history is archived, with what is needed to go on from it."""
+        ...
+
+    def archived(self, number: int, file: ArchiveFile, resume: bytes) -> None:
+        """Note that the history of a certificate is archived, and how to go on from it; noted already: nothing.
+
+        What the archived ones before it have to go on from is forgotten.
+        """
+        ...
+
+    def drop(self, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+        """Drop what a certificate and those before it cover, in pieces: one for each time that it is asked.
+
+        The newest event and batch that it covers stay, as what comes after is held against them; and so do batches
+        whose fate it has open, that run, or that are stamped with a later sequence than `floor`. A later call finds
+        them. Any piece may be the last for now.
+
+        Args:
+            closed: an archived certificate.
+            floor: the newest sequence of which nobody asks for batches any more.
         """
         ...
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from airflow_kcr.api.applying import Applied, Change
 from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView
+from airflow_kcr.api.closing import Closing
 from airflow_kcr.api.clusters import Cluster, Clusters
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.ledger import RecordView, Repetition
@@ -26,6 +27,7 @@ __all__ = [
     "Change",
     "CheckpointSummary",
     "CheckpointView",
+    "Closing",
     "Cluster",
     "Clusters",
     "Comparison",

@@ -89,7 +89,8 @@ class Content:
     def end(self, batch: Batch, outcome: Outcome) -> None:
         """See `Witness`."""
         at = None if batch.ended_at is None else batch.ended_at.isoformat()
-        self._line({"end": batch.batch, "outcome": str(outcome), "after": batch.ended_after, "at": at})
+        proven = {} if batch.proven_in is None else {"proven": batch.proven_in}
+        self._line({"end": batch.batch, "outcome": str(outcome), "after": batch.ended_after, "at": at, **proven})
 
     def _line(self, document: Mapping[str, object]) -> None:
         line = _text(document) + "\n"
@@ -199,10 +200,15 @@ def flaws(certificate: Certificate) -> list[str]:
     if (said.get("number"), said.get("upto")) != (certificate.number, certificate.horizon.counter):
         found.append(f"{name} stands in the row of number {certificate.number}, event {certificate.horizon.counter}")
     if certificate.resume is not None:
-        state = hashlib.sha256(zlib.decompress(certificate.resume)).hexdigest()
-        if state != said.get("state"):
+        archive = certificate.archive
+        if resume_digest(certificate.resume) != (said.get("state") if archive is None else archive.resume):
             found.append(f"{name} was changed: its state is not the one that it was made of")
     return found
+
+
+def resume_digest(resume: bytes) -> str:
+    """Return the SHA-256 of what a proof goes on from, as its certificate has it."""
+    return hashlib.sha256(zlib.decompress(resume)).hexdigest()
 
 
 def still_open(certificate: Certificate) -> tuple[BatchId, ...]:

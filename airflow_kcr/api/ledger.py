@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from airflow_kcr.api.naming import record_named, require_groups
 from airflow_kcr.api.views import instant
+from airflow_kcr.api.whole_history import WholeHistory
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.invariants.accounting import Delivery, Redelivery, delivery_of, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
@@ -139,7 +141,9 @@ class Repetition:
         }
 
 
-def record(store: RegionStore, name: RegionName, text: str, group: str | None) -> tuple[RecordView, ...]:
+def record(
+    store: RegionStore, name: RegionName, text: str, group: str | None, archived: WholeHistory | None = None
+) -> tuple[RecordView, ...]:
     """Return what became of a record, in each group that reads its topic.
 
     What it reads depends on how often the record was begun, and not on what else the ledger has.
@@ -149,6 +153,7 @@ def record(store: RegionStore, name: RegionName, text: str, group: str | None) -
         name: the region's.
         text: `TOPIC:PARTITION:OFFSET`.
         group: only in this one.
+        archived: the history with its closed part, which is read through; None: none of it is closed.
 
     Raises:
         ConfigurationError: the text is not of that form, or the region has no such partition or group.
@@ -161,11 +166,14 @@ def record(store: RegionStore, name: RegionName, text: str, group: str | None) -
         require_groups(region, [group])
     place, offset = named_record
     known = {p for p in universe(region) if p.topic_partition == place} | {*store.readers(name, place)}
+    if archived is not None:
+        known |= archived.readers(place)
     named = sorted(p for p in known if group in (None, p.group))
     if not named:
         of = f"group {group} of region {region.name}" if group is not None else f"region {region.name}"
         raise ConfigurationError(f"{of} has no partition {place.topic}:{place.partition}")
-    return tuple(_Record(store=store, region=region, partition=p, offset=offset).view() for p in named)
+    told = partial(_Record, store=store, region=region, offset=offset, archived=archived)
+    return tuple(told(partition=partition).view() for partition in named)
 
 
 def repeated(history: History, group: str | None) -> tuple[Repetition, ...]:
@@ -205,12 +213,18 @@ class _Record:
     region: Region
     partition: GroupPartition
     offset: Offset
+    archived: WholeHistory | None
 
     def view(self) -> RecordView:
         """Return what became of it."""
         begins: list[Begin] = []
         earlier: Epoch | None = None
-        for batch in self.store.batches_with(self.region.name, self.partition, self.offset):
+        batches = self.store.batches_with(self.region.name, self.partition, self.offset)
+        if self.archived is not None:
+            stored = {batch.batch for batch in batches}
+            older = self.archived.batches_with(self.partition, self.offset)
+            batches = (*(batch for batch in older if batch.batch not in stored), *batches)
+        for batch in batches:
             begins.append(self._begin(batch, earlier))
             earlier = batch.epoch
         return RecordView(partition=self.partition, offset=self.offset, fate=self._fate(begins), begins=tuple(begins))
@@ -254,7 +268,10 @@ class _Record:
         member = self.region.members.get(batch.member)
         if member is not None and member.incarnation == batch.incarnation:
             return member.label
-        return self.store.registered(self.region.name, batch.member, batch.incarnation)
+        found = self.store.registered(self.region.name, batch.member, batch.incarnation)
+        if found or self.archived is None:
+            return found
+        return self.archived.registered(batch.member, batch.incarnation)
 
     def _fate(self, begins: list[Begin]) -> Fate:
         if any(begin.delivery.is_accepted for begin in begins):

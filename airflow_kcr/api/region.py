@@ -6,12 +6,26 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr.api import applying, goals, ledger, partitions, repairing, reset_requests, reset_views, resets, waiting
+from airflow_kcr.api import (
+    applying,
+    closing,
+    goals,
+    ledger,
+    partitions,
+    repairing,
+    reset_requests,
+    reset_views,
+    resets,
+    waiting,
+)
 from airflow_kcr.api.applying import Applied
+from airflow_kcr.api.archive_files import ArchiveFolder
 from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView, require_checkpoint
+from airflow_kcr.api.closing import Closing
 from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.group_readers import real_reader
@@ -25,8 +39,11 @@ from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, Progress, silent
 from airflow_kcr.api.ways_back import WayBack, ways_back
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.api.whole_history import WholeHistory
+from airflow_kcr.errors import ArchiveError, ConfigurationError, StoreBusy
+from airflow_kcr.ports import Certificate, Chronicle
 from airflow_kcr.protocol.instants import checked_instant
+from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
 from airflow_kcr.protocol.region.resolution import cut_of_run, of_run
@@ -38,7 +55,7 @@ from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.subscriptions import check_topics
 from airflow_kcr.protocol.targets import FromFile
 from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, Sequence, TopicPartition, region_name
-from airflow_kcr.spec import RegionSpec
+from airflow_kcr.spec import FOREVER, RegionSpec
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
 
@@ -519,18 +536,54 @@ class Region:
                 seen = event.number
             self._store.wait(self.name, seen, FOLLOW)
 
-    def verify(self, *, from_start: bool = False) -> Verdict:
+    def verify(self, *, from_start: bool = False, archive: str | None = None) -> Verdict:
         """Judge the region's history by the invariants, from the newest certificate up to this moment.
 
         What is found consistent is certified; the next time goes on from there.
 
         Args:
-            from_start: judge all of it anew, and compare it with the certificates.
+            from_start: judge all of it anew, closed history as well, and compare it with the certificates.
+            archive: the folder of the archive files, where it is not that of the spec; implies `from_start`.
+
+        Raises:
+            ArchiveError: an archive file is missing or was changed, or nobody says where they are.
+            StoreBusy: some of the history was closed meanwhile; ask again.
         """
-        return Verdict.of(self.name, self._store.chronicle(self.name), from_start=from_start)
+        store = self._store.chronicle(self.name)
+        if not from_start and archive is None:
+            return Verdict.of(self.name, store)
+        before = store.closed()
+        whole = store if before is None else self._whole(store, archive)
+        verdict = Verdict.of(self.name, whole, from_start=True)
+        if verdict.violations and _number(store.closed()) != _number(before):
+            raise StoreBusy(f"some of the history of {self.name} was closed while it was read; verify again")
+        return verdict
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        """Return the certificates of the region's history, oldest first."""
+        return self._store.chronicle(self.name).certificates()
+
+    def close_history(self) -> Closing:
+        """Certify what is new, and archive and drop what is certified and older than the spec's `history.keep`.
+
+        Where the spec names no archive, nothing is dropped.
+
+        Raises:
+            ArchiveError: a file can't be written, is missing or was changed; what is not archived stays in the store.
+        """
+        verdict = self.verify()
+        region, now = self._store.read(self.name)
+        history = RegionSpec.from_json(region.spec.text).history
+        if verdict.violations or history.archive is None or history.keep == FOREVER:
+            closed = self._store.chronicle(self.name).closed()
+            upto = None if closed is None else closed.horizon.counter
+            return Closing(region=self.name, upto=upto, violations=verdict.violations)
+        return closing.close(region, self._store.chronicle(self.name), Path(history.archive), now, history.keep)
 
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; what it costs does not grow with time.
+
+        Where some of the history is closed, its archive files are read through as well.
 
         Args:
             place: `TOPIC:PARTITION:OFFSET`.
@@ -539,7 +592,7 @@ class Region:
         Raises:
             ConfigurationError: `place` is not of that form, or the region has no such partition or group.
         """
-        return ledger.record(self._store, self.name, place, group)
+        return ledger.record(self._store, self.name, place, group, self._archived())
 
     def repeated(self, *, group: str | None = None) -> tuple[ledger.Repetition, ...]:
         """Return which offsets were begun more than once, and for which reset; the whole ledger is read.
@@ -553,12 +606,30 @@ class Region:
         region = self._read()
         if group is not None:
             require_groups(region, [group])
-        return ledger.repeated(self._store.history(self.name), group)
+        return ledger.repeated(self._history(), group)
 
     # ------------------------------------------------------------------------------------------------------------
 
     def _read(self) -> StoredRegion:
         return self._store.read(self.name)[0]
+
+    def _whole(self, store: Chronicle, archive: str | None) -> WholeHistory:
+        """Return what is recorded of the region, the closed part of it as well."""
+        root = archive or RegionSpec.from_json(self._read().spec.text).history.archive
+        if root is None:
+            raise ArchiveError(f"some of the history of {self.name} is closed; name the folder of its archive")
+        first = store.certificates()[0].digest
+        return WholeHistory(store, ArchiveFolder(root=Path(root), region=self.name, first=first))
+
+    def _archived(self) -> WholeHistory | None:
+        """Return the history with its closed part; None: none of it is closed."""
+        store = self._store.chronicle(self.name)
+        return None if store.closed() is None else self._whole(store, None)
+
+    def _history(self) -> History:
+        """Return the whole history, from the archive as well where some of it is closed."""
+        archived, stored = self._archived(), self._store.history(self.name)
+        return stored if archived is None else archived.history(stored)
 
     def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
         known = require_checkpoint(self._read(), Sequence(sequence)).sequence
@@ -568,3 +639,7 @@ class Region:
         if spec.region != self.name:
             raise ConfigurationError(f"the spec is of region {spec.region}, this is {self.name}")
         return spec
+
+
+def _number(certificate: Certificate | None) -> int:
+    return 0 if certificate is None else certificate.number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Self
@@ -14,7 +15,7 @@ from airflow_kcr.protocol.invariants.proof import Proof
 from airflow_kcr.protocol.invariants.verify import beginning, report
 from airflow_kcr.protocol.values import EventNumber, RegionName
 
-_CERTIFICATE: Final = "certificate"
+CERTIFICATE: Final = "certificate"
 """What stands for an invariant where a certificate contradicts the store."""
 
 _BEGINNING: Final = Horizon(counter=EventNumber(0), ledger=0)
@@ -47,7 +48,7 @@ class Verdict:
             chronicle: what is recorded of it.
             from_start: judge anew what was certified, and compare it with the certificates.
         """
-        judged = _Judged(region=region, chronicle=chronicle)
+        judged = Judged(region=region, chronicle=chronicle)
         certificate = judged.from_start() if from_start else judged.from_newest()
         if not judged.contradictions:
             certificate = judged.to_horizon(certificate)
@@ -70,7 +71,7 @@ class Verdict:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Judged:
+class Judged:
     """A proof on its way through a chronicle."""
 
     region: RegionName
@@ -90,10 +91,14 @@ class _Judged:
         self._contradicted(newest, certificates.flaws(newest) or self._unlike(newest))
         if self.contradictions:
             return None
-        self.proof, self.at = certificates.resumed(newest), newest.horizon
-        rows = self.chronicle.rows(certificates.still_open(newest))
-        self.proof.open = {row.batch: row for row in rows}
+        self.go_on_from(newest)
         return newest
+
+    def go_on_from(self, certificate: Certificate) -> None:
+        """Be where the proof of a certificate was."""
+        self.proof, self.at = certificates.resumed(certificate), certificate.horizon
+        rows = self.chronicle.rows(certificates.still_open(certificate))
+        self.proof.open = {row.batch: row for row in rows}
 
     def _unlike(self, newest: Certificate) -> list[str]:
         """Return where the store, as far as a look tells, is not what a certificate was made of."""
@@ -120,11 +125,23 @@ class _Judged:
             if certificate.body.get("previous") != expected:
                 flaws.append(f"certificate {certificate.number} does not go on from the one before it")
             self._contradicted(certificate, flaws)
-            content = self._take(certificate.horizon, frozenset(certificates.still_open(certificate)))
-            anew = certificates.certificate_of(self.region, self.proof, content, certificate.horizon, newest)
+            anew = self.again(certificate, newest)
             self._contradicted(certificate, [] if flaws else certificates.compared(certificate, anew))
             newest = certificate
         return newest
+
+    def again(
+        self, certificate: Certificate, earlier: Certificate | None, write: Callable[[str], object] = len
+    ) -> Certificate:
+        """Prove anew what a certificate covers, and return the one that comes of it.
+
+        Args:
+            certificate: the next one.
+            earlier: the one before it.
+            write: is handed each line.
+        """
+        content = self._take(certificate.horizon, frozenset(certificates.still_open(certificate)), write)
+        return certificates.certificate_of(self.region, self.proof, content, certificate.horizon, earlier)
 
     def to_horizon(self, earlier: Certificate | None) -> Certificate | None:
         """Prove what is new, and certify it if nothing is found."""
@@ -144,14 +161,15 @@ class _Judged:
         certificate = certificates.certificate_of(self.region, self.proof, content, horizon, earlier)
         return certificate if self.chronicle.certify(certificate) else earlier
 
-    def _take(self, horizon: Horizon, running: frozenset[str]) -> Content:
+    def _take(self, horizon: Horizon, running: frozenset[str], write: Callable[[str], object] = len) -> Content:
         """Go on to a horizon.
 
         Args:
             horizon: how far.
             running: batches that were open there; their rows may say by now what became of them.
+            write: is handed each line.
         """
-        content = Content()
+        content = Content(write=write)
         before = self.proof.events, self.proof.tally.batches
         self.proof.witness = content
         rows = self.chronicle.rows(tuple(self.proof.open))
@@ -167,4 +185,4 @@ class _Judged:
         return content
 
     def _contradicted(self, certificate: Certificate, details: list[str]) -> None:
-        self.contradictions += [Violation(_CERTIFICATE, detail, (certificate.horizon.counter,)) for detail in details]
+        self.contradictions += [Violation(CERTIFICATE, detail, (certificate.horizon.counter,)) for detail in details]

@@ -142,18 +142,28 @@ def verify(
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Judge anew what was certified, and compare it with the certificates.")
     ] = False,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="PATH",
+            help="The folder of the archive, where it is not that of the spec; judges from the start.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = None,
 ) -> None:
     """Judge a region's history by the invariants; exit status 1 where it contradicts one.
 
     It goes on from the newest certificate, and certifies what it finds consistent. Events and ledger are read once,
     page by page, up to one moment, so the region may go on meanwhile. Whether it makes progress now is told
-    as well, and contradicts nothing.
+    as well, and contradicts nothing. From the start, closed history is read from its archive files; one that is missing
+    or was changed ends this with status 1, and its name.
 
     Example: kcr verify flights
     """
     with region_of(name, store) as region:
-        verdict, progress = region.verify(from_start=from_start), region.show().liveness
+        verdict, progress = region.verify(from_start=from_start, archive=archive), region.show().liveness
     rows = [
         {"invariant": v.invariant, "detail": v.detail, "events": " ".join(map(str, v.events))}
         for v in verdict.violations

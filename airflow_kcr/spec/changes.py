@@ -1,6 +1,6 @@
 """What a changed spec means for a running region: when each change takes effect (design section 6).
 
-- *At once*: when cuts are made, batches, timeouts, retention and policies.
+- *At once*: when cuts are made, batches, timeouts, retention, history and policies.
 - *At the next cut, with a restart of the members*: whatever a member is built from, so topics, members, pipeline,
   delivery, and also what its Kafka client was given: assignor, membership, its settings. Three times are among those
   settings, also where they follow from others: the change of `timeouts.reset` counts at once, but the

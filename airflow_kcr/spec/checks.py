@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_kcr.confidential import secrets_in
@@ -23,7 +24,7 @@ from airflow_kcr.spec.sinks import sinks_findings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
+    from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, HistorySpec, RegionSpec
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PIPELINE: Final = re.compile(rf"(?:{_NAME}(?:\.{_NAME})*|[^:\s][^:]*\.py):{_NAME}")
@@ -48,6 +49,19 @@ def findings_of(spec: RegionSpec) -> Iterator[Finding]:
     yield from _within(spec.retention.keep, 1, MOST_RECORDS, ("retention", "keep"), ": the base is always kept")
     if spec.retention.max_age is not None and spec.retention.max_age <= _ZERO:
         yield Finding(("retention", "for"), "must be longer than 0; leave it out to retire nothing by age")
+    yield from _history(spec.history)
+
+
+def _history(history: HistorySpec) -> Iterator[Finding]:
+    if history.keep <= _ZERO:
+        yield Finding(("history", "keep"), "must be longer than 0, or forever")
+    archive = history.archive
+    if archive is None:
+        return
+    if "\0" in archive or not PurePosixPath(archive).is_absolute():
+        yield Finding(("history", "archive"), "must be the absolute path of a folder: /srv/kcr-archive")
+    elif ".." in PurePosixPath(archive).parts:
+        yield Finding(("history", "archive"), "must not have `..` in it; write the folder's own path")
 
 
 def _within(number: int, least: int, most: int, path: Path, why: str = "") -> Iterator[Finding]:

@@ -26,6 +26,9 @@ from airflow_kcr.spec.sinks import SinkKind
 OWN_SENTENCE = "kcr"
 """The error type whose message is ours already."""
 
+FOREVER_WORD = "forever"
+"""In place of a duration: `model.FOREVER`."""
+
 _E = TypeVar("_E", bound=StrEnum)
 _T = TypeVar("_T")
 
@@ -70,7 +73,12 @@ def _setting(value: object) -> str:
             raise refusal("must be a text, a number, true or false")
 
 
+def _keep(text: str) -> timedelta:
+    return timedelta.max if text == FOREVER_WORD else parse_duration(text)
+
+
 Duration = Annotated[timedelta, BeforeValidator(_read(parse_duration, "a duration with its unit: 5m, 30s or PT5M"))]
+Keep = Annotated[timedelta, BeforeValidator(_read(_keep, "a duration with its unit, such as 90d, or forever"))]
 # Any: Pydantic would look into the start positions' dataclasses, whose types it can't resolve.
 Start = Annotated[
     Any,
@@ -180,6 +188,13 @@ class RetentionDocument(_Document):
     max_age: Annotated[Duration | None, Field(alias="for")] = None
 
 
+class HistoryDocument(_Document):
+    """The section `history`."""
+
+    keep: Keep | None = None
+    archive: str | None = None
+
+
 class RegionDocument(_Document):
     """The whole file."""
 
@@ -195,3 +210,4 @@ class RegionDocument(_Document):
     out_of_range: OutOfRangeWord | None = None
     beyond_end: OutOfRangeWord | None = None
     retention: RetentionDocument = RetentionDocument()
+    history: HistoryDocument = HistoryDocument()

@@ -20,8 +20,9 @@ from airflow_kcr.protocol.rules import RetentionRules
 from airflow_kcr.protocol.start_positions import format_start
 from airflow_kcr.protocol.timeout_checks import setting_name
 from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.spec.document import FOREVER_WORD
 from airflow_kcr.spec.findings import path_text
-from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
+from airflow_kcr.spec.model import FOREVER, BatchSpec, CutSpec, GroupSpec, HistorySpec, RegionSpec
 from airflow_kcr.spec.shape import shaped
 from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 
@@ -132,6 +133,7 @@ def to_json(spec: RegionSpec) -> dict[str, Any]:
             "out_of_range": spec.out_of_range,
             "beyond_end": spec.beyond_end,
             "retention": {"keep": spec.retention.keep, "for": spec.retention.max_age},
+            "history": {"keep": _keep(spec.history), "archive": spec.history.archive},
         }
     )
     return plain
@@ -158,6 +160,7 @@ def _built(document: RegionDocument, kind: type[_S]) -> _S:
                 **{field: timeouts[name] for field, name in TIMEOUT_NAMES.items() if name in timeouts}
             ),
             "retention": RetentionRules(**document.retention.given()),
+            "history": HistorySpec(**document.history.given()),
         }
     )
 
@@ -210,6 +213,10 @@ def _sink_fields(sink: SinkSpec) -> dict[str, Any]:
 
 def _fields(value: GroupSpec | SinkSpec | CutSpec | BatchSpec) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _keep(history: HistorySpec) -> timedelta | str:
+    return FOREVER_WORD if history.keep == FOREVER else history.keep
 
 
 def _without_none(value: Any) -> Any:  # noqa: ANN401 (any value of a spec)

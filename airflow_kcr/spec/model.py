@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.kafka_settings import KafkaSettings
@@ -147,6 +147,21 @@ class BatchSpec:
     timeout: timedelta = timedelta(minutes=2)
 
 
+FOREVER: Final = timedelta.max
+"""The age at which nothing of a history is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySpec:
+    """When certified history leaves the store, and where it goes. No decision depends on it."""
+
+    keep: timedelta = timedelta(days=90)
+    """How old everything in a certificate must be before it may be closed; `FOREVER`: nothing ever is."""
+
+    archive: str | None = None
+    """The folder of the archive files; None: nothing is dropped, whatever its age."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionSpec:
     """A region as its owner wants it.
@@ -173,6 +188,7 @@ class RegionSpec:
     out_of_range: OutOfRangePolicy = OutOfRangePolicy.FAIL
     beyond_end: OutOfRangePolicy = OutOfRangePolicy.FAIL
     retention: RetentionRules = field(default_factory=RetentionRules)
+    history: HistorySpec = field(default_factory=HistorySpec)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))

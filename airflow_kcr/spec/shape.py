@@ -19,6 +19,7 @@ from airflow_kcr.spec.document import (
     BatchDocument,
     CutDocument,
     GroupDocument,
+    HistoryDocument,
     RegionDocument,
     RetentionDocument,
     SinkDocument,
@@ -37,6 +38,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "batch": BatchDocument,
     "timeouts": TimeoutsDocument,
     "retention": RetentionDocument,
+    "history": HistoryDocument,
 }
 _SENTENCES: Final = {
     "missing": "is missing",

@@ -21,7 +21,19 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Beat, Certificate, Heartbeats, Horizon, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import (
+    ArchiveFile,
+    Beat,
+    Certificate,
+    Dropped,
+    Heartbeats,
+    Horizon,
+    Renewal,
+    Replayed,
+    Rule,
+    Sign,
+    Span,
+)
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Claimed, Event, MemberRegistered
@@ -326,11 +338,25 @@ class MemoryChronicle:
         """See `ports.Chronicle.uncertifiable`."""
         return ""
 
+    def closed(self) -> Certificate | None:
+        """See `ports.Chronicle.closed`."""
+        return next((c for c in reversed(self._certificates) if c.archive is not None), None)
+
+    def archived(self, number: int, file: ArchiveFile, resume: bytes) -> None:
+        """See `ports.Chronicle.archived`."""
+        if self._certificates[number - 1].archive is None:
+            self._certificates[number - 1] = replace(self._certificates[number - 1], archive=file, resume=resume)
+
+    def drop(self, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+        """See `ports.Chronicle.drop`; what is in memory is gone with the process, so that nothing need be dropped."""
+        yield from ()
+
     def certify(self, certificate: Certificate) -> bool:
         """See `ports.Chronicle.certify`."""
         if len(self._certificates) != certificate.number - 1:
             return False
-        self._certificates[:] = [*self.certificates(), certificate]
+        forgotten = [c if c.archive is not None else replace(c, resume=None) for c in self._certificates]
+        self._certificates[:] = [*forgotten, certificate]
         return True
 
 

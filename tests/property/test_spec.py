@@ -17,9 +17,11 @@ from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import COMMITTED, EARLIEST, LATEST, FromDuration, FromTimestamp
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
+    FOREVER,
     BatchSpec,
     CutSpec,
     GroupSpec,
+    HistorySpec,
     RegionSpec,
     SinkKind,
     SinkSpec,
@@ -123,6 +125,9 @@ SPECS = st.builds(
     outsiders=st.sampled_from(OutsiderPolicy),
     out_of_range=st.sampled_from(OutOfRangePolicy),
     beyond_end=st.sampled_from(OutOfRangePolicy),
+    history=st.builds(
+        HistorySpec, keep=st.just(FOREVER) | seconds(1, 10**9), archive=st.none() | st.just("/srv/kcr-archive")
+    ),
     retention=st.builds(RetentionRules, keep=st.integers(1, 99), max_age=st.none() | seconds(1, 10**7)),
 )
 PLAIN = st.recursive(
@@ -131,8 +136,9 @@ PLAIN = st.recursive(
         st.lists(children, max_size=3)
         | st.dictionaries(
             st.sampled_from([
-                "region", "groups", "kafka", "cut", "batch", "timeouts", "retention", "group_id", "topics", "pipeline",
-                "every", "records", "timeout", "drain", "keep", "for", "members", "start", "bootstrap.servers", "other",
+                "region", "groups", "kafka", "cut", "batch", "timeouts", "retention", "history", "group_id", "topics",
+                "pipeline", "every", "records", "timeout", "drain", "keep", "for", "members", "start",
+                "bootstrap.servers", "other",
             ]),
             children,
             max_size=6,

@@ -32,7 +32,7 @@ from airflow_kcr.protocol.region import events, liveness, rows
 from airflow_kcr.protocol.start_positions import format_start
 from airflow_kcr.spec import document
 from airflow_kcr.spec.changes import TakesEffect, differences
-from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, RegionSpec
+from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, HistorySpec, RegionSpec
 from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import tables
@@ -469,6 +469,8 @@ MEANING: Mapping[str, str] = {
     "batch.timeout": "how long one batch may take before it counts as failed",
     "retention.keep": "how many complete checkpoints are kept",
     "retention.for": "how long checkpoints are kept; absent: age alone retires nothing",
+    "history.keep": "how old certified history must be before it is closed: archived, then dropped; or `forever`",
+    "history.archive": "the folder that closed history goes to, absolute; absent: nothing is dropped, whatever its age",
 }
 """What each field says; those of `timeouts` are in the page of the times."""
 
@@ -517,10 +519,19 @@ OTHER: Mapping[str, Any] = {
     "batch.timeout": "90s",
     "retention.keep": 7,
     "retention.for": "1d",
+    "history.keep": "30d",
+    "history.archive": "/srv/kcr-archive",
 }
 """Another value for each field, to see when its change takes effect."""
 
-_SHOWN_TYPES = {"Start": "text", "Setting": "text", "str": "text", "int": "number", "bool": "true or false"}
+_SHOWN_TYPES = {
+    "Start": "text",
+    "Keep": "duration or `forever`",
+    "Setting": "text",
+    "str": "text",
+    "int": "number",
+    "bool": "true or false",
+}
 _WORDS: Mapping[str, type[StrEnum]] = {
     "DeliveryWord": delivery.Delivery,
     "SinkKindWord": SinkKind,
@@ -537,8 +548,9 @@ _MODELS: Mapping[str, tuple[str, type]] = {
     "cut.": ("CutDocument", CutSpec),
     "batch.": ("BatchDocument", BatchSpec),
     "retention.": ("RetentionDocument", rules.RetentionRules),
+    "history.": ("HistoryDocument", HistorySpec),
 }
-_SECTIONS = frozenset({"groups", "cut", "batch", "timeouts", "retention"})
+_SECTIONS = frozenset({"groups", "cut", "batch", "timeouts", "retention", "history"})
 
 
 def spec_fields() -> dict[str, tuple[str, str]]:

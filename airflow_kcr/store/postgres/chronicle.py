@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from dataclasses import asdict
+from typing import Any, Final, cast
 
 from sqlalchemy import text
 
-from airflow_kcr.ports import Certificate, Horizon
+from airflow_kcr.ports import ArchiveFile, Certificate, Dropped, Horizon
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.values import BatchId, EventNumber, Range
+from airflow_kcr.protocol.values import BatchId, EventNumber, Range, Sequence
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.postgres.rewinds import BY_INDEX
 from airflow_kcr.store.postgres.row_layout import member_of, partition_of
@@ -74,20 +75,27 @@ _SOME: Final = positional(
 )
 
 
-# name: certificates — all of them, and the newest with what is needed to go on from it.
+# name: certificates — all of them; and the newest, and the newest archived one, with what is needed to go on from them.
 _CERTIFICATES: Final = positional(
     text("""
-    SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea) FROM kcr.certificate
+    SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
     WHERE region_id = :region ORDER BY number
 """),
-    6,
+    7,
 )
 _NEWEST: Final = positional(
     text("""
-    SELECT number, counter, ledger, body, digest, resume FROM kcr.certificate
+    SELECT number, counter, ledger, body, digest, resume, archive FROM kcr.certificate
     WHERE region_id = :region ORDER BY number DESC LIMIT 1
 """),
-    6,
+    7,
+)
+_CLOSED: Final = positional(
+    text("""
+    SELECT number, counter, ledger, body, digest, resume, archive FROM kcr.certificate
+    WHERE region_id = :region AND archive IS NOT NULL ORDER BY number DESC LIMIT 1
+"""),
+    7,
 )
 
 # name: may_certify — who has no right here may still read all the rest.
@@ -102,8 +110,41 @@ _CERTIFY: Final = text("""
     VALUES (:region, :number, :counter, :ledger, CAST(:body AS jsonb), :digest, :resume) ON CONFLICT DO NOTHING
 """)
 _FORGET: Final = text("""
-    UPDATE kcr.certificate SET resume = NULL WHERE region_id = :region AND number < :number AND resume IS NOT NULL
+    UPDATE kcr.certificate SET resume = NULL
+    WHERE region_id = :region AND number < :number AND resume IS NOT NULL AND archive IS NULL
 """)
+
+# name: archived — the first of two that close the same at once wins; the file is the same.
+_ARCHIVED: Final = text("""
+    UPDATE kcr.certificate SET archive = CAST(:archive AS jsonb), resume = :resume
+    WHERE region_id = :region AND number = :number AND archive IS NULL
+""")
+_FORGET_ARCHIVED: Final = text("""
+    UPDATE kcr.certificate SET resume = NULL
+    WHERE region_id = :region AND number < :number AND resume IS NOT NULL AND archive IS NOT NULL
+""")
+
+PIECE: Final = 10_000
+"""Rows of a table that a transaction drops."""
+
+# name: drop_events — a piece from the oldest one on; they have no gaps.
+_DROP_EVENTS: Final = text("""
+    DELETE FROM kcr.event e WHERE e.region_id = :region AND e.number < :upto AND e.number < :limit + (
+        SELECT min(o.number) FROM kcr.event o WHERE o.region_id = :region
+    )
+""")
+
+# name: droppable — the next batches; no foreign key leads from their ranges to them.
+_DROPPABLE: Final = positional(
+    text("""
+    SELECT b.number FROM kcr.batch b
+    WHERE b.region_id = :region AND b.number > :after AND b.number < :ledger AND b.outcome IS NOT NULL
+      AND b.sequence <= :floor AND NOT b.batch_id = ANY (CAST(:open AS text[])) ORDER BY b.number LIMIT :limit
+"""),
+    1,
+)
+_DROP_RANGES: Final = text("DELETE FROM kcr.batch_range WHERE batch_number = ANY (CAST(:batches AS bigint[]))")
+_DROP_BATCHES: Final = text("DELETE FROM kcr.batch WHERE number = ANY (CAST(:batches AS bigint[]))")
 
 
 class PostgresChronicle:
@@ -112,15 +153,18 @@ class PostgresChronicle:
     Args:
         about: lends a session that reads about the region.
         alone: lends one that holds the region's lock, so that nothing happens meanwhile.
+        beside: lends one that writes without that lock: nobody else writes what it does.
     """
 
     def __init__(
         self,
         about: Callable[[], AbstractContextManager[Session]],
         alone: Callable[[], AbstractContextManager[Session]],
+        beside: Callable[[], AbstractContextManager[Session]],
     ) -> None:
         self._about = about
         self._alone = alone
+        self._beside = beside
 
     def horizon(self) -> Horizon:
         """See `ports.Chronicle.horizon`."""
@@ -193,12 +237,51 @@ class PostgresChronicle:
                 session.run(_FORGET, number=certificate.number)
             return bool(made)
 
+    def closed(self) -> Certificate | None:
+        """See `ports.Chronicle.closed`."""
+        with self._about() as session:
+            return next((_certificate(row) for row in session.rows(_CLOSED)), None)
+
+    def archived(self, number: int, file: ArchiveFile, resume: bytes) -> None:
+        """See `ports.Chronicle.archived`."""
+        with self._alone() as session:
+            if session.run(_ARCHIVED, number=number, archive=json.dumps(asdict(file)), resume=resume):
+                session.run(_FORGET_ARCHIVED, number=number)
+
+    def drop(self, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+        """See `ports.Chronicle.drop`."""
+        events = PIECE
+        while events == PIECE:
+            with self._beside() as session:
+                session.rows(BY_INDEX)
+                events = session.run(_DROP_EVENTS, upto=closed.horizon.counter, limit=PIECE)
+            yield Dropped(events=events, batches=0)
+        still_open = sorted(cast("list[str]", closed.body.get("open", [])))
+        after, limit = 0, PIECE // 100
+        while True:
+            with self._beside() as session:
+                session.rows(BY_INDEX)
+                found = session.rows(
+                    _DROPPABLE, after=after, ledger=closed.horizon.ledger, floor=floor, open=still_open, limit=limit
+                )
+                batches = [number for (number,) in found]
+                if not batches:
+                    return
+                ranges = session.run(_DROP_RANGES, batches=batches)
+                session.run(_DROP_BATCHES, batches=batches)
+            after, limit = batches[-1], max(PIECE * len(batches) // max(ranges, len(batches)), 1)
+            yield Dropped(events=0, batches=len(batches))
+
 
 def _certificate(row: Found) -> Certificate:
-    number, counter, ledger, body, digest, resume = row
-    horizon = Horizon(counter=counter, ledger=ledger)
+    number, counter, ledger, body, digest, resume, archive = row
     return Certificate(
-        number=number, horizon=horizon, body=body, digest=digest, resume=None if resume is None else bytes(resume)
+        number=number,
+        horizon=Horizon(counter=counter, ledger=ledger),
+        body=body,
+        digest=digest,
+        resume=None if resume is None else bytes(resume),
+        archive=None if archive is None else ArchiveFile(**archive),
     )
 
 

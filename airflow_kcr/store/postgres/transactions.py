@@ -290,7 +290,7 @@ class PostgresTransactions:
         """See `ports.Transactions.history`; page by page, so that no more rows than a page's are held beside it."""
         with self._about(name) as session:
             events: list[Event] = []
-            while page := _events(session, EventNumber(len(events)), EVENT_PAGE):
+            while page := _events(session, events[-1].number if events else EventNumber(0), EVENT_PAGE):
                 events.extend(page)
             batches: list[Batch] = []
             after: int | None = 0
@@ -301,7 +301,7 @@ class PostgresTransactions:
 
     def chronicle(self, name: RegionName) -> PostgresChronicle:
         """See `ports.Transactions.chronicle`."""
-        return PostgresChronicle(lambda: self._about(name), lambda: self._alone(name))
+        return PostgresChronicle(lambda: self._about(name), lambda: self._alone(name), lambda: self._beside(name))
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`."""
@@ -328,6 +328,13 @@ class PostgresTransactions:
     def _alone(self, name: RegionName) -> Iterator[Session]:
         """Lend a session about a region that holds its lock."""
         with self._connections.transaction(_EXCLUSIVE, region_key=_key(name)) as session:
+            session.region_id = _one_of(session, name, session.rows(_FIND, name=name))[0]
+            yield session
+
+    @contextmanager
+    def _beside(self, name: RegionName) -> Iterator[Session]:
+        """Lend a session about a region that writes what no verb reads, and so needs no lock."""
+        with self._connections.transaction(NO_LOCK) as session:
             session.region_id = _one_of(session, name, session.rows(_FIND, name=name))[0]
             yield session
 

@@ -11,7 +11,18 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, OutsiderPolicy, RetentionRules
 from airflow_kcr.protocol.start_positions import LATEST
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.spec import BatchSpec, CutSpec, Difference, GroupSpec, RegionSpec, TakesEffect, differences, split
+from airflow_kcr.spec import (
+    FOREVER,
+    BatchSpec,
+    CutSpec,
+    Difference,
+    GroupSpec,
+    HistorySpec,
+    RegionSpec,
+    TakesEffect,
+    differences,
+    split,
+)
 from tests.unit.spec.examples import group, small
 
 AT_ONCE, NEXT_CUT, REFUSED = TakesEffect.AT_ONCE, TakesEffect.NEXT_CUT, TakesEffect.REFUSED
@@ -48,6 +59,8 @@ def test_equal_specs_have_no_differences() -> None:
         ({"beyond_end": OutOfRangePolicy.LATEST}, "beyond_end"),
         ({"retention": RetentionRules(keep=5)}, "retention.keep"),
         ({"retention": RetentionRules(max_age=seconds(5))}, "retention.for"),
+        ({"history": HistorySpec(keep=FOREVER)}, "history.keep"),
+        ({"history": HistorySpec(archive="/srv/kcr-archive")}, "history.archive"),
     ],
 )
 def test_cuts_batches_times_retention_and_policies_change_at_once(fields: dict[str, Any], path: str) -> None:

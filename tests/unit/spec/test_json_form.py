@@ -61,6 +61,7 @@ def test_the_json_of_the_example_is_this() -> None:
         "out_of_range": "fail",
         "beyond_end": "fail",
         "retention": {"keep": 20, "for": "P7D"},
+        "history": {"keep": "P90D"},
     }
 
 

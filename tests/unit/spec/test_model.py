@@ -12,7 +12,7 @@ from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, Rete
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
-from airflow_kcr.spec import BatchSpec, CutSpec, RegionSpec
+from airflow_kcr.spec import BatchSpec, CutSpec, HistorySpec, RegionSpec
 from tests.unit.spec.examples import group, small
 
 
@@ -232,6 +232,10 @@ class TestPolicies:
         assert refused(max_failures=-1) == ["max_failures"]
         assert refused(retention=RetentionRules(keep=0)) == ["retention.keep"]
         assert refused(retention=RetentionRules(max_age=seconds(0))) == ["retention.for"]
+        assert refused(history=HistorySpec(keep=seconds(0))) == ["history.keep"]
+        assert refused(history=HistorySpec(archive="kcr-archive")) == ["history.archive"]
+        assert refused(history=HistorySpec(archive="/srv/../kcr-archive")) == ["history.archive"]
+        assert refused(history=HistorySpec(archive="/srv/kcr\0archive")) == ["history.archive"]
         assert small(max_failures=0).max_failures == 0
 
 

@@ -12,7 +12,18 @@ from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, Outs
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import EARLIEST, parse_start
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.spec import BatchSpec, CutSpec, GroupSpec, RegionSpec, SinkKind, SinkSpec, load, parse
+from airflow_kcr.spec import (
+    FOREVER,
+    BatchSpec,
+    CutSpec,
+    GroupSpec,
+    HistorySpec,
+    RegionSpec,
+    SinkKind,
+    SinkSpec,
+    load,
+    parse,
+)
 from airflow_kcr.spec.document import TimeoutsDocument
 from airflow_kcr.spec.json_form import TIMEOUT_NAMES
 from tests.unit.spec.examples import FULL, SMALL, findings
@@ -197,6 +208,7 @@ outsiders: maybe
             ("cut: {evry: 5m}", "cut.evry", "every"),
             ("timeouts: {max_poll: 5m}", "timeouts.max_poll", "max_poll_interval"),
             ("retention: {max_age: 5m}", "retention.max_age", None),
+            ("history: {archiv: /a}", "history.archiv", "archive"),
         ],
     )
     def test_of_unknown_fields_suggest_the_nearest_one(self, line: str, path: str, near: str | None) -> None:
@@ -285,6 +297,26 @@ def test_the_value_that_is_read_is_not_changed() -> None:
     with pytest.raises(SpecError):
         RegionSpec.from_json(value)
     assert value == {"region": "R", "groups": [{"group_id": None}]}
+
+
+class TestHistory:
+    @pytest.mark.parametrize(
+        ("text", "read"),
+        [
+            ("history: {keep: forever}", HistorySpec(keep=FOREVER)),
+            ("history: {keep: 30d, archive: /srv/a}", HistorySpec(keep=timedelta(days=30), archive="/srv/a")),
+            ("history: {archive: /srv/a}", HistorySpec(keep=timedelta(days=90), archive="/srv/a")),
+            ("", HistorySpec(keep=timedelta(days=90), archive=None)),
+        ],
+    )
+    def test_is_read_and_written(self, text: str, read: HistorySpec) -> None:
+        spec = parse(f"{SMALL}\n{text}\n")
+        assert spec.history == read
+        assert RegionSpec.from_json(spec.to_json()) == spec
+
+    @pytest.mark.parametrize("keep", ["90", "always", "-1d", "[1]"])
+    def test_that_cannot_be_kept_so_is_refused(self, keep: str) -> None:
+        assert list(findings(f"{SMALL}\nhistory: {{keep: {keep}}}\n")) == ["history.keep"]
 
 
 class TestNumbers:

@@ -1,0 +1,242 @@
+"""A history of which a part is closed, read as a whole: from its archive files first, then from the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, cast
+
+from airflow_kcr.api import certificates
+from airflow_kcr.api.archive_files import ArchiveFolder
+from airflow_kcr.ports import ArchiveFile, Certificate, Chronicle, Dropped, Horizon
+from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.region.events import Event, MemberRegistered, ResetBegun, SeekWritten
+from airflow_kcr.protocol.region.rewinds import Rewinds
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
+from airflow_kcr.protocol.values import (
+    BatchId,
+    Epoch,
+    EventNumber,
+    GroupId,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    Range,
+    Sequence,
+    TopicName,
+    TopicPartition,
+)
+from airflow_kcr.store.codec import event_from_json
+
+Line = Mapping[str, Any]
+"""A line of an archive file, as JSON."""
+
+_OUTCOMES: Final = {str(o): o for o in Outcome}
+
+_LAST: Final = EventNumber(2**63 - 1)
+"""No event has this number."""
+
+
+class WholeHistory:
+    """Implements `ports.Chronicle` for a region of which a part is closed.
+
+    What it is asked for of the closed part is what certificates cover: `batches` between the horizons of two.
+
+    Args:
+        store: what is recorded of the region in the store.
+        folder: its archive files.
+    """
+
+    def __init__(self, store: Chronicle, folder: ArchiveFolder) -> None:
+        self._store, self._folder = store, folder
+        known = store.certificates()
+        self._files = [certificate for certificate in known if certificate.archive is not None]
+        for certificate in self._files:
+            folder.check(certificate)
+        self._at = self._files[-1].horizon if self._files else Horizon(counter=EventNumber(0), ledger=0)
+        self._ended = self._ends()
+
+    # -- the archive -------------------------------------------------------------------------------------------------
+
+    def archived_batches(self, certificate: Certificate) -> Iterator[Batch]:
+        """Yield the batches that begin in a file, in its order; each with its end, if any file has that."""
+        waiting: dict[BatchId, Batch] = {}
+        unsettled = set(certificates.still_open(certificate))
+        settled = set(unsettled)
+        for line in self._lines(certificate):
+            if "begin" in line:
+                name = BatchId(line["begin"])
+                waiting[name] = self._ended.get(name) or _begun(line)
+            elif "end" in line and line["end"] in waiting and line["end"] not in unsettled:
+                waiting[line["end"]] = _ended(waiting[line["end"]], line)
+                settled.add(line["end"])
+            while waiting and (first := next(iter(waiting))) in settled:
+                settled.discard(first)
+                yield waiting.pop(first)
+
+    def _lines(self, certificate: Certificate) -> Iterator[Line]:
+        """Yield what an archived certificate covers."""
+        return map(json.loads, self._folder.lines(certificate))
+
+    def _ends(self) -> dict[BatchId, Batch]:
+        """Return the batches that were open at a certificate and that a later file ends."""
+        unsettled = {batch for certificate in self._files for batch in certificates.still_open(certificate)}
+        begun: dict[BatchId, Batch] = {}
+        ended: dict[BatchId, Batch] = {}
+        if not unsettled:
+            return ended
+        for certificate in self._files:
+            for line in self._lines(certificate):
+                if line.get("begin") in unsettled:
+                    begun[line["begin"]] = _begun(line)
+                elif line.get("end") in unsettled:
+                    ended[line["end"]] = _ended(begun[line["end"]], line)
+        return ended
+
+    def readers(self, place: TopicPartition) -> set[GroupPartition]:
+        """Return the partitions of any group, of this topic and number, that the closed history knows."""
+        known = cast("Mapping[GroupId, Mapping[TopicName, Mapping[str, object]]]", self._files[-1].body["partitions"])
+        return {
+            GroupPartition(group, place.topic, place.partition)
+            for group, topics in known.items()
+            if str(place.partition) in topics.get(place.topic, {})
+        }
+
+    def batches_with(self, partition: GroupPartition, offset: Offset) -> list[Batch]:
+        """Return the closed batches whose ranges contain an offset, with what resets have undone of them."""
+        found = [
+            batch
+            for certificate in self._files
+            for batch in self.archived_batches(certificate)
+            if partition in batch.ranges and batch.ranges[partition].from_ <= offset < batch.ranges[partition].to
+        ]
+        if not found:
+            return []
+        rewinds = Rewinds(_seek_maps(self.events(EventNumber(0), _LAST)))
+        return [rewinds.seen_in(batch) for batch in found]
+
+    def registered(self, member: MemberId, incarnation: Incarnation) -> str:
+        """Return how the process of an incarnation called itself when it registered; empty: no closed event tells."""
+        told = (event.body for event in self.events(EventNumber(0), self._at.counter))
+        found = (
+            body.label
+            for body in told
+            if isinstance(body, MemberRegistered) and (body.member, body.incarnation) == (member, incarnation)
+        )
+        return next(found, "")
+
+    def history(self, stored: History) -> History:
+        """Return the whole history, its batches with what resets have undone of them.
+
+        Args:
+            stored: what the store has of it.
+        """
+        events = [*self.events(EventNumber(0), self._at.counter)]
+        events += [event for event in stored.events if event.number > self._at.counter]
+        rewinds = Rewinds(_seek_maps(events))
+        newer = {batch.batch: batch for batch in stored.batches}
+        older = (batch for certificate in self._files for batch in self.archived_batches(certificate))
+        batches = [newer.pop(b.batch) if b.batch in newer else rewinds.seen_in(b) for b in older]
+        return History(events=events, batches=[*batches, *newer.values()])
+
+    # -- ports.Chronicle ---------------------------------------------------------------------------------------------
+
+    def horizon(self) -> Horizon:
+        """See `ports.Chronicle.horizon`."""
+        return self._store.horizon()
+
+    def events(self, after: EventNumber, upto: EventNumber) -> Iterator[Event]:
+        """See `ports.Chronicle.events`."""
+        for certificate in self._files:
+            if certificate.horizon.counter > after and cast("int", certificate.body["after"]) < upto:
+                for line in self._lines(certificate):
+                    if "event" in line and after < line["event"] <= upto:
+                        yield _event(line)
+        yield from self._store.events(max(after, self._at.counter), upto)
+
+    def batches(self, after: int, upto: int) -> Iterator[Batch]:
+        """See `ports.Chronicle.batches`."""
+        for certificate in self._files:
+            if after < certificate.horizon.ledger <= upto:
+                yield from self.archived_batches(certificate)
+        yield from self._store.batches(max(after, self._at.ledger), upto)
+
+    def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
+        """See `ports.Chronicle.rows`."""
+        found = [self._ended[batch] for batch in self._ended if batch in batches]
+        return (*found, *self._store.rows([batch for batch in batches if batch not in self._ended]))
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        """See `ports.Chronicle.certificates`."""
+        return self._store.certificates()
+
+    def newest_certificate(self) -> Certificate | None:
+        """See `ports.Chronicle.newest_certificate`."""
+        return self._store.newest_certificate()
+
+    def certify(self, certificate: Certificate) -> bool:
+        """See `ports.Chronicle.certify`."""
+        return self._store.certify(certificate)
+
+    def closed(self) -> Certificate | None:
+        """See `ports.Chronicle.closed`."""
+        return self._store.closed()
+
+    def archived(self, number: int, file: ArchiveFile, resume: bytes) -> None:
+        """See `ports.Chronicle.archived`."""
+        self._store.archived(number, file, resume)
+
+    def drop(self, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+        """See `ports.Chronicle.drop`."""
+        return self._store.drop(closed, floor)
+
+
+def _seek_maps(events: Iterable[Event]) -> dict[Epoch, SeekMap]:
+    """Return where resets sent the partitions, by epoch."""
+    found: dict[Epoch, dict[GroupPartition, SeekEntry]] = {}
+    for event in events:
+        match event.body:
+            case ResetBegun(epoch=epoch, seek=seek) | SeekWritten(epoch=epoch, seek=seek):
+                found.setdefault(epoch, {}).update(seek)
+            case _:
+                pass
+    return {epoch: SeekMap(entries) for epoch, entries in found.items()}
+
+
+def _event(line: Line) -> Event:
+    return Event(
+        number=EventNumber(line["event"]),
+        at=datetime.fromisoformat(line["at"]),
+        epoch=line["epoch"],
+        lineage=line["lineage"],
+        body=event_from_json(line["kind"], line["body"]),
+    )
+
+
+def _begun(line: Line) -> Batch:
+    group, index = line["member"]
+    return Batch(
+        batch=BatchId(line["begin"]),
+        member=MemberId(group, index),
+        incarnation=line["incarnation"],
+        epoch=line["epoch"],
+        lineage=line["lineage"],
+        sequence=line["sequence"],
+        ranges={GroupPartition(GroupId(g), TopicName(t), number): Range(a, b) for g, t, number, a, b in line["ranges"]},
+        begun_at=datetime.fromisoformat(line["at"]),
+        begun_after=EventNumber(line["after"]),
+    )
+
+
+def _ended(batch: Batch, line: Line) -> Batch:
+    return replace(
+        batch,
+        outcome=_OUTCOMES[line["outcome"]],
+        ended_at=None if line["at"] is None else datetime.fromisoformat(line["at"]),
+        ended_after=line["after"],
+        proven_in=line.get("proven"),
+    )

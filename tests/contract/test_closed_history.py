@@ -1,0 +1,182 @@
+"""A history that is closed: in archive files, whole and unchanged, and out of the store."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_kcr.api import closing
+from airflow_kcr.api.archive_files import ArchiveFolder
+from airflow_kcr.api.closing import Closing
+from airflow_kcr.api.verdict import Verdict
+from airflow_kcr.api.whole_history import WholeHistory
+from airflow_kcr.errors import ArchiveError, ProtocolError, RefusedError
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.invariants.history import History
+from airflow_kcr.protocol.region.rows import Batch
+from tests.contract.conftest import Drive
+from tests.contract.test_certificates_contract import certified, step, verified
+from tests.support.driver import Driver
+
+if TYPE_CHECKING:
+    from airflow_kcr.ports import Certificate
+
+LATER = timedelta(days=1)
+
+
+def closed(driver: Driver, root: Path, keep: timedelta = timedelta(0)) -> Closing:
+    """Close what is certified, a day later."""
+    region, now = driver.store.read(driver.name)
+    return closing.close(region, driver.store.chronicle(driver.name), root, now + LATER, keep)
+
+
+def folder(driver: Driver, root: Path) -> ArchiveFolder:
+    first = driver.store.chronicle(driver.name).certificates()[0].digest
+    return ArchiveFolder(root=root, region=driver.name, first=first)
+
+
+def whole(driver: Driver, root: Path) -> WholeHistory:
+    return WholeHistory(driver.store.chronicle(driver.name), folder(driver, root))
+
+
+def plain(batch: Batch) -> Batch:
+    """What is told of a batch; until when its process could write is nobody's business once it can't any more."""
+    return replace(batch, quiet_after=None)
+
+
+def told(history: History) -> tuple[list[object], list[Batch]]:
+    return [*history.events], [plain(batch) for batch in history.batches]
+
+
+def lived(driver: Driver, seed: int, steps: int = 40) -> list[Certificate]:
+    """Let a region go through something, and certify it now and then."""
+    chance, made = Random(seed), []
+    driver.up()
+    for number in range(steps):
+        with suppress(RefusedError, ProtocolError):
+            step(driver, chance, number)
+        if chance.random() < 0.3:
+            made.append(certified(driver))
+    driver.settle_reset()
+    for batch in driver.region.running:
+        driver.end(batch)
+    driver.cut("last")
+    made += [certified(driver)]
+    driver.process()
+    driver.cut("after")
+    made += [certified(driver)]
+    return made
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+@pytest.mark.parametrize("seed", range(4))
+def test_a_closed_history_is_the_one_that_was_in_the_store(
+    drive: Drive, tmp_path: Path, seed: int, delivery: Delivery
+) -> None:
+    driver = drive(delivery=delivery)
+    lived(driver, seed)
+    before = driver.store.history(driver.name)
+    made = closed(driver, tmp_path)
+    assert made.violations == ()
+    assert made.upto is not None
+    assert len(made.archived) > 1
+    assert told(whole(driver, tmp_path).history(driver.store.history(driver.name))) == told(before)
+    again = Verdict.of(driver.name, whole(driver, tmp_path), from_start=True)
+    assert again.violations == ()
+    assert (again.checked_events, again.checked_batches) == (len(before.events), len(before.batches))
+    # And the region goes on, and so does its proof, and the next closing.
+    driver.process()
+    driver.cut("more")
+    assert verified(driver).violations == ()
+    driver.process()
+    driver.cut("and more")
+    assert verified(driver).violations == ()
+    before = whole(driver, tmp_path).history(driver.store.history(driver.name))
+    further = closed(driver, tmp_path)
+    assert further.archived
+    assert further.upto is not None
+    assert further.upto > made.upto
+    assert told(whole(driver, tmp_path).history(driver.store.history(driver.name))) == told(before)
+    assert Verdict.of(driver.name, whole(driver, tmp_path), from_start=True).violations == ()
+
+
+@pytest.mark.parametrize("subject", ["postgres"], indirect=True)
+def test_what_is_closed_leaves_the_store(drive: Drive, tmp_path: Path) -> None:
+    driver = drive()
+    driver.up()
+    for number in range(5):
+        driver.process()
+        driver.cut(f"n{number}")
+        certified(driver)
+    running = driver.begin(driver.member(0))
+    events, batches = len(driver.store.history(driver.name).events), len(driver.store.history(driver.name).batches)
+    made = closed(driver, tmp_path)
+    left = driver.store.history(driver.name)
+    assert (made.events, made.batches) == (events - len(left.events), batches - len(left.batches))
+    assert [event.number for event in left.events] == list(range(made.upto or 0, driver.region.counter + 1))
+    # Whoever publishes or resets asks for those since the newest published cut.
+    base = driver.region.base
+    assert base is not None
+    newest = driver.store.batches_since(driver.name, base)
+    assert [b.batch for b in newest] == [running]
+    assert closed(driver, tmp_path).archived == []
+
+
+def test_nothing_is_closed_that_is_not_old_enough(drive: Drive, tmp_path: Path) -> None:
+    driver = drive()
+    driver.up()
+    for number in range(3):
+        driver.process()
+        driver.cut(f"n{number}")
+        certified(driver)
+    assert closed(driver, tmp_path, keep=2 * LATER) == Closing(region=driver.name)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_a_folder_to_archive_to_the_history_stays(drive: Drive, tmp_path: Path) -> None:
+    driver = drive()
+    lived(driver, 1, 10)
+    before = driver.store.history(driver.name)
+    with pytest.raises(ArchiveError, match=r"no folder .*away to archive to"):
+        closed(driver, tmp_path / "away")
+    assert driver.store.history(driver.name) == before
+    assert not (tmp_path / "away").exists()
+
+
+@pytest.mark.parametrize("change", ["missing", "longer", "changed", "other"])
+def test_an_archive_file_that_is_not_what_it_was_is_named(drive: Drive, tmp_path: Path, change: str) -> None:
+    driver = drive()
+    lived(driver, 2, 10)
+    first, second, *_ = closed(driver, tmp_path).archived
+    content = second.read_bytes()
+    match change:
+        case "missing":
+            second.unlink()
+        case "longer":
+            second.write_bytes(content + b"\0")
+        case "changed":
+            second.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        case _:
+            second.write_bytes(first.read_bytes())
+    with pytest.raises(ArchiveError, match=str(second)):
+        whole(driver, tmp_path)
+
+
+def test_a_file_that_is_there_already_is_taken_only_if_it_is_the_same(drive: Drive, tmp_path: Path) -> None:
+    driver = drive()
+    lived(driver, 2, 10)
+    path = folder(driver, tmp_path).path_of(driver.store.chronicle(driver.name).certificates()[0])
+    path.parent.mkdir()
+    path.write_bytes(b"somebody's")
+    before = driver.store.history(driver.name)
+    with pytest.raises(ArchiveError, match=f"{path} was changed"):
+        closed(driver, tmp_path)
+    assert driver.store.history(driver.name) == before
+    path.unlink()
+    assert closed(driver, tmp_path).archived[0] == path
