@@ -715,7 +715,8 @@ HOLDS: Mapping[str, str] = {
     "seek_offset": "the seek map of each epoch",
     "person_reset": "resets that persons applied, by nonce",
     "skip": "single offsets that a person chose to step over",
-    "certificate": "how far the history is proved, and where it is archived; the newest, and the newest archived, can be gone on from",
+    "certificate": "how far the history is proved, and where it is archived; "
+    "the newest, and the newest archived one, have what the next proof goes on from",
     "event": "the history: append-only, numbered by the region's counter",
 }
 

@@ -257,7 +257,7 @@ class PostgresChronicle:
                 events = session.run(_DROP_EVENTS, upto=closed.horizon.counter, limit=PIECE)
             yield Dropped(events=events, batches=0)
         still_open = sorted(cast("list[str]", closed.body.get("open", [])))
-        after, limit = 0, PIECE // 100
+        after, limit = 0, max(PIECE // 100, 1)
         while True:
             with self._beside() as session:
                 session.rows(BY_INDEX)
