@@ -178,6 +178,10 @@ class WholeHistory:
         """See `ports.Chronicle.newest_certificate`."""
         return self._store.newest_certificate()
 
+    def uncertifiable(self) -> str:
+        """See `ports.Chronicle.uncertifiable`."""
+        return self._store.uncertifiable()
+
     def certify(self, certificate: Certificate) -> bool:
         """See `ports.Chronicle.certify`."""
         return self._store.certify(certificate)
