@@ -13,6 +13,7 @@ _OPERATORS: Final = (
     "apply_reset",
     "approve_reset",
     "choose_checkpoint",
+    "close_history",
     "commit",
     "consume",
     "drain",
