@@ -137,8 +137,7 @@ def owners(live: Live) -> set[int]:
 
 def group_size(kafka: Kafka, group: str) -> int:
     """Return how many members the broker counts in a group."""
-    described = kafka.admin.describe_consumer_groups([group])[group].result(WITHIN)
-    return len(described.members)
+    return len(kafka.group(group).members)
 
 
 def said(process: Process, text: str) -> int:

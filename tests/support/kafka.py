@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -26,11 +26,22 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec, TopicDescription
+from confluent_kafka.admin import (
+    AdminClient,
+    ConsumerGroupDescription,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    TopicDescription,
+)
 
 from airflow_kcr.embedded.kafka import Broker, Cluster, start_cluster
 from airflow_kcr.embedded.processes import Child, Recorded, start_detached
 from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.failures import Kind
+
+T = TypeVar("T")
 
 WITHIN: Final = 30.0
 # librdkafka's word for "the key decides".
@@ -145,10 +156,24 @@ class Kafka:
         """The log start of every partition."""
         return self._offsets(topic, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
+    def group(self, group_id: str) -> ConsumerGroupDescription:
+        """What the broker knows of a group."""
+
+        def answer() -> ConsumerGroupDescription:
+            described: ConsumerGroupDescription = self.admin.describe_consumer_groups([group_id])[group_id].result(
+                WITHIN
+            )
+            return described
+
+        return self._told(answer, f"group {group_id}")
+
     def committed(self, group_id: str, topic: str | None = None) -> dict[tuple[str, int], int]:
         """What a group has committed."""
         asked = [ConsumerGroupTopicPartitions(group_id)]
-        found = self.admin.list_consumer_group_offsets(asked)[group_id].result(WITHIN)
+        found = self._told(
+            lambda: self.admin.list_consumer_group_offsets(asked)[group_id].result(WITHIN),
+            f"what group {group_id} has committed",
+        )
         return {
             (one.topic, one.partition): one.offset
             for one in found.topic_partitions
@@ -174,8 +199,28 @@ class Kafka:
 
     def _offsets(self, topic: str, wanted: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(topic, number): wanted for number in range(self.partitions(topic))}
-        answers = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
-        return {one.partition: answer.result(WITHIN).offset for one, answer in answers.items()}
+
+        def answer() -> dict[int, int]:
+            answers = self.admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=3)
+            return {one.partition: future.result(WITHIN).offset for one, future in answers.items()}
+
+        return self._told(answer, f"the offsets of topic {topic}")
+
+    def _told(self, ask: Callable[[], T], what: str) -> T:
+        """Ask until there is an answer: brokers refuse for a moment what they have not heard of yet."""
+        answers: list[T] = []
+
+        def answered() -> bool:
+            try:
+                answers.append(ask())
+            except KafkaException as error:
+                if failures.kind(failures.of(error)) not in {Kind.RETRIABLE, Kind.ABSENT}:
+                    raise
+                return False
+            return True
+
+        self._wait(answered, what)
+        return answers[0]
 
     @staticmethod
     def _wait(condition: Callable[[], bool], what: str) -> None:
@@ -206,8 +251,7 @@ class KafkaSet(Kafka):
 
     def coordinator(self, group_id: str) -> Broker:
         """The broker that coordinates a group."""
-        described = self.admin.describe_consumer_groups([group_id])[group_id].result(WITHIN)
-        return self.cluster.broker(described.coordinator.id)
+        return self.cluster.broker(self.group(group_id).coordinator.id)
 
     def leader(self, topic: str, partition: int) -> Broker:
         """The broker that leads a partition, or led it until it was killed."""
