@@ -9,12 +9,11 @@ from typing import Final
 from airflow_kcr.protocol.evidence import Evidence, Findings
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region import absent, coverage, out_of_range, recreated
-from airflow_kcr.protocol.region.rows import Committed, RegionState
+from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
 from airflow_kcr.protocol.region.state import Region, base_offsets, contributions_to, universe
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, Sequence
 
 _WORKING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
-_JOINING: Final = frozenset({RegionState.STARTING, RegionState.RESETTING})
 
 
 def topics(evidence: Evidence) -> Findings | None:
@@ -83,7 +82,7 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     if region.state in _WORKING:
         failed = (*gone, *uncovered, *unread, *_disputed(region, now, evidence))
         return Findings(failed=failed, warnings=fresh, fine=fine)
-    if region.state in _JOINING:
+    if region.state in RESET_STATES:
         return Findings(failed=gone, warnings=(*uncovered, *fresh), fine=fine)
     return Findings(
         failed=gone, warnings=left, fine=f"{len(known)} partition(s) known; the region is {region.state}, nobody claims"

@@ -16,8 +16,7 @@ from typing import Final
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import Member, awaiting
-from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.region.state import CLAIM_STATES
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.region.unowned import Inventory
 
 REJOIN_PAUSE: Final = 30.0

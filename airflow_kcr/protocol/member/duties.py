@@ -12,8 +12,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import recreated
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.completion import Part
-from airflow_kcr.protocol.region.rows import CutPhase, RegionState
-from airflow_kcr.protocol.region.state import CLAIM_STATES, RESET_STATES
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CutPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import GroupPartition
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from airflow_kcr.protocol.member import facts
 from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, moved
-from airflow_kcr.protocol.region.rows import CutPhase, RegionState, Wanted
-from airflow_kcr.protocol.region.state import RESET_STATES
+from airflow_kcr.protocol.region.rows import RESET_STATES, CutPhase, RegionState, Wanted
 from airflow_kcr.protocol.region.view import MemberView
 
 

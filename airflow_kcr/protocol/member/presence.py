@@ -10,8 +10,7 @@ from airflow_kcr.protocol.member.effects import Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, awaiting, moved
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.lifecycle import Memory
-from airflow_kcr.protocol.region.rows import CutPhase, RegionState
-from airflow_kcr.protocol.region.state import CLAIM_STATES
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, CutPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import EventNumber, Sequence
 

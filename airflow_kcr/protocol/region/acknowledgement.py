@@ -14,16 +14,8 @@ from datetime import datetime
 from airflow_kcr.errors import BatchRefused, NotClaimed
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import automatic, batches, coverage, events, recreated, resets
-from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import (
-    RESET_STATES,
-    Region,
-    put,
-    record,
-    require_epoch,
-    require_member,
-    require_state,
-)
+from airflow_kcr.protocol.region.rows import RESET_STATES, OpenTarget, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import Region, put, record, require_epoch, require_member, require_state
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Offset
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import (
+    RESET_STATES,
     BoundOffset,
     Checkpoint,
     CheckpointState,
@@ -22,7 +23,6 @@ from airflow_kcr.protocol.region.rows import (
     CutRequest,
     PersonReset,
     PersonResetState,
-    RegionState,
     RequestState,
     Reset,
     ResetState,
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.BEGUN})
 """Persons' resets that have not ended."""
-
-RESETTING: Final = frozenset({RegionState.STARTING, RegionState.RESETTING})
-"""States in which the present epoch's seek map is at work."""
 
 WAITING: Final = frozenset({RequestState.QUEUED, RequestState.OPEN})
 """Requests that have not ended."""
@@ -506,7 +503,7 @@ def working(region: Region, tables: Tables) -> Region:
     cut = None if region.open_cut is None else tables.checkpoints[region.open_cut]
     bounds = {region.next_bound, None if cut is None else cut.bound, *(row.bound for row in requests.values())}
     epochs = {region.epoch, region.base_epoch}
-    mapped = {region.base_epoch, region.epoch if region.state in RESETTING else None}
+    mapped = {region.base_epoch, region.epoch if region.state in RESET_STATES else None}
     return replace(
         region,
         archive=archive,

@@ -16,10 +16,8 @@ from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import absent, cuts, events, out_of_range, resets, unowned
-from airflow_kcr.protocol.region.rows import Claim, InitialOffset, ResetCause
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Claim, InitialOffset, ResetCause
 from airflow_kcr.protocol.region.state import (
-    CLAIM_STATES,
-    RESET_STATES,
     InitialKey,
     Region,
     initial_offset,

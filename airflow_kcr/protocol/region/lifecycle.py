@@ -26,6 +26,7 @@ from airflow_kcr.protocol.region import (
     specs,
 )
 from airflow_kcr.protocol.region.rows import (
+    RESET_STATES,
     Committed,
     CutPhase,
     CutPurpose,
@@ -38,7 +39,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import RESET_STATES, Region, Spec, live_members, moved_to, put, record
+from airflow_kcr.protocol.region.state import Region, Spec, live_members, moved_to, put, record
 from airflow_kcr.protocol.values import (
     Epoch,
     EventNumber,

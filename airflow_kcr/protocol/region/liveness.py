@@ -416,7 +416,7 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
     # Members that have read as many records as a checkpoint takes go on when it has been made.
     behind = _behind(earlier) if batches.records_left(region) == 0 else ""
     for group, found in unread.items():
-        since = max(idle, min(ends[p].at for p in found), _limited_since(region), _told_by(region))
+        since = max(idle, min(ends[p].at for p in found), _limited_since(region))
         if now < since + region.rules.timeouts.lease:
             continue  # members that work plan their next batch
         what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{behind}"
@@ -424,12 +424,6 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         begins_by = (seen.claimed_at or NEVER) + region.rules.timeouts.lease
         until = None if behind else max(since + patience(region), begins_by) + seen.linger
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
-
-
-def _told_by(region: Region) -> datetime:
-    """By when members have told Kafka where they resumed, or given up; before that they begin nothing."""
-    running = _running_since(region)
-    return NEVER if running is None else running + region.rules.timeouts.commit
 
 
 def _limited_since(region: Region) -> datetime:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import CutRefused, RegionInState
-from airflow_kcr.protocol.region import bounds, events, path
+from airflow_kcr.protocol.region import archive, bounds, events, path
 from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -29,6 +29,7 @@ from airflow_kcr.protocol.region.state import (
     live_members,
     named_by,
     record,
+    request_of,
     with_request,
 )
 from airflow_kcr.protocol.values import Nonce, Sequence
@@ -70,10 +71,12 @@ def ask(
         CutRefused: the nonce is another request's, a reset's or of the region's own kind, or a person drains a region
             without a live member.
     """
-    named = named_by(region, nonce)
-    known = named.request
-    if purpose not in OWN:
+    if purpose in OWN:
+        known = request_of(region, nonce)
+    else:
+        named = named_by(region, nonce)
         _require_free(nonce, named, purpose, bound)
+        known = named.request
     if known is not None and _is_served(region, known):
         return region
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
@@ -106,8 +109,7 @@ def ask(
 
 
 def _is_served(region: Region, request: CutRequest) -> bool:
-    waiting = {RequestState.QUEUED, RequestState.OPEN}
-    return request.state in waiting or valid_answer(region, request) is not None
+    return request.state in archive.WAITING or valid_answer(region, request) is not None
 
 
 def _require_free(nonce: Nonce, named: Named, purpose: CutPurpose, bound: datetime | None) -> None:
@@ -180,12 +182,23 @@ def preempts(region: Region, request: CutRequest) -> bool:
 
 
 def release(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
-    """Return the region with every request answered that a completed cut answers: its own and earlier bounds'."""
+    """Return the region with every request answered that a completed cut answers.
+
+    These are its own, those of earlier bounds, and those for any moment that waited before it was opened: one cut for
+    each of them, back to back, would leave members no time to read.
+    """
     for request in queue(region):
-        if request.bound is not None and checkpoint.bound is not None and request.bound <= checkpoint.bound:
+        if _is_answered_by(request, checkpoint):
             region = answered(region, now, request, checkpoint.sequence)
     own = region.requests[checkpoint.nonce]
     return answered(region, now, own, checkpoint.sequence) if own.state is RequestState.OPEN else region
+
+
+def _is_answered_by(request: CutRequest, checkpoint: Checkpoint) -> bool:
+    if request.bound is not None:
+        return checkpoint.bound is not None and request.bound <= checkpoint.bound
+    # A person's verb has its own cut: what follows it is decided when that one ends.
+    return request.purpose not in BY_PERSON and request.requested_at < checkpoint.opened_at
 
 
 def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[CutPurpose]) -> Region:

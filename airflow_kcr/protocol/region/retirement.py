@@ -89,7 +89,7 @@ def retire(region: Region, now: datetime) -> Region:
         now: the store's clock.
     """
     if _goes_to_a_run(region):
-        return region
+        return replace(region, retire_at=None)  # the next cut that ends asks again
     rules = region.rules.retention
     complete = region.archive.kept()
     if rules.max_age is None and complete < rules.keep:

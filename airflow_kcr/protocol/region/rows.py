@@ -55,6 +55,13 @@ class RegionState(StrEnum):
     """No member holds anything; the next start resumes at the base."""
 
 
+RESET_STATES: Final = frozenset({RegionState.STARTING, RegionState.RESETTING})
+"""Those in which the present epoch's seek map is at work."""
+
+CLAIM_STATES: Final = RESET_STATES | {RegionState.RUNNING, RegionState.DRAINING}
+"""Those in which members may own partitions."""
+
+
 class Wanted(StrEnum):
     """What was asked of the region; a reset or start ends in it, so it survives a crash."""
 

@@ -19,8 +19,9 @@ from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleInc
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.archive import NOTHING, RESETTING, Archive, Named
+from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named
 from airflow_kcr.protocol.region.rows import (
+    RESET_STATES,
     Absence,
     Batch,
     BoundOffset,
@@ -262,8 +263,6 @@ class Region:
 
 
 NO_SEEK = SeekMap({})
-RESET_STATES = RESETTING
-CLAIM_STATES = RESET_STATES | {RegionState.RUNNING, RegionState.DRAINING}
 
 
 def record(region: Region, now: datetime, body: events.Body) -> Region:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.protocol.region import absent, coverage, cuts, events
-from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.region.state import CLAIM_STATES, Region, live_members, record, require_member
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
+from airflow_kcr.protocol.region.state import Region, live_members, record, require_member
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
 
 _COVERED = frozenset({RegionState.RUNNING, RegionState.DRAINING})

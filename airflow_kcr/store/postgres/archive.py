@@ -22,6 +22,7 @@ from airflow_kcr.protocol.region.rows import BoundOffset, Checkpoint, Contributi
 from airflow_kcr.protocol.region.state import BoundKey
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import (
+    MAX_NUMBER,
     Epoch,
     GroupPartition,
     Lineage,
@@ -41,22 +42,10 @@ from airflow_kcr.store.postgres.layouts import (
 )
 from airflow_kcr.store.postgres.row_layout import Layout, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Session
-from airflow_kcr.store.postgres.tables import TURN
+from airflow_kcr.store.postgres.tables import BOUNDED, ON_PATH, TURN, USABLE
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-ON_PATH: Final = (
-    "t.undone_by IS NULL AND (t.state IN ('complete', 'published') OR t.state = 'retired' AND t.previous IS NOT NULL)"
-)
-"""The condition under which a checkpoint is on the path, as `Checkpoint.is_on_path` says; also that of an index."""
-
-BOUNDED: Final = f"t.bound IS NOT NULL AND {ON_PATH}"
-
-_USABLE: Final = "t.undone_by IS NULL AND t.state IN ('complete', 'published')"
-
-LAST: Final = 2**63 - 1
-"""No row has this number."""
 
 
 @cache
@@ -130,7 +119,7 @@ _KEPT: Final = text(f"""
                     CAST(:offsets AS bigint[])) AS n (group_id, topic, partition, opening)
           ON o.group_id = n.group_id AND o.topic = n.topic AND o.partition = n.partition
         WHERE o.region_id = t.region_id AND o.sequence = t.sequence AND o.next_offset > n.opening)
-    FROM kcr.checkpoint t WHERE t.region_id = :region AND {_USABLE} AND t.sequence < :before
+    FROM kcr.checkpoint t WHERE t.region_id = :region AND {USABLE} AND t.sequence < :before
     ORDER BY t.sequence DESC LIMIT :piece
 """)  # noqa: S608 (a constant of this module)
 
@@ -343,7 +332,7 @@ class PostgresArchive:
     def newest_bounded(self, up_to: Sequence | None) -> Checkpoint | None:
         """See `Archive.newest_bounded`."""
         condition = f"{BOUNDED} AND t.sequence <= :up_to ORDER BY t.bound DESC, t.sequence DESC LIMIT 1"
-        return self._one(CHECKPOINTS, condition, up_to=LAST if up_to is None else up_to)
+        return self._one(CHECKPOINTS, condition, up_to=MAX_NUMBER if up_to is None else up_to)
 
     def covering(self, bound: datetime) -> Checkpoint | None:
         """See `Archive.covering`."""
@@ -353,20 +342,20 @@ class PostgresArchive:
 
     def newest_usable(self, before: Sequence | None) -> Checkpoint | None:
         """See `Archive.newest_usable`."""
-        condition = f"{_USABLE} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
-        return self._one(CHECKPOINTS, condition, before=LAST if before is None else before)
+        condition = f"{USABLE} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
+        return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
     def newest_on_path(self, before: Sequence | None) -> Checkpoint | None:
         """See `Archive.newest_on_path`."""
         condition = f"{ON_PATH} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
-        return self._one(CHECKPOINTS, condition, before=LAST if before is None else before)
+        return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
     def newest_published(self, before: Sequence | None) -> Checkpoint | None:
         """See `Archive.newest_published`."""
         condition = (
             f"t.published_at IS NOT NULL AND {ON_PATH} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
         )
-        return self._one(CHECKPOINTS, condition, before=LAST if before is None else before)
+        return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
     def published_from(self, bound: datetime | None, sequence: Sequence | None) -> Checkpoint | None:
         """See `Archive.published_from`."""
@@ -382,7 +371,7 @@ class PostgresArchive:
     ) -> tuple[Sequence, ...]:
         """See `Archive.undone_by`; in pieces, from the newest kept checkpoint to the oldest."""
         gone: list[Sequence] = []
-        before: int = LAST
+        before: int = MAX_NUMBER
         places = {**partition_columns(opening), "offsets": list(opening.values())}
         while rows := self._session.rows(_KEPT, before=before, piece=PIECE, **places):
             judged = [(sequence, stays) for sequence, stays in rows if sequence not in retired]
@@ -416,7 +405,7 @@ class PostgresArchive:
         """See `Archive.checkpoints`."""
         condition = "t.sequence >= :first AND t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
         found = self._rows(
-            CHECKPOINTS, condition, first=first or 0, before=LAST if before is None else before, last=last
+            CHECKPOINTS, condition, first=first or 0, before=MAX_NUMBER if before is None else before, last=last
         )
         return tuple(row for _, row in reversed(found))
 
@@ -434,7 +423,7 @@ class PostgresArchive:
     def resets(self, *, before: Sequence | None = None, last: int | None = None) -> tuple[Reset, ...]:
         """See `Archive.resets`."""
         condition = "t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
-        found = self._rows(RESETS, condition, before=LAST if before is None else before, last=last)
+        found = self._rows(RESETS, condition, before=MAX_NUMBER if before is None else before, last=last)
         return tuple(row for _, row in reversed(found))
 
     def resets_from(self, sequence: Sequence, limit: int) -> tuple[Reset, ...]:

@@ -11,13 +11,10 @@ from sqlalchemy import text
 from airflow_kcr.protocol.region.events import Claimed
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import MAX_NUMBER, Sequence
 from airflow_kcr.store.postgres import rewinds
 from airflow_kcr.store.postgres.ledger import BATCH_COLUMNS, PAGE, batch_from, ranges_of
 from airflow_kcr.store.postgres.session import Found, Session
-
-_LAST: Final = 2**63 - 1
-"""No batch has this number."""
 
 _SEQUENCE: Final = BATCH_COLUMNS.index("sequence")
 
@@ -59,7 +56,7 @@ def since(session: Session, after: Sequence) -> list[Batch]:
     Sequences only grow, and a batch is numbered under the lock that stamps it, so those wanted are the last ones.
     """
     pages: list[list[Batch]] = []
-    before = _LAST
+    before = MAX_NUMBER
     while rows := session.rows(_PAGE_BACK, before=before, page=PAGE):
         later = [row for row in rows if row[_SEQUENCE] > after]
         pages.append(_read(session, later[::-1]))

@@ -20,6 +20,7 @@ from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import bounds
 from airflow_kcr.protocol.region.rows import (
+    RESET_STATES,
     Absence,
     BoundOffset,
     Committed,
@@ -29,7 +30,7 @@ from airflow_kcr.protocol.region.rows import (
     SpecCheck,
     Wanted,
 )
-from airflow_kcr.protocol.region.state import RESET_STATES, BoundKey, Region, Spec
+from airflow_kcr.protocol.region.state import BoundKey, Region, Spec
 from airflow_kcr.protocol.seek_map import SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.values import Epoch, GroupPartition, MemberId, Offset, RegionName, Sequence
 from airflow_kcr.store.codec import Unclaimed, from_json

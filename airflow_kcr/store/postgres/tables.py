@@ -246,12 +246,16 @@ cut_request: Final = table(
     Index("cut_request_run", "region_id", text("(requester ->> 'dag_id')"), text("(requester ->> 'run_id')")),
 )
 
-_ON_PATH: Final = (
+ON_PATH: Final = (
     "undone_by IS NULL AND (state IN ('complete', 'published') OR state = 'retired' AND previous IS NOT NULL)"
 )
-_USABLE: Final = "undone_by IS NULL AND state IN ('complete', 'published')"
-_BOUNDED: Final = f"bound IS NOT NULL AND {_ON_PATH}"
-"""Of `archive.BOUNDED`: on the path, and aligned to a bound."""
+"""Of a checkpoint's row: whether it is on the path, as `Checkpoint.is_on_path` says. Of statements and indexes."""
+
+USABLE: Final = "undone_by IS NULL AND state IN ('complete', 'published')"
+"""Whether it is on the path and has its offsets."""
+
+BOUNDED: Final = f"bound IS NOT NULL AND {ON_PATH}"
+"""Whether it is on the path and aligned to a bound."""
 
 checkpoint: Final = table(
     "checkpoint",
@@ -284,9 +288,9 @@ checkpoint: Final = table(
     # What decisions and people ask for is found beside any number of retired ones.
     Index("checkpoint_complete", "region_id", "sequence", postgresql_where=text("state = 'complete'")),
     Index("checkpoint_kept", "region_id", "sequence", postgresql_where=text("state <> 'retired'")),
-    Index("checkpoint_usable", "region_id", "sequence", postgresql_where=text(_USABLE)),
-    Index("checkpoint_path", "region_id", "sequence", postgresql_where=text(_ON_PATH)),
-    Index("checkpoint_bounded", "region_id", "bound", "sequence", postgresql_where=text(_BOUNDED)),
+    Index("checkpoint_usable", "region_id", "sequence", postgresql_where=text(USABLE)),
+    Index("checkpoint_path", "region_id", "sequence", postgresql_where=text(ON_PATH)),
+    Index("checkpoint_bounded", "region_id", "bound", "sequence", postgresql_where=text(BOUNDED)),
     Index("checkpoint_undone", "region_id", "undone_by", "sequence", postgresql_where=text("undone_by IS NOT NULL")),
 )
 

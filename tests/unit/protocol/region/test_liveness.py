@@ -208,10 +208,9 @@ def test_records_that_nobody_reads_are_a_stall_where_the_ends_of_the_logs_are_kn
     assert judged(driver, later=DAY, ends=0).waits == ()
     assert judged(driver, ends=5_000).waits == ()
     wait = only(judged(driver, later=MINUTE, ends=5_000))
-    told = BEGINNING + driver.held.rules.timeouts.commit  # by then members have told Kafka where they resumed
-    assert (wait.rule, wait.since, wait.group) == (Rule.RECORDS, told, GROUP)
+    assert (wait.rule, wait.since, wait.group) == (Rule.RECORDS, BEGINNING, GROUP)
     assert wait.what == "5,000 of g:t-0, 5,000 of g:t-1 can be read, and no batch reads them"
-    assert wait.until == told + patience(driver)
+    assert wait.until == BEGINNING + patience(driver)
     driver.wait(60)
     driver.process()
     assert only(judged(driver, later=MINUTE, ends=5_000)).since == driver.clock.now
@@ -266,7 +265,7 @@ def test_a_member_that_waits_for_more_records_may_do_so() -> None:
     ends = {driver.partition(0): LogEnd(Offset(5), now - MINUTE)}
     region = replace(region, resets={region.epoch: replace(region.resets[region.epoch], done_at=now - MINUTE)})
     patient = liveness.judge(region, now, Seen(worked_at=NEVER, ends=ends, linger=HOUR))
-    assert only(patient).until == BEGINNING - MINUTE + region.rules.timeouts.commit + HOUR + patience(driver)
+    assert only(patient).until == BEGINNING - MINUTE + HOUR + patience(driver)
 
 
 def test_records_beyond_the_boundary_are_not_readable() -> None:
@@ -295,7 +294,7 @@ def test_a_checkpoint_without_a_boundary_does_not_begin_the_wait_for_unread_reco
     driver.wait(DAY.total_seconds())
     driver.cut("n")
     wait = only(judged(driver, later=MINUTE, ends=50))
-    assert (wait.rule, wait.since) == (Rule.RECORDS, BEGINNING + driver.held.rules.timeouts.commit)
+    assert (wait.rule, wait.since) == (Rule.RECORDS, BEGINNING)
     assert judged(driver, later=MINUTE, ends=50).stalled == (wait,)
 
 

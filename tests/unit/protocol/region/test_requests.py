@@ -13,6 +13,7 @@ from airflow_kcr.protocol.region.rows import (
     CutPurpose,
     CutRequest,
     PersonResetState,
+    RegionState,
     Requester,
     RequestState,
     ResetCause,
@@ -238,6 +239,36 @@ def test_a_completed_cut_answers_its_own_request_and_those_of_earlier_bounds() -
     assert answer_of(driver, "two") == answer_of(driver, "one") == (RequestState.ANSWERED, sequence)
     assert answer_of(driver, "three")[0] is answer_of(driver, "now")[0] is RequestState.QUEUED
     assert {b.nonce for b in happened(driver, events.CutAnswered)} == {"one", "two"}
+
+
+def test_all_that_ask_for_any_moment_while_a_cut_is_open_are_answered_by_the_next_one() -> None:
+    driver = running()
+    driver.request_cut("first")
+    driver.wait(1)
+    waiting = [f"run-{number}" for number in range(8)]
+    for nonce in waiting:
+        driver.request_cut(nonce)
+    driver.complete()
+    assert {answer_of(driver, nonce)[0] for nonce in waiting} == {RequestState.QUEUED}
+    driver.wait(1)
+    driver.publish()
+    second = driver.complete()
+    assert {answer_of(driver, nonce) for nonce in waiting} == {(RequestState.ANSWERED, second)}
+    driver.publish()
+    assert driver.region.state is RegionState.RUNNING  # members read on
+    judge(driver)
+
+
+@pytest.mark.parametrize("purpose", sorted(requests.BY_PERSON))
+def test_what_a_person_waits_for_has_a_cut_of_its_own(purpose: CutPurpose) -> None:
+    driver = running()
+    region = with_queue(driver, queued(driver, "person", purpose))
+    driver.wait(1)
+    driver.request_cut("n")
+    cut = driver.region.cut
+    assert cut is not None
+    region = replace(region, requests={**region.requests, **driver.region.requests})
+    assert requests.release(region, driver.clock.now, cut).requests[Nonce("person")].state is RequestState.QUEUED
 
 
 def test_a_completed_cut_whose_own_request_is_not_open_any_more_answers_only_others() -> None:

@@ -253,6 +253,19 @@ def test_who_asks_for_it_gets_all_of_it_now() -> None:
     assert held(driver) == cuts[-2:]
 
 
+def test_while_a_reset_goes_to_a_run_nothing_is_due_and_nobody_asks_again_and_again() -> None:
+    driver = hourly(keep=50)
+    cuts = cuts_of_ten(driver, 4)
+    driver.process()
+    driver.request_cut("r1", requester=Requester(dag_id="cut", run_id="r1"))
+    driver.complete()
+    driver.reset(ToRun(dag_id="cut", run_id="r1"), nonce="r")  # it waits for the publication
+    keep_fewer(driver, 1)
+    driver.store.settle(driver.name)
+    assert cuts[0] in held(driver)
+    assert driver.region.due_at is None or driver.region.due_at > driver.clock.now + timedelta(seconds=1)
+
+
 def test_a_region_that_does_not_run_keeps_what_there_was_until_somebody_asks() -> None:
     driver = hourly(keep=50)
     cuts = cuts_of_ten(driver, 4)
