@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.region import coverage, resets
+from airflow_kcr.protocol.region import coverage, liveness, resets
+from airflow_kcr.protocol.region.liveness import Rule, Wait
 from tests.support.simulation.interleavings import Explorer
+
+WAITS = Wait(rule=Rule.DUE, since=None, what="somebody")
 
 SCOPES = [
     pytest.param(("cut",), 2, id="cut"),
@@ -48,3 +51,19 @@ def test_the_explorer_sees_a_region_that_never_goes_on(monkeypatch: pytest.Monke
     explorer = Explorer(("rebalance",), records=1)
     monkeypatch.setattr(coverage, "busy", lambda *_: iter(("somebody",)))
     assert explorer.explore().wrong != []
+
+
+@pytest.mark.parametrize("silent", ["_checkpoint", "_reset"])
+def test_the_explorer_sees_a_region_that_stands_still_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    explorer = Explorer(("cut", "forced"), records=1)
+    rules = tuple(rule for rule in liveness._RULES if rule.__name__ != silent)
+    monkeypatch.setattr(liveness, "_RULES", rules)
+    assert "nobody says what it waits for" in explorer.explore().wrong[0]
+
+
+def test_the_explorer_sees_a_region_that_waits_for_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    explorer = Explorer(("cut",), records=1)
+    monkeypatch.setattr(liveness, "_RULES", (*liveness._RULES, lambda *_: iter((WAITS,))))
+    assert "nobody has a step left, and it says" in explorer.explore().wrong[0]

@@ -175,8 +175,8 @@ EXPECTED: tuple[object, ...] = (
     *(("waited", rule) for rule in Rule if rule not in {Rule.FOREIGN, Rule.DUE}),
     *(("delivery", delivery) for delivery in Delivery),
     *(("outcome", outcome) for outcome in Outcome),
-    # Two causes have no place here: a double claim can't happen behind the rules, and no spec is changed.
-    *(("cause", cause) for cause in ResetCause if cause not in {ResetCause.DOUBLE_CLAIM, ResetCause.SPEC_CHANGED}),
+    # One cause has no place here: a double claim can't happen behind the rules.
+    *(("cause", cause) for cause in ResetCause if cause is not ResetCause.DOUBLE_CLAIM),
     *(("halt", reason) for reason in (HaltReason.FAILURES, HaltReason.RESTORED)),
     *(("committed", committed) for committed in (Committed.YES, Committed.NO, Committed.SUPERSEDED)),
     *(
@@ -197,6 +197,9 @@ EXPECTED: tuple[object, ...] = (
             events.ResetDone,
             events.SeekWritten,
             events.Skipped,
+            events.SpecChanged,
+            events.SpecChecked,
+            events.SpecProposed,
             events.Stopped,
             events.StoreRestoredSeen,
         )

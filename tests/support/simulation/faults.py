@@ -328,6 +328,17 @@ def skip_record(simulation: Simulation) -> None:
         _apply(simulation, wanted)
 
 
+def spec_changed(simulation: Simulation) -> None:
+    """A person changes the spec in a way that members are built anew for."""
+    simulation.change_spec()
+
+
+def spec_that_none_can_start_with(simulation: Simulation) -> None:
+    """The same with a mistake, which members that live find or not; it is put right some seconds later."""
+    simulation.change_spec(broken=True)
+    simulation.world.after(simulation.world.random.uniform(4, 14), simulation.change_spec)
+
+
 def retire(simulation: Simulation) -> None:
     """Retirement runs, twice."""
     simulation.person(lambda: simulation.store.retire(simulation.around.name))
@@ -372,5 +383,5 @@ FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (
     retire,
 )
 
-DRAWN_APART: Final = (lost_while_down, reset_to_equal_ones)
+DRAWN_APART: Final = (lost_while_down, reset_to_equal_ones, spec_changed, spec_that_none_can_start_with)
 """Faults that are drawn by a chance of their own, with the shape of the region."""

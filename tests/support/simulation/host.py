@@ -18,7 +18,8 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.membership import Arrival
-from airflow_kcr.protocol.region.rows import Batch, OpenTarget
+from airflow_kcr.protocol.region.rows import Batch, OpenTarget, SpecCheck
+from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
@@ -54,6 +55,9 @@ class Surroundings:
 
     slow: float = 0.03
     """Chance of a batch that takes very long."""
+
+    wrong: list[str] = field(default_factory=list)
+    """What hosts saw that must not be."""
 
 
 class _Times:
@@ -94,12 +98,20 @@ class Host:
         member: who it is.
         machine: the member's first state.
         on_end: called when the process has ended, with whether it ended by itself.
+        revision: of the spec that it was built from.
     """
 
     def __init__(
-        self, around: Surroundings, member: MemberId, machine: Member, on_end: Callable[[Host, str], None]
+        self,
+        around: Surroundings,
+        member: MemberId,
+        machine: Member,
+        on_end: Callable[[Host, str], None],
+        *,
+        revision: int = 1,
     ) -> None:
         self.around, self.member, self.machine, self.on_end = around, member, machine, on_end
+        self.revision = revision
         self.world = around.world
         self.alive = True
         self.frozen_until = 0.0
@@ -134,6 +146,11 @@ class Host:
         """Whether the process is stopped (SIGSTOP, a suspended machine)."""
         return self.world.now < self.frozen_until
 
+    @property
+    def reaches_store(self) -> bool:
+        """Whether the process reaches the store."""
+        return self.world.now >= max(self.store_back_at, self.around.store_back_at)
+
     def later(self, delay: float, action: Callable[[], None]) -> None:
         """Do something in this process: not once it is dead, and not before it thaws."""
 
@@ -167,6 +184,17 @@ class Host:
     def terminate(self) -> None:
         """SIGTERM."""
         self.soon(lambda: self.deliver(events.Terminated()))
+
+    def try_spec(self, spec: Spec, refusal: str) -> None:
+        """Say whether the member could be built from a spec that waits: nothing was found, or `refusal`."""
+        incarnation = self.machine.incarnation
+        if incarnation is None or not self.reaches_store:
+            return
+        check = SpecCheck(
+            member=self.member, revision=spec.revision, digest=spec.digest, refusal=refusal, incarnation=incarnation
+        )
+        with suppress(KcrError):
+            self.around.store.check_spec(self.around.name, (check,))
 
     def _tick(self) -> None:
         self.deliver(events.Tick())
@@ -287,7 +315,7 @@ class Host:
         """Ask the store, one request after the other; a refusal is an answer, the store being away is not."""
 
         def attempt() -> None:
-            if self.world.now < max(self.store_back_at, self.around.store_back_at):
+            if not self.reaches_store:
                 if not self.told_lost:
                     self.told_lost = True
                     self.deliver(events.StoreLost())
@@ -333,6 +361,7 @@ class Host:
             previous=effect.previous,
             sinks_fenced=self.around.delivery is Delivery.EXACTLY_ONCE,
             ends_within=self.machine.timeouts.process_end_bound,
+            spec_revision=self.revision,
         )
 
         def ask() -> events.Event:
@@ -371,6 +400,9 @@ class Host:
 
     def _begun(self, row: Batch) -> events.Event:
         self.row = row
+        in_force = self.around.store.read(self.around.name)[0].spec.revision
+        if self.revision < in_force and self.machine.newest_epoch == row.epoch:
+            self.around.wrong.append(f"{self.member}, of revision {self.revision}, began a batch under {in_force}")
         return events.Begun(batch=row.batch)
 
     def _claim(self, effect: effects.Claim) -> None:

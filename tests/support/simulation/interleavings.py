@@ -6,7 +6,8 @@ and a state that was seen before is not entered again. No time passes. What a st
 (it looks, it plans, it waits) changes nothing in the store, so the orders of verbs are the orders that matter there.
 
 Every state is checked for what must hold at once; every final state, in which nobody has a step left, by the invariants
-over its history, by what the sink holds, and by whether the region runs.
+over its history, by what the sink holds, and by whether the region runs. The judgement of liveness is asked in all of
+them: no state may stand still without saying why, and a final one waits for nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.liveness import Liveness, LogEnd, Seen, Verdict
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import (
@@ -365,7 +368,21 @@ class Explorer:
                 for partition, range_ in batch.ranges.items():
                     if range_.from_ < batch.undone_from.get(partition, range_.to):
                         accepted[batch.lineage, partition, range_.from_] += 1
-        return [f"{place} was accepted {n} times" for place, n in accepted.items() if n > 1]
+        flaws = [f"{place} was accepted {n} times" for place, n in accepted.items() if n > 1]
+        return flaws + self._liveness_flaws()
+
+    def _liveness_flaws(self) -> list[str]:
+        """What the judgement of liveness must say in every state: a region that does not run says what it waits for."""
+        found = self._judged()
+        if found.verdict is Verdict.STALLED:
+            return [f"no time has passed, and it says {found.text()}"]
+        if self.region.state is not RegionState.RUNNING and not found.waits:
+            return [f"the region is {self.region.state} and nobody says what it waits for"]
+        return []
+
+    def _judged(self) -> Liveness:
+        ends = {p: LogEnd(self.log.end, EPOCH) for p in PARTITIONS}
+        return liveness.judge(self.region, EPOCH, Seen(worked_at=EPOCH, claimed_at=EPOCH, ends=ends))
 
     def _final_flaws(self) -> list[str]:
         region = self.region
@@ -374,6 +391,9 @@ class Explorer:
         flaws = [f"{v.invariant}: {v.detail}" for v in verify(History(events=events, batches=batches))]
         if region.state is not RegionState.RUNNING:
             flaws.append(f"nobody has a step left and the region is {region.state}")
+        found = self._judged()
+        if found.waits:
+            flaws.append(f"nobody has a step left, and it says {found.text()}")
         written = Counter(self.world.written)
         wanted = [(p, o) for p in PARTITIONS for o in range(self.records)]
         if self.delivery is not Delivery.AT_MOST_ONCE:

@@ -16,6 +16,7 @@ from random import Random
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member.state import Member
+from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import Rule
 from airflow_kcr.protocol.region.rows import (
@@ -24,6 +25,7 @@ from airflow_kcr.protocol.region.rows import (
     CutPurpose,
     RegionState,
     RequestState,
+    SpecCheck,
     Wanted,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
@@ -32,9 +34,15 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, MemberId, Nonce, RegionName
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.memory import MemoryTransactions
-from airflow_kcr.store.regions import RegionStore
+from airflow_kcr.store.regions import RegionStore, SpecUpdate
 from tests.support.simulation.broker import Broker
-from tests.support.simulation.faults import FAULTS, lost_while_down, reset_to_equal_ones
+from tests.support.simulation.faults import (
+    FAULTS,
+    lost_while_down,
+    reset_to_equal_ones,
+    spec_changed,
+    spec_that_none_can_start_with,
+)
 from tests.support.simulation.host import Host, Surroundings
 from tests.support.simulation.judge import judge
 from tests.support.simulation.lossy import LossyTransactions
@@ -87,6 +95,9 @@ class Shape:
     loses_at: float = 0.0
     """When a partition is lost while processes are down; 0: none is."""
 
+    specs: tuple[tuple[float, bool], ...] = ()
+    """When the spec is changed, and whether by one that none can start with."""
+
 
 def drawn(world: World) -> Shape:
     """Draw a region."""
@@ -106,6 +117,7 @@ def drawn(world: World) -> Shape:
         faults=random.randint(0, 7),
         idle=idle,
         loses_at=_loses_at(world),
+        specs=_specs(world),
     )
     if not idle[1] or shape.period is None or shape.mode is not CutMode.AUTO:
         return shape
@@ -124,6 +136,13 @@ def _loses_at(world: World) -> float:
     """Draw when a partition is lost, in a sixth of the regions, by chance of its own: other draws stay as they are."""
     random = Random(f"lost {world.seed}")
     return random.uniform(4.0, FAULTS_END - 8.0) if random.random() < 1 / 6 else 0.0
+
+
+def _specs(world: World) -> tuple[tuple[float, bool], ...]:
+    """Draw when the spec changes, in a quarter of the regions, by chance of its own: other draws stay as they are."""
+    random = Random(f"spec {world.seed}")
+    changes = random.choice((1, 1, 2)) if random.random() < 0.25 else 0
+    return tuple((random.uniform(3.0, FAULTS_END - 10.0), random.random() < 0.5) for _ in range(changes))
 
 
 class Simulation:
@@ -154,6 +173,12 @@ class Simulation:
 
         self.absent: set[int] = set()
         """Members that nobody launches before the end."""
+
+        self.revision = 1
+        """The newest one of the spec that a person has applied."""
+
+        self.broken: dict[str, bool] = {}
+        """By digest, the specs that none can start with, and whether members that live find that out."""
 
         self.waited: frozenset[Rule] = frozenset()
         """The rules that waited at some time, as `liveness` has them."""
@@ -219,8 +244,41 @@ class Simulation:
         member = MemberId(GROUP, index)
         if member in self.hosts:
             return
+        spec = self.region.spec
+        if spec.digest in self.broken:
+            self._fails_to_start(member, spec)
+            return
         machine = Member(member=member, timeouts=TIMEOUTS, static=self.shape.static)
-        self.hosts[member] = Host(self.around, member, machine, self._ended)
+        self.hosts[member] = Host(self.around, member, machine, self._ended, revision=spec.revision)
+
+    def _fails_to_start(self, member: MemberId, spec: Spec) -> None:
+        if self.world.now >= self.around.store_back_at:
+            check = SpecCheck(member=member, revision=spec.revision, digest=spec.digest, refusal="no such module")
+            self.person(lambda: self.store.check_spec(NAME, (check,)))
+        self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(member.index))
+
+    # -- the spec ------------------------------------------------------------------------------------------------
+
+    def change_spec(self, *, broken: bool = False) -> None:
+        """Apply a spec that members are built anew for; a broken one none can be built from."""
+        self.revision += 1
+        region = self.region
+        spec = Spec(text=f'{{"revision":{self.revision}}}', rules=region.spec.rules, revision=self.revision)
+        if broken:
+            self.broken[spec.digest] = self.world.chance(0.5)
+        self.person(lambda: self.store.change_spec(NAME, SpecUpdate(at_once=region.spec, later=spec)))
+
+    def _try_specs(self) -> None:
+        """Processes that live look whether they could be built from a spec that waits, each at a time of its own."""
+        self.world.after(1.0, self._try_specs)
+        spec = self.region.next_spec
+        if spec is None:
+            return
+        refusal = "no such module" if self.broken.get(spec.digest) else ""
+        for member in specs.unchecked(self.region, self.world.clock()):
+            host = self.hosts.get(member)
+            if host is not None:
+                host.soon(lambda h=host: h.try_spec(spec, refusal), 3.0)  # type: ignore[misc]
 
     def _ended(self, host: Host, how: str) -> None:
         if self.hosts.get(host.member) is host:
@@ -248,10 +306,7 @@ class Simulation:
         for _ in range(self.shape.faults):
             fault = self.world.random.choice(FAULTS)
             self.world.after(self.world.random.uniform(2, FAULTS_END - 5), lambda f=fault: self._fault(f))  # type: ignore[misc]
-        if self.shape.idle[1]:
-            self.world.after(self.shape.idle[1] - 8.0, lambda: self._fault(reset_to_equal_ones))
-        if self.shape.loses_at:
-            self.world.after(self.shape.loses_at, lambda: self._fault(lost_while_down))
+        self._draw_apart()
         watch = Watch(self)
         while self.world.now < FAULTS_END:
             self.world.run_until(self.world.now + 1.0)
@@ -263,12 +318,24 @@ class Simulation:
             watch.look()
         found = watch.look()
         self.waited = frozenset(watch.rules)
-        wrong = list(watch.wrong)
+        wrong = [*watch.wrong, *self.around.wrong]
         if not self._is_done():
             wrong.append(f"R14: not done after {LIVENESS} s: {self._standing()}; it says {found.text()}")
         elif found.stalled:
             wrong.append(f"R14: done, and yet {found.text()}")
         return (*wrong, *judge(self))
+
+    def _draw_apart(self) -> None:
+        """Have happen what the shape says beside the faults."""
+        if self.shape.idle[1]:
+            self.world.after(self.shape.idle[1] - 8.0, lambda: self._fault(reset_to_equal_ones))
+        if self.shape.loses_at:
+            self.world.after(self.shape.loses_at, lambda: self._fault(lost_while_down))
+        if self.shape.specs:
+            self._try_specs()
+        for at, is_broken in self.shape.specs:
+            fault = spec_that_none_can_start_with if is_broken else spec_changed
+            self.world.after(at, lambda f=fault: self._fault(f))  # type: ignore[misc]
 
     def _fault(self, fault: Callable[[Simulation], None]) -> None:
         self.faults.append(fault.__name__)
@@ -316,6 +383,8 @@ class Simulation:
         self.around.store_back_at = 0.0
         for log in self.broker.logs:
             log.open_from = None
+        if {s.digest for s in (self.region.spec, self.region.next_spec) if s is not None} & self.broken.keys():
+            self.change_spec()
         self.person(lambda: self.store.start(NAME))
         for index in range(self.shape.members):
             self._relaunched(index)
