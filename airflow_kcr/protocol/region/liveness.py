@@ -422,7 +422,9 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{behind}"
         # A member that has only just claimed, after it was away or others had the partitions, plans its first batch.
         begins_by = (seen.claimed_at or NEVER) + region.rules.timeouts.lease
-        until = None if behind else max(since + patience(region), begins_by) + seen.linger
+        # Before it reads on, each waits for Kafka's answer to its commit, as long as that may take.
+        latest = since + patience(region) + region.rules.timeouts.commit
+        until = None if behind else max(latest, begins_by) + seen.linger
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
 
 

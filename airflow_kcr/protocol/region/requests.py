@@ -197,8 +197,9 @@ def release(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
 def _is_answered_by(request: CutRequest, checkpoint: Checkpoint) -> bool:
     if request.bound is not None:
         return checkpoint.bound is not None and request.bound <= checkpoint.bound
-    # A person's verb has its own cut: what follows it is decided when that one ends.
-    return request.purpose not in BY_PERSON and request.requested_at < checkpoint.opened_at
+    if request.purpose in BY_PERSON or checkpoint.purpose is CutPurpose.RESET:
+        return False  # what a person asks for ends with its own cut, and a reset may undo its own at once
+    return request.requested_at < checkpoint.opened_at
 
 
 def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[CutPurpose]) -> Region:

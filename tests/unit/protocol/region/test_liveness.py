@@ -210,7 +210,7 @@ def test_records_that_nobody_reads_are_a_stall_where_the_ends_of_the_logs_are_kn
     wait = only(judged(driver, later=MINUTE, ends=5_000))
     assert (wait.rule, wait.since, wait.group) == (Rule.RECORDS, BEGINNING, GROUP)
     assert wait.what == "5,000 of g:t-0, 5,000 of g:t-1 can be read, and no batch reads them"
-    assert wait.until == BEGINNING + patience(driver)
+    assert wait.until == BEGINNING + patience(driver) + driver.held.rules.timeouts.commit
     driver.wait(60)
     driver.process()
     assert only(judged(driver, later=MINUTE, ends=5_000)).since == driver.clock.now
@@ -265,7 +265,7 @@ def test_a_member_that_waits_for_more_records_may_do_so() -> None:
     ends = {driver.partition(0): LogEnd(Offset(5), now - MINUTE)}
     region = replace(region, resets={region.epoch: replace(region.resets[region.epoch], done_at=now - MINUTE)})
     patient = liveness.judge(region, now, Seen(worked_at=NEVER, ends=ends, linger=HOUR))
-    assert only(patient).until == BEGINNING - MINUTE + HOUR + patience(driver)
+    assert only(patient).until == BEGINNING - MINUTE + HOUR + patience(driver) + region.rules.timeouts.commit
 
 
 def test_records_beyond_the_boundary_are_not_readable() -> None:
@@ -281,12 +281,15 @@ def test_records_beyond_a_boundary_are_not_missed_from_before_a_run_asked_for_it
     asked = driver.clock.now
     assert driver.region.cut is not None
     (wait,) = (w for w in judged(driver, later=MINUTE, ends=50).waits if w.rule is Rule.RECORDS)
-    assert (wait.since, wait.until) == (asked, asked + patience(driver))
+    assert (wait.since, wait.until) == (asked, asked + patience(driver) + driver.held.rules.timeouts.commit)
     located(driver, bound(1), 0)
     driver.complete()
     driver.publish()
     (wait,) = (w for w in judged(driver, later=MINUTE, ends=50).waits if w.rule is Rule.RECORDS)
-    assert (wait.since, wait.until) == (driver.clock.now, driver.clock.now + patience(driver))
+    assert (wait.since, wait.until) == (
+        driver.clock.now,
+        driver.clock.now + patience(driver) + driver.held.rules.timeouts.commit,
+    )
 
 
 def test_a_checkpoint_without_a_boundary_does_not_begin_the_wait_for_unread_records_anew() -> None:
