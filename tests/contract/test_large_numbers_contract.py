@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.errors import CheckpointNotUsable, NumberOutOfRange
 from airflow_kcr.protocol.invariants.verify import verify
-from airflow_kcr.protocol.region.rows import PersonResetState
-from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint
-from airflow_kcr.protocol.values import Nonce, Sequence
+from airflow_kcr.protocol.region.rows import PersonResetState, ResetCause
+from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
+from airflow_kcr.protocol.values import MAX_NUMBER, Epoch, Lineage, Nonce, Sequence
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
@@ -66,3 +69,43 @@ def test_a_checkpoint_of_any_sequence_is_undone_pinned_and_retired(driver: Drive
     with pytest.raises(CheckpointNotUsable, match=str(newest)):
         driver.reset(ToCheckpoint(sequence=newest))
     assert verify(driver.store.history(driver.name)) == ()
+
+
+# -- numbers beyond which there are none -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", ["epoch", "lineage", "next_sequence"])
+def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: Drive, held: str) -> None:
+    driver = drive()
+    driver.up()
+    driver.process()
+    driver.store._transactions.decide(
+        driver.name,
+        lambda region, now: replace(
+            region,
+            epoch=Epoch(MAX_NUMBER) if held == "epoch" else region.epoch,
+            lineage=Lineage(MAX_NUMBER) if held == "lineage" else region.lineage,
+            next_sequence=Sequence(MAX_NUMBER) if held == "next_sequence" else region.next_sequence,
+        ),
+    )
+    member = driver.member(0)
+    verbs: list[Callable[[], object]] = [
+        lambda: driver.reset(ToInitial(), forced=True),
+        lambda: driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, ""),
+    ]
+    if held != "epoch":  # nobody has claimed anything in this one
+        verbs.append(lambda: driver.request_cut("n"))
+    for verb in verbs:
+        with pytest.raises(NumberOutOfRange, match=f"none comes after it.*kcr region kill {driver.name}"):
+            verb()
+
+    # What that says helps.
+    for one in driver.all_members():
+        driver.leave(one)
+    driver.store.kill(driver.name)
+    driver.store.delete(driver.name)
+    anew = drive()
+    anew.up()
+    anew.process()
+    assert anew.cut("n") == 2
+    assert verify(anew.store.history(anew.name)) == ()

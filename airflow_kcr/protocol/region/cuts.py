@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import bounds, coverage, events, hold, path, requests
+from airflow_kcr.protocol.region import bounds, coverage, events, hold, noted, path, requests
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
     CheckpointState,
@@ -98,6 +98,7 @@ def _open(region: Region, now: datetime, request: CutRequest) -> Region:
             where, why = next(iter(past.items()))
             sentence = f"{where} is {why}; ask with allow_inexact for a cut that is not exact"
             return requests.ended(region, now, request, RequestState.REFUSED, sentence)
+    noted.require_numbers_left(region)
     sequence = region.next_sequence
     checkpoint = Checkpoint(
         sequence=sequence,

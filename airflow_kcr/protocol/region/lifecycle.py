@@ -41,6 +41,7 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.region.state import Region, Spec, live_members, moved_to, put, record
 from airflow_kcr.protocol.values import (
+    MAX_NUMBER,
     Epoch,
     EventNumber,
     GroupPartition,
@@ -169,7 +170,8 @@ def kill(region: Region, now: datetime, requester: Requester = NOBODY) -> Region
     """Return the region stopped in a new epoch: whatever runs is void, all leave now; the next start is at the base."""
     region = person.fail_all(_want(region, now, Wanted.STOPPED, requester), now, "the region was killed")
     region = stopped(region, now, drained=False) if region.state is not RegionState.STOPPED else region
-    region = replace(region, epoch=Epoch(region.epoch + 1))
+    # A region whose epochs are used up is killed to be deleted; nobody lives in it, so that none is needed to fence.
+    region = replace(region, epoch=Epoch(min(region.epoch + 1, MAX_NUMBER)))
     body = events.Killed(epoch=region.epoch, requester=requester)
     return record(region, now, body)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from airflow_kcr.errors import NumberOutOfRange
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Noted
 from airflow_kcr.protocol.region.state import Region, record
@@ -31,6 +32,23 @@ def later(region: Region, noted: Noted) -> tuple[str, ...]:
 def is_reachable(region: Region, noted: Noted) -> bool:
     """Whether the region itself can have written a note, before its store was restored."""
     return all(seen <= min(held + REACHABLE, MAX_NUMBER) for _, seen, held in _pairs(region, noted))
+
+
+def require_numbers_left(region: Region) -> None:
+    """Refuse to go on in a region that has taken over numbers beyond which there are none.
+
+    Raises:
+        NumberOutOfRange: there is no next epoch, sequence or lineage; the message says what to do.
+    """
+    held = {"epoch": region.epoch, "sequence": region.next_sequence, "lineage": region.lineage}
+    for what, number in held.items():
+        if number >= MAX_NUMBER:
+            raise NumberOutOfRange(
+                f"region {region.name} has {what} {number}, and none comes after it: an earlier version took over what "
+                "somebody else had written into Kafka's commit metadata. Begin the region anew: end its members, "
+                f"`kcr region kill {region.name}`, `kcr region delete {region.name}`, and apply its spec again with "
+                "`start: committed`, which begins where Kafka has the groups"
+            )
 
 
 def taken_over(region: Region, now: datetime) -> Region:

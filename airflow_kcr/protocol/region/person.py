@@ -24,7 +24,17 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import automatic, consent, events, recreated, requests, resets, resolution
+from airflow_kcr.protocol.region import (
+    automatic,
+    consent,
+    coverage,
+    events,
+    recreated,
+    requests,
+    resets,
+    resolution,
+    specs,
+)
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -95,6 +105,7 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
     if region.state in {RegionState.HALTED, RegionState.STARTING} and not reset.forced:
         raise RegionInState(
             f"region {region.name} is {region.state} and can't drain; a forced reset goes from the last done positions"
+            + _awaited(region, now)
         )
     if request.resolved is not None:
         consent.require(region, reset, request.resolved)
@@ -110,6 +121,13 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
             return region
         case _:
             return serve_next(region, now)
+
+
+def _awaited(region: Region, now: datetime) -> str:
+    """Return what a region that starts waits for, with why members can't start: then no reset is needed."""
+    failures = [specs.told_start_failure(region, now, failure) for failure in specs.start_failures(region, now)]
+    waits = failures or list(coverage.unready(region, now))
+    return f". It waits: {'; '.join(waits)}" if waits else ""
 
 
 def _limited(reset: PersonReset, planned: frozenset[GroupPartition]) -> PersonReset:

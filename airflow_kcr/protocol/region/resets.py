@@ -65,6 +65,7 @@ def begin(
         opening: a seek map of its own; None: the automatic target, or the one that the running reset has, kept.
         detail: a sentence for people.
     """
+    noted.require_numbers_left(region)
     earlier = region.reset
     region = noted.taken_over(cuts.abort(region, now, f"a reset began ({cause})"), now)
     must_publish = tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE))

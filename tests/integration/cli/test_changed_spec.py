@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from airflow_kcr.api import Region, goals
+from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import SpecRefused, StoreBusy
 from airflow_kcr.spec import parse
+from tests.support.cutting_proxy import cutting_proxy
 from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -174,6 +178,51 @@ def test_a_spec_that_members_can_not_run_under_is_refused_and_one_that_nobody_ca
             region.stop()
             assert process.wait(60) == 0, log.read_text()[-6000:]
             assert region.verify().violations == ()
+
+
+@pytest.fixture
+def over_tcp(database_url: str) -> Iterator[str]:
+    """Where the database is reached by TCP, as executors do."""
+    with cutting_proxy(database_url) as (_, url):
+        yield url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def test_a_table_without_the_sinks_columns_is_refused_and_the_same_spec_accepted_when_it_has_them(
+    kafka: Kafka, database_url: str, over_tcp: str, tmp_path: Path, connector_jars: tuple[Path, ...]
+) -> None:
+    name, output, log = kafka.group_id("columns"), tmp_path / "output.txt", tmp_path / "member.log"
+    topic = kafka.topic(1)
+    (tmp_path / "pipes.py").write_text(PIPELINE.format(output=str(output)))
+    good = spec_text(name, topic, kafka.bootstrap_servers, f"{tmp_path}/pipes.py:first")
+    sink = f"{{kind: postgres, table: late_columns, url: '{over_tcp}'}}"
+    with_sink = good.replace(":first'}", f":first', sinks: {{rows: {sink}}}}}")
+    with psycopg.connect(over_tcp, autocommit=True) as connection:
+        connection.execute("CREATE TABLE late_columns (name text)")
+
+    with (
+        Region(name, database_url) as region,
+        hosted_region(region, good),
+        hosted(name, database_url, tmp_path, (*connector_jars, *resolve(POSTGRES_DRIVER))) as process,
+    ):
+        kafka.fill(topic, {0: 10})
+        assert happened(output.exists, within=240), log.read_text()[-6000:]
+        applied(region, with_sink)
+        with pytest.raises(SpecRefused, match=r"late_columns.*column"):
+            region.wait_for(goals.SPEC_CHECKED)
+        region.wait_for_cut(region.drain().request.nonce)  # the members have not left
+        assert region.spec() == parse(good)
+
+        note = region.show().note
+        with psycopg.connect(over_tcp, autocommit=True) as connection:
+            for statement in re.findall(r"ALTER TABLE [^;]+", note):
+                connection.execute(statement)
+        applied(region, with_sink)
+        region.wait_for(goals.SPEC_CHECKED)
+        region.wait_for_cut(region.drain().request.nonce)
+        assert happened(lambda: region.spec() == parse(with_sink), within=60)
+        region.stop()
+        assert process.wait(120) == 0, log.read_text()[-6000:]
+        assert region.verify().violations == ()
 
 
 def applied(region: Region, text: str) -> None:
