@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, SinkError, StoreError
 from airflow_kcr.protocol.region.rows import SpecCheck
+from airflow_kcr.protocol.region.specs import proposed_to
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.subscriptions import check_topics
-from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RegionName
+from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.runtime.metrics import Snapshot
 from airflow_kcr.spark import parts
 from airflow_kcr.spark.custom_adapters import factory_named
@@ -111,7 +112,6 @@ class SpecTrial:
         self._living, self._spark = living, spark
         self._ending = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
-        self._done: tuple[str, dict[MemberId, Incarnation]] = ("", {})
         self._thread = threading.Thread(target=self._run, name=f"{region} spec", daemon=True)
 
     def start(self) -> None:
@@ -134,23 +134,23 @@ class SpecTrial:
                 _LOG.warning("region %s: its changed spec is looked at again: %s", self._region, error)
 
     def _look(self) -> None:
-        """Look at the spec that waits, where these incarnations have not yet."""
+        """Look at the spec that waits, where the region asks these incarnations about it."""
         proposed = self._living.proposed_spec()
         mine = {one.member: one.incarnation for one in self._living.snapshots() if one.incarnation}
-        if not proposed or not mine or self._done == (proposed, mine):
+        if not proposed or not mine:
             return
-        spec = self._store.read(self._region)[0].next_spec
-        if spec is None or spec.digest != proposed:
-            return
+        region, _ = self._store.read(self._region)
+        spec = region.next_spec
+        if spec is None or not any(proposed_to(region, member, incarnation) for member, incarnation in mine.items()):
+            return  # what the members have seen is older than the answer
         refusal = self._refusal(spec)
         if self._ending.is_set():
             return  # whatever ended the child, it was not the spec
         checks = [
-            SpecCheck(member=m, revision=spec.revision, digest=proposed, refusal=refusal, incarnation=incarnation)
+            SpecCheck(member=m, revision=spec.revision, digest=spec.digest, refusal=refusal, incarnation=incarnation)
             for m, incarnation in sorted(mine.items())
         ]
         self._store.check_spec(self._region, checks)
-        self._done = (proposed, mine)
         if refusal:
             _LOG.warning("region %s: its changed spec is refused, the members go on: %s", self._region, refusal)
         else:

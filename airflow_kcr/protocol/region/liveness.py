@@ -182,13 +182,18 @@ def patience(region: Region) -> timedelta:
     return max(timeouts.relaunch, *sessions) + timeouts.lease + timeouts.retry_after(region.failures)
 
 
+def _reading_patience(region: Region) -> timedelta:
+    """For records: before it reads on, a member waits for Kafka's answer to its commit, as long as that may take."""
+    return patience(region) + region.rules.timeouts.commit
+
+
 def missed_before(region: Region, now: datetime, seen: Seen) -> datetime | None:
     """Return from before when on a record that nobody has read is a stall; None: batches run, or ran lately.
 
     Only then is it worth asking Kafka for when the unread records came.
     """
     idle = _idle_since(region, seen)
-    moment = now - seen.linger - patience(region)
+    moment = now - seen.linger - _reading_patience(region)
     return None if idle is None or idle > moment or not _may_work(region) else moment
 
 
@@ -422,9 +427,7 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
         what = f"{_listed([f'{n:,} of {p}' for p, n in found.items()])} can be read, and no batch reads them{behind}"
         # A member that has only just claimed, after it was away or others had the partitions, plans its first batch.
         begins_by = (seen.claimed_at or NEVER) + region.rules.timeouts.lease
-        # Before it reads on, each waits for Kafka's answer to its commit, as long as that may take.
-        latest = since + patience(region) + region.rules.timeouts.commit
-        until = None if behind else max(latest, begins_by) + seen.linger
+        until = None if behind else max(since + _reading_patience(region), begins_by) + seen.linger
         yield Wait(rule=Rule.RECORDS, since=since, what=what, until=until, group=group)
 
 

@@ -170,12 +170,22 @@ def unchecked(region: Region, now: datetime) -> tuple[MemberId, ...]:
     spec = region.next_spec
     if spec is None:
         return ()
-    said = {(c.member, c.incarnation) for c in region.spec_checks if c.digest == spec.digest and not c.refusal}
-    return tuple(
-        m
-        for m in live_members(region, now)
-        if _has_place(spec.rules, m) and (m, region.members[m].incarnation) not in said
+    return tuple(m for m in live_members(region, now) if proposed_to(region, m, region.members[m].incarnation))
+
+
+def proposed_to(region: Region, member: MemberId, incarnation: Incarnation) -> str:
+    """Return the digest of the waiting spec, if this incarnation has still to say whether it can run under it.
+
+    Once it is given up, the same spec proposed again is a new question: what was wrong may have been put right.
+    """
+    spec = region.next_spec
+    if spec is None or not _has_place(spec.rules, member):
+        return ""
+    said = any(
+        (c.member, c.incarnation, c.digest, c.refusal) == (member, incarnation, spec.digest, "")
+        for c in region.spec_checks
     )
+    return "" if said else spec.digest
 
 
 def is_accepted(region: Region, now: datetime) -> bool:

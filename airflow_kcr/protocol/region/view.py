@@ -14,7 +14,7 @@ from typing import Final
 from airflow_kcr.errors import UnknownMember
 from airflow_kcr.protocol.group_members import Outsider
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import acknowledgement, batches, bounds, hold
+from airflow_kcr.protocol.region import acknowledgement, batches, bounds, hold, specs
 from airflow_kcr.protocol.region.rows import (
     BoundOffset,
     Checkpoint,
@@ -143,7 +143,7 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
         next_sequence=region.next_sequence,
         spec_revision=region.spec.revision,
         incarnation=row.incarnation,
-        proposed="" if region.next_spec is None else region.next_spec.digest,
+        proposed=specs.proposed_to(region, member, row.incarnation),
         left=row.left,
         acknowledged=row.acknowledged == region.epoch,
         failures=region.failures,

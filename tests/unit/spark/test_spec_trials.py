@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -126,6 +127,33 @@ def test_code_whose_import_does_not_end_is_refused_in_time(
     monkeypatch.setattr(spec_trials, "WITHIN", 0.5)
     found = refusal(store, tmp_path / "tried_pipeline.py", "import threading; threading.Event().wait()")
     assert found == "importing its code and asking its sinks was not done within 0.5 s"
+
+
+def test_the_same_spec_is_tried_again_once_what_was_wrong_is_put_right(
+    store: RegionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter(("it lacks a column", "", ""))
+    monkeypatch.setattr(SpecTrial, "_refusal", lambda trial, spec: next(answers))
+
+    def propose() -> None:
+        store.renew(FLIGHTS, MEMBER, Incarnation(1), timedelta(minutes=5))
+        update = SpecUpdate(at_once=store.read(FLIGHTS)[0].spec, later=stored(spec("flights:second"), 2))
+        store.change_spec(FLIGHTS, update)
+
+    def is_accepted() -> bool:
+        region, now = store.read(FLIGHTS)
+        return specs.is_accepted(region, now)
+
+    with trial(store):
+        propose()
+        assert happened(lambda: store.read(FLIGHTS)[0].next_spec is None, within=30)
+        propose()
+        assert happened(is_accepted, within=30)
+        # Another group's members may refuse it: then those who had accepted it are asked again.
+        store.change_spec(FLIGHTS, SpecUpdate(at_once=store.read(FLIGHTS)[0].spec))
+        propose()
+        assert happened(is_accepted, within=30)
+    assert next(answers, None) is None
 
 
 def test_a_file_whose_modules_name_is_taken_in_this_process_is_refused(store: RegionStore, tmp_path: Path) -> None:

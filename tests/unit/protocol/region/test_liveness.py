@@ -237,7 +237,7 @@ def test_without_kafka_the_ends_that_members_saw_at_the_base_count() -> None:
 def test_kafka_is_only_worth_asking_where_nobody_has_worked_for_long() -> None:
     driver = running(partitions=1, members=1)
     region, now = driver.store.read(driver.name)
-    long = patience(driver)
+    long = patience(driver) + driver.held.rules.timeouts.commit
     seen = Seen(worked_at=NEVER)
     assert liveness.missed_before(region, now, Seen()) is None
     assert liveness.missed_before(region, now + long - timedelta(seconds=1), seen) is None
