@@ -2,7 +2,7 @@
 
 Rules:
 
-- Some settings are refused by name (design section 10): each of them would let the client do what only the region may
+- Some settings are refused by name: each of them would let the client do what only the region may
   do, or says again what a field of the spec says. A value that is ours anyway is no clash.
 - A spec is stored and shown, so a secret in it is always a reference, `${NAME}`, filled in where the client is built.
   Stored specs, errors and representations hold the reference, or nothing.

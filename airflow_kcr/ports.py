@@ -250,7 +250,7 @@ writing at that moment has no answer; ask again."""
 
 
 class Transactions(Protocol):
-    """A store of regions: each call is one transaction, the region's lock first (design section 4).
+    """A store of regions: each call is one transaction, the region's lock first.
 
     Every call may raise StoreUnavailable or StoreBusy (nothing was changed), SchemaMissing, SchemaTooOld or
     SchemaTooNew, and OutcomeUnknown where the answer to COMMIT was lost.
@@ -527,7 +527,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitAnswer:
-    """What became of a commit: Kafka's answer is not believed, what it holds is read back (design section 7.6)."""
+    """What became of a commit: Kafka's answer is not believed, what it holds is read back."""
 
     held: Mapping[GroupPartition, CommittedOffset]
     """What Kafka holds now; a partition is absent where that is not known."""
@@ -570,7 +570,7 @@ def always() -> bool:
 
 
 class Membership(Protocol):
-    """A member's place in its Kafka group: the control consumer (design sections 2 and 5).
+    """A member's place in its Kafka group: the control consumer.
 
     Nothing here blocks but `committed` and `end`, which wait for the event thread under a deadline. Only that thread
     touches the client.
@@ -721,7 +721,7 @@ class Engine(Protocol):
 
 
 class Sinks(Protocol):
-    """The sinks of one member's pipeline, as one (design section 12). Calls block."""
+    """The sinks of one member's pipeline, as one. Calls block."""
 
     @property
     def fenced(self) -> bool:

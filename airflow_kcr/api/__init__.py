@@ -1,6 +1,7 @@
 """The Python API: what the command line does, and the Airflow hook, as calls with typed answers.
 
-`Region` is one region of a store. Its verbs return views: dataclasses whose `to_json` is the JSON of interfaces.md.
+`Region` is one region of a store. Its verbs return views: dataclasses whose `to_json` is the JSON that
+docs/reference/cli.md shows.
 """
 
 from __future__ import annotations

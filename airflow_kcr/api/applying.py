@@ -1,4 +1,4 @@
-"""Applying a spec: a region is created, or changed as far as it may be (design section 6, end).
+"""Applying a spec: a region is created, or changed as far as it may be (docs/reference/states.md).
 
 What may change while members run counts at once, the rest at the next cut with a restart of the members, who look
 first whether they can run under it; where no member lives all of it counts at once. A group's id and its cluster never

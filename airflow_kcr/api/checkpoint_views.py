@@ -1,4 +1,4 @@
-"""What the API answers about checkpoints and about requests for cuts; rendered as in interfaces.md."""
+"""What the API answers about checkpoints and about requests for cuts; rendered as in docs/reference/cli.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Kafka is told a checkpoint's offsets from outside, where no member could tell it.
 
-The store comes first and Kafka second (design section 7.6), so a checkpoint is complete whatever Kafka holds; but lag
+The store comes first and Kafka second, so a checkpoint is complete whatever Kafka holds; but lag
 tools believe Kafka. Only the base is ever told, or Kafka would move back, and only while its groups are empty: with
 members in them the broker refuses, and they commit by themselves.
 """

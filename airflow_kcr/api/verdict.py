@@ -23,7 +23,7 @@ _BEGINNING: Final = Horizon(counter=EventNumber(0), ledger=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A history judged (design section 15)."""
+    """A history judged."""
 
     region: RegionName
     checked_events: int

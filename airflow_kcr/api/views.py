@@ -1,4 +1,4 @@
-"""What the API answers about a region and its members, as values that render to JSON (interfaces.md).
+"""What the API answers about a region and its members, as values that render to JSON.
 
 A view is made from one reading of the store, so all of it is of one moment. What has a name in the JSON has it here;
 the rest is for people and stays out of the JSON.

@@ -1,7 +1,7 @@
 """Looks at the groups of a region again and again while members run: at every cut, and every few seconds.
 
 What a look finds is told to the store, whose rules halt, hold or warn; so an outsider that comes is noticed, and a
-region that is held goes on by itself when it is gone (design section 10).
+region that is held goes on by itself when it is gone.
 """
 
 from __future__ import annotations

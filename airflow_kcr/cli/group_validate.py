@@ -1,4 +1,4 @@
-"""`kcr group validate`: whether every group is what its region takes it for, one line a check (design section 10)."""
+"""`kcr group validate`: whether every group is what its region takes it for, one line a check."""
 
 from __future__ import annotations
 

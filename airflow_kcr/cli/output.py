@@ -25,7 +25,7 @@ class Answer:
     """What a command found out."""
 
     document: object
-    """Its JSON (interfaces.md)."""
+    """Its JSON."""
 
     columns: Sequence[str]
     """Of the CSV, by the keys of the rows; and of the table, unless `table` says otherwise."""

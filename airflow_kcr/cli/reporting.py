@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and one sentence on standard error (interfaces.md)."""
+"""How a command ends: its exit status, and one sentence on standard error."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class AirflowJson(TypedDict):
 
 
 class StatusJson(TypedDict):
-    """What `dev status` says (interfaces.md); what isn't up is None."""
+    """What `dev status` says; what isn't up is None."""
 
     kafka: KafkaJson | None
     store_url: str | None

@@ -1,4 +1,4 @@
-"""The control consumer: a member's place in its group (design sections 2, 5 and 7.6).
+"""The control consumer: a member's place in its group (docs/explanation/consistent-regions.md).
 
 Since client 2.16 a consumer that is polled in one thread starves every other thread that calls it. So the event thread
 alone has the client; the others hand it commands. It waits for commands, not for the client: a command is seen at once,

@@ -67,7 +67,7 @@ def assign(
 
 
 def assignment_from_json(document: object, assignor: Assignor) -> dict[str, list[list[str | int]]]:
-    """Return the answer of `kcr group assignment` to its input (interfaces.md), both ready for `json`.
+    """Return the answer of `kcr group assignment` to its input, both ready for `json`.
 
     Args:
         document: `{"members": {"C0": ["t0", "t1"]}, "topics": {"t0": 3, "t1": 3}}`; for `sticky` also an optional

@@ -1,7 +1,7 @@
 """Delivery: what one group promises about each record, and what an automatic reset therefore replays.
 
-The four ways are those of the field's description of consumption semantics; design section 12 fixes their meaning and
-section 8.1 what follows for a reset.
+The four ways are those of the field's description of consumption semantics. docs/explanation/delivery.md says what each
+means, and what follows for a reset.
 """
 
 from __future__ import annotations

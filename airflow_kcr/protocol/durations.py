@@ -1,4 +1,4 @@
-"""Durations as text: ISO 8601 (`PT5M`, `P1DT2H`) or short (`5m`, `1d12h`, `500ms`), as interfaces.md promises.
+"""Durations as text: ISO 8601 (`PT5M`, `P1DT2H`) or short (`5m`, `1d12h`, `500ms`), as the reference promises.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""Instants as text: ISO 8601 with a zone, and nothing else (interfaces.md).
+"""Instants as text: ISO 8601 with a zone, and nothing else.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""Membership validation: is every group what its region takes it for (design section 10)?
+"""Membership validation: is every group what its region takes it for (docs/how-to/validate-a-group.md)?
 
 Pure: from what was read (`evidence`) and the region as stored. Checks decide nothing: outsiders are reported to the
 store, whose policy does (`region.outsiders`), and positions outside their logs are found again by the members.

@@ -21,7 +21,7 @@ from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName
 
 
 class Assignor(StrEnum):
-    """How Kafka spreads partitions over the members; eager ones only (design section 10)."""
+    """How Kafka spreads partitions over the members; eager ones only."""
 
     RANGE = "range"
     ROUNDROBIN = "roundrobin"
@@ -30,7 +30,7 @@ class Assignor(StrEnum):
 
 
 class CutMode(StrEnum):
-    """Who asks for the cut of a scheduled bound (design section 7.2)."""
+    """Who asks for the cut of a scheduled bound."""
 
     AUTO = "auto"
     """The region cuts itself at each bound; a DAG run finds its cut."""
@@ -40,7 +40,7 @@ class CutMode(StrEnum):
 
 
 class OutOfRangePolicy(StrEnum):
-    """What happens when a position is no longer inside its log (design section 11); never silent."""
+    """What happens when a position is no longer inside its log; never silent."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -48,7 +48,7 @@ class OutOfRangePolicy(StrEnum):
 
 
 class OutsiderPolicy(StrEnum):
-    """What happens when a foreign consumer is in the group (design section 10)."""
+    """What happens when a foreign consumer is in the group."""
 
     FAIL = "fail"
     HOLD = "hold"
@@ -84,7 +84,7 @@ class GroupRules:
     assignor: Assignor = Assignor.RANGE
     static_membership: bool = True
     upserts: tuple[UpsertSink, ...] = ()
-    """Sinks that keep no history: going back needs a person's consent (design section 12)."""
+    """Sinks that keep no history: going back needs a person's consent."""
 
     def subscribes(self, topic: TopicName) -> bool:
         """Whether this group reads `topic`."""

@@ -1,6 +1,6 @@
 """The scope of a reset: which partitions of a region move, while all others keep their position.
 
-Rules (design section 9; the text form `topic:0,1` is that of `kafka-consumer-groups --topic`):
+Rules (docs/reference/targets.md; the text form `topic:0,1` is that of `kafka-consumer-groups --topic`):
 
 - Nothing named means everything. Groups and topics narrow down independently: a partition is in scope where its group
   *and* its topic are.

@@ -2,7 +2,7 @@
 
 It is total over the region's partitions. An entry that needs the world (a sink's progress, a broker's log bounds or
 time index) is *open* at first and is written later by the first owner who knows it; the first writer wins and an entry
-once written never changes (design section 8.1). The key of a seek map is the epoch, so every attempt has its own.
+once written never changes. The key of a seek map is the epoch, so every attempt has its own.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def filled(
 ) -> SeekMap:
     """Return `target` made total over `partitions`: one that it lacks resumes at its initial offset.
 
-    A partition first seen after the checkpoint is thus never left where it is (the ancestor's bug B1) and never jumps
+    A partition first seen after the checkpoint is thus never left where it is and never jumps
     to the group's start position; without an initial offset its entry stays open for its first owner.
 
     Args:

@@ -1,4 +1,4 @@
-"""Sinks as the protocol sees them: what becomes of output when a region goes back (design section 12)."""
+"""Sinks as the protocol sees them: what becomes of output when a region goes back (docs/explanation/delivery.md)."""
 
 from __future__ import annotations
 

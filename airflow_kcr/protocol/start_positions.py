@@ -1,6 +1,6 @@
 """Start positions: where a group begins on a partition that it has never read.
 
-Rules (design section 9):
+Rules:
 
 - A start position is resolved once per partition, by its first owner, and stored as the partition's initial offset;
   from then on the stored offset wins, whatever the spec says later.
@@ -182,7 +182,7 @@ def resolve_start(start: StartPosition, partition: GroupPartition, log: LogView)
 def discovered_later(partition: GroupPartition, log: LogView) -> SeekEntry:
     """Return where a partition begins that was found after the group's first partitions: at the start of its log.
 
-    This holds for every start position (design section 9), `latest` above all: between the creation of a partition
+    This holds for every start position, `latest` above all: between the creation of a partition
     and its discovery records are written that nobody has read.
 
     Raises:

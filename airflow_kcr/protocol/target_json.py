@@ -1,7 +1,7 @@
 """Reset targets as JSON, both ways: how they are stored with the reset.
 
 One object: `kind` and the target's own fields, which are texts, integers, or the list of a file's entries. Texts are
-the canonical ones of `instants` and `durations`. Nothing is formatted by locale: the ancestor's identifiers of a
+the canonical ones of `instants` and `durations`. Nothing is formatted by locale: streamsx.kafka's identifiers of a
 thousand and more came out with separators, and every reset after the thousandth failed.
 """
 

@@ -1,6 +1,6 @@
 """What a reset target comes to: one seek entry for every partition of the region.
 
-Rules (design sections 8 and 9):
+Rules:
 
 - Partitions out of scope keep the position of the drain. So do those that a file lacks, and only those.
 - Places that a person computed or guessed (`shift-by`, `to-offset`, `from-file`) are clamped into the log, as Kafka's
@@ -9,7 +9,7 @@ Rules (design sections 8 and 9):
   processed. Where the log does not have one any more it is *not* clamped but reported as unreachable, and the caller
   refuses. Who accepts the loss asks for the same offsets by a file, which is then what a person computed.
 - A partition that the checkpoint lacks goes to what fills its gaps, else to its initial offset; without one its entry
-  stays open for its first owner. It never keeps its position: it would miss what was read since (the ancestor's B1).
+  stays open for its first owner. It never keeps its position: it would miss what was read since.
 - An instant in the future is refused: no record can be found there yet, and "the end" is not what was asked for.
 """
 

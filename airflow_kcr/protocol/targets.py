@@ -1,6 +1,6 @@
 """Reset targets: where a person sends the partitions in scope.
 
-Eleven kinds (design section 9): `to-checkpoint`, `to-initial` and `to-run` are ours; the other eight are those of
+Eleven kinds: `to-checkpoint`, `to-initial` and `to-run` are ours; the other eight are those of
 `kafka-consumer-groups --reset-offsets`, with Kafka's meaning wherever it has one. A target is a value: it is stored
 with the reset, resolved for the plan, and resolved anew when it is applied. What each resolves to is in
 `target_resolution`, the stored form in `target_json`, which partitions it moves in `scopes`.

@@ -1,6 +1,6 @@
 """Which times contradict each other.
 
-The rules, checked together at start (design section 14). Each refusal names the two settings that clash:
+The rules, checked together at start. Each refusal names the two settings that clash:
 
 1. No time is below 10 ms: that is a mistake in the unit, and Postgres reads a timeout of 0 as "none".
 2. `max_poll_interval` >= 3 x max(`reset`, `drain`), and not above the client's limit of 24 h.
@@ -11,8 +11,8 @@ The rules, checked together at start (design section 14). Each refusal names the
 6. `batch` < `drain`, unless `accept_aborted_drain`.
 7. `metadata_refresh` is at most what the client takes, 1 h.
 
-`commit`, `publish` and `close` clash with nothing: when they run out, that is an event and the members go on (design
-sections 7.5 and 7.6) or the batch is cancelled (section 5).
+`commit`, `publish` and `close` clash with nothing: when they run out, that is an event and the members go on, or the
+batch is cancelled.
 """
 
 from __future__ import annotations

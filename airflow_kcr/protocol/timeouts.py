@@ -1,6 +1,6 @@
 """All times of a region in one value, and what follows from them.
 
-The defaults and formulas are those of design section 14, and of sections 4 and 5 where they mention times. What may
+The defaults and formulas are those of docs/reference/timeouts.md. What may
 not be combined is in `timeout_checks`: this module only derives.
 """
 
@@ -30,7 +30,7 @@ LONGEST_RETRY: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Every time that a region's protocol uses, with the defaults of design section 14.
+    """Every time that a region's protocol uses, with the defaults of docs/reference/timeouts.md.
 
     What a user may leave open is None here; the properties say what then follows.
     """
@@ -82,7 +82,7 @@ class Timeouts:
 
         Args:
             static: whether the member has a `group.instance.id`. A static member's slot waits for its relaunch, hence
-                the longer time (design section 14).
+                the longer time.
         """
         if self.session is not None:
             return self.session
@@ -92,7 +92,7 @@ class Timeouts:
 
     @property
     def max_poll_interval(self) -> timedelta:
-        """How long the event thread may go without a poll before the client leaves the group (design section 14)."""
+        """How long the event thread may go without a poll before the client leaves the group."""
         if self.max_poll is not None:
             return self.max_poll
         return POLL_FACTOR * max(self.reset, self.drain)
@@ -141,7 +141,7 @@ class Timeouts:
 
     @property
     def store_grace(self) -> timedelta:
-        """How long a member may be without the store before it leaves its group (design section 5).
+        """How long a member may be without the store before it leaves its group.
 
         A quarter of a reset, so that those who get its partitions can still finish the attempt.
         """
@@ -149,15 +149,15 @@ class Timeouts:
 
     @property
     def process_end_bound(self) -> timedelta:
-        """How long a batch may still run after its cancellation before its process ends itself (design section 5).
+        """How long a batch may still run after its cancellation before its process ends itself.
 
-        With the lease it bounds how long a dead member's batch can keep a region from being quiet (section 8.3).
+        With the lease it bounds how long a dead member's batch can keep a region from being quiet.
         """
         return self.store_grace
 
     @property
     def idle_in_transaction_session_timeout(self) -> timedelta:
-        """When Postgres ends a transaction that nobody goes on with: half a lease (design section 4)."""
+        """When Postgres ends a transaction that nobody goes on with: half a lease."""
         return self.lease / 2
 
     @property

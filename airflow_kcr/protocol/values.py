@@ -26,7 +26,7 @@ Offset = NewType("Offset", int)
 """The next offset to read, >= 0."""
 
 Epoch = NewType("Epoch", int)
-"""`region_epoch`: the fencing token, +1 at every start, kill and reset attempt (design section 3)."""
+"""`region_epoch`: the fencing token, +1 at every start, kill and reset attempt."""
 
 Lineage = NewType("Lineage", int)
 """+1 whenever a seek map is not what the automatic reset would have used."""
@@ -141,7 +141,7 @@ def checked_range(range_: Range, where: object) -> Range:
 
 
 def region_name(text: str) -> RegionName:
-    """Return `text` as a region's name: 1 to 100 of `a-z 0-9 _ -` (interfaces.md).
+    """Return `text` as a region's name: 1 to 100 of `a-z 0-9 _ -`.
 
     Raises:
         InvalidIdentifier: it has other characters, or is too long.

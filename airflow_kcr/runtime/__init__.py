@@ -1,4 +1,4 @@
-"""The member's loop: it executes what the pure member wants, and feeds the results back (design section 5).
+"""The member's loop: it executes what the pure member wants, and feeds the results back (docs/reference/states.md).
 
 `host.MemberHost` is one member; `planner` says what the next batch reads; `metrics` is what is shown of it.
 """

@@ -17,7 +17,7 @@ _BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def boot_time() -> Seconds:
     """Return monotonic seconds that also count while the machine is suspended, where the system has such a clock.
 
-    A lease ends while a laptop sleeps; a clock that stands still meanwhile would not notice (design section 5).
+    A lease ends while a laptop sleeps; a clock that stands still meanwhile would not notice.
     """
     return time.clock_gettime(_BOOT)
 

@@ -1,4 +1,4 @@
-"""One member, running: its machine, and everybody who works for it (design section 5).
+"""One member, running: its machine, and everybody who works for it (docs/reference/states.md).
 
 The loop takes what happened out of one queue, lets the pure machine step, and hands on what that wants: to the event
 thread (Kafka's client, behind `Membership`), to the store's threads (requests; leases, which must not wait behind them)

@@ -51,7 +51,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitNote:
-    """What a region writes beside the offsets that it commits, as Kafka's metadata (design section 7.6)."""
+    """What a region writes beside the offsets that it commits, as Kafka's metadata."""
 
     region: RegionName
     lineage: Lineage

@@ -1,4 +1,4 @@
-"""What is measured of a member, under the names that the ancestor had for them (streamsx.kafka, section 1.17).
+"""What is measured of a member, under the names that streamsx.kafka has for them.
 
 The loop is the only writer; whoever shows something takes a `Snapshot`, in any thread: numbers of one moment may be a
 step apart.
@@ -125,7 +125,7 @@ class Metrics:
         )
 
     def counters(self, member: Member, lag: Mapping[GroupPartition, int]) -> dict[str, int | float]:
-        """Return every number by its name; those that the ancestor has, under its names."""
+        """Return every number by its name; those that streamsx.kafka has, under its names."""
         assigned = frozenset[GroupPartition]() if member.assignment is None else member.assignment.partitions
         return {
             "isGroupManagementActive": int(member.in_group),

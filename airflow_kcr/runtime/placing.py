@@ -1,6 +1,6 @@
 """Where partitions begin: what a claim proposes, and how the open entries of a reset are answered.
 
-Both read the logs first; the protocol's own rules then say which offset that means (design sections 5, 8.1, 9).
+Both read the logs first; the protocol's own rules then say which offset that means.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the next batch reads: from the positions to the ends of the logs, never across a bound (design section 11).
+"""What the next batch reads: from the positions to the ends of the logs, never across a bound.
 
 The order of the questions is what makes a bound exact: the ends of the logs are read first, then the time index is
 asked, so a batch planned from such a pair holds no record that the look-up did not see (design 7.2, scenarios C5, C26).

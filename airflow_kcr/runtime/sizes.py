@@ -1,4 +1,4 @@
-"""How many records the next batch takes, and how they are shared out (design section 11).
+"""How many records the next batch takes, and how they are shared out (docs/explanation/decisions.md).
 
 Rules:
 

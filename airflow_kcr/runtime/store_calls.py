@@ -1,4 +1,4 @@
-"""Asking the store, one request after the other, until it answers (design section 5).
+"""Asking the store, one request after the other, until it answers (docs/reference/states.md).
 
 A refusal is an answer. A store that is away, busy, or whose answer was lost is none: the verbs recognise what they have
 done, so the same request is made again until there is one. Meanwhile the member is told that the store is lost.

@@ -1,4 +1,4 @@
-"""An application that hosts members of one group: the composition root (design section 2).
+"""An application that hosts members of one group: the composition root (docs/explanation/consistent-regions.md).
 
 It puts store, Kafka, Spark and the members' loops together, in an order in which everything that a person may have got
 wrong is said before anything is consumed: the store, the index, the pipeline, Kafka and the group, and only then Spark.
@@ -218,7 +218,7 @@ class Hosted:
 
 @contextmanager
 def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str], None]) -> Iterator[Hosted]:
-    """Start Spark and the members, and lend them; a stopped region is started for them (design section 6).
+    """Start Spark and the members, and lend them; a stopped region is started for them.
 
     Args:
         store: where the region is.

@@ -1,4 +1,4 @@
-"""What a pipeline is told about its batch (design section 11)."""
+"""What a pipeline is told about its batch (docs/explanation/decisions.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writing side of sinks: what a pipeline finds in `context.sinks` (design section 12).
+"""The writing side of sinks: what a pipeline finds in `context.sinks` (docs/explanation/delivery.md).
 
     context.sinks["flights"].write(rows)
 

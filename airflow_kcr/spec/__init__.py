@@ -1,4 +1,4 @@
-"""The region spec: what a region is, as its owner writes it (interfaces.md).
+"""The region spec: what a region is, as its owner writes it (docs/reference/spec.md).
 
 A YAML file, or the dataclasses of the same fields, becomes a frozen `RegionSpec`; its `rules()` are what the protocol
 decides by, its `to_json()` is what the store holds. Everything that is wrong is said at once, each with its path in the

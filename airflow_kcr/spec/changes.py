@@ -1,4 +1,4 @@
-"""What a changed spec means for a running region: when each change takes effect (design section 6).
+"""What a changed spec means for a running region: when each change takes effect (docs/reference/states.md).
 
 - *At once*: when cuts are made, batches, timeouts, retention, history and policies.
 - *At the next cut, with a restart of the members*: whatever a member is built from, so topics, members, pipeline,

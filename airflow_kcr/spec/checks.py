@@ -1,7 +1,7 @@
 """What must hold between the fields of a spec, and for each of them; everything that doesn't is found at once.
 
 The file's shape (names of fields, types) is checked before this, where it is read; these checks are for specs that a
-program builds as well. Sources of the rules: interfaces.md, and design sections 7.2, 9, 10, 11 and 14.
+program builds as well. The rules are those of docs/reference/spec.md.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class CutSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """How large batches are (design section 11), and how long one may take."""
+    """How large batches are, and how long one may take."""
 
     target: timedelta = timedelta(seconds=2)
     """How long a batch should take; its size adapts to that."""

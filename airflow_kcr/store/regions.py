@@ -76,7 +76,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecUpdate:
-    """A changed spec, split by when it takes effect (design section 6, end)."""
+    """A changed spec, split by when it takes effect."""
 
     at_once: Spec
     later: Spec | None = None

@@ -1,4 +1,4 @@
-"""Seeded runs of whole regions: every invariant, over thousands of drawn schedules of faults (design section 15).
+"""Seeded runs of whole regions: every invariant, over thousands of drawn schedules of faults.
 
 `KCR_SIMULATION_SEEDS` and `KCR_SIMULATION_FIRST_SEED` choose how many and which; the same seed is the same run.
 """

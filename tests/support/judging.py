@@ -58,7 +58,7 @@ def members_batches(driver: Driver, outcome: Outcome | None) -> list[str]:
 
 
 def manifest(driver: Driver, sequence: Sequence) -> list[str]:
-    """Return the batches whose output belongs to a cut (design section 7.5): accepted, ended since the previous one."""
+    """Return the batches whose output belongs to a cut: accepted, ended since the previous one."""
     completions = [(e.number, e.body) for e in driver.events if isinstance(e.body, events.CutCompleted)]
     upto = next(number for number, body in completions if body.sequence == sequence)
     since = max((number for number, body in completions if number < upto), default=0)

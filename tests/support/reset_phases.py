@@ -1,4 +1,4 @@
-"""A person's reset that is held in one of its phases, so that something can happen to it there (design section 8).
+"""A person's reset that is held in one of its phases, so that something can happen to it there.
 
 Real broker, real store, three members in processes of their own with an engine without Spark; a gate in the process of
 member 0 holds the phase.

@@ -21,7 +21,7 @@ class Check:
     """One invariant; whoever implements it replaces what concerns it."""
 
     invariant: ClassVar[str] = ""
-    """Its number in design section 15."""
+    """Its number in docs/reference/invariants.md."""
 
     sees_batches: ClassVar[bool] = False
     """Whether it is told of batches."""

@@ -4,7 +4,7 @@ A **history** is the events of a region, in commit order, and the batch rows of 
 at. A batch row is no event: `begun_after` and `ended_after` are event numbers, so a batch lies between two transitions.
 The index holds what each transition changed, as timelines, so that a check can ask what was true when.
 
-An index is built from the words of the design alone (section 3), not with the rules that decided: a check that used
+An index is built from the words of the invariants alone, not with the rules that decided: a check that used
 the same code would agree with its mistakes.
 """
 
@@ -68,7 +68,7 @@ class Violation:
     """An invariant does not hold."""
 
     invariant: str
-    """Its number in design section 15, such as R5."""
+    """Its number in docs/reference/invariants.md, such as R5."""
 
     detail: str
     """What is wrong, in a sentence."""

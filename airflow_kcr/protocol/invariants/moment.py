@@ -1,6 +1,6 @@
 """A moment of a history: what holds after the events so far, and nothing of how it came to it.
 
-It is built from the words of the design alone (section 3), not with the rules that decided: a check that used the same
+It is built from the words of the invariants alone, not with the rules that decided: a check that used the same
 code would agree with its mistakes. It grows with members, partitions, checkpoints that are kept and requests that are
 open, and not with how long the region has lived; cuts that were retired are runs of numbers.
 """
@@ -302,7 +302,7 @@ class Moment:
         return sequence in self.open or self.is_on_path(sequence)
 
     def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[Sequence, ...]:
-        """Take the cuts off the path that a lineage opening at these offsets lies below (design section 3).
+        """Take the cuts off the path that a lineage opening at these offsets lies below.
 
         A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
         """

@@ -159,7 +159,7 @@ def _place(index: Index, number: EventNumber, seek: SeekMap, *, opens: bool) -> 
 
 
 def _undo(index: Index, number: EventNumber, opening: Mapping[GroupPartition, Offset]) -> tuple[CutSequence, ...]:
-    """Mark the cuts that a lineage opening at these offsets takes off the path (design section 3).
+    """Mark the cuts that a lineage opening at these offsets takes off the path.
 
     A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
     """

@@ -1,4 +1,4 @@
-"""What `kcr verify` runs: every invariant that events and ledger can prove (design section 15, marked V)."""
+"""What `kcr verify` runs: every invariant that events and ledger can prove (docs/reference/invariants.md)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def verify(history: History) -> tuple[Violation, ...]:
 
 
 def report(region: RegionName, events: int, batches: int, violations: tuple[Violation, ...]) -> dict[str, object]:
-    """Return the JSON form of what was found (interfaces.md, `verify`), in so many events and batches."""
+    """Return the JSON form of what was found (docs/reference/cli.md, `verify`), in so many events and batches."""
     return {
         "region": region,
         "checked_events": events,

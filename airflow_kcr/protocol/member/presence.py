@@ -1,4 +1,4 @@
-"""Being there: the lease, registration, what is read, the group, and every way to leave (design section 5, *Lease*)."""
+"""Being there: the lease, registration, what is read, the group, and every way to leave."""
 
 from __future__ import annotations
 

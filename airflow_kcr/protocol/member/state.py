@@ -1,4 +1,4 @@
-"""A member's states, and what it remembers between events (design section 5).
+"""A member's states, and what it remembers between events (docs/reference/states.md).
 
 Times are seconds of a monotonic clock that runs through suspension; they are compared with each other only.
 """

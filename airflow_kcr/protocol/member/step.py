@@ -207,7 +207,7 @@ def _claim_granted(member: Member, event: events.ClaimGranted, now: float) -> Me
     member = _store_seen(answered(member, "claim"))
     assignment = member.assignment
     if assignment is None or assignment.assignment != event.assignment or member.incarnation is None:
-        # The assignment changed before the answer came: this claim is void and made anew (design section 5).
+        # The assignment changed before the answer came: this claim is void and made anew.
         return _stale(member)
     if event.view.claims.keys() != assignment.partitions:
         # The claim began a reset, or found a position out of range: what is held now is for the next claim to say.

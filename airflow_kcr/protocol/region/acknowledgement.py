@@ -1,4 +1,4 @@
-"""What a member does for a running reset: answer open seek entries, then acknowledge (design section 8.1, 8.2).
+"""What a member does for a running reset: answer open seek entries, then acknowledge (docs/explanation/what-if.md).
 
 The order is the safety: quiet first, then the sinks' fences are raised, then progress is read and rolled back, then
 positions are set; only then does the member say so. A sink's progress read before its fence could be overtaken by a
@@ -110,10 +110,10 @@ def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:
 
 
 def request(region: Region, now: datetime, caller: Caller, cause: ResetCause, detail: str) -> Region:
-    """Return the region after an automatic request, which carries the epoch it was made in (design section 8).
+    """Return the region after an automatic request, which carries the epoch it was made in.
 
     Lower than the region's: it is already answered. Equal: it begins, or halts where failures are used up. So a
-    requested reset is never swallowed and never doubled (the ancestor's #148, #222).
+    requested reset is never swallowed and never doubled.
 
     Raises:
         StaleIncarnation, LeaseExpired, UnknownMember: the member may not act; its next incarnation's claim decides.

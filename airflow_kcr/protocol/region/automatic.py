@@ -1,8 +1,8 @@
-"""Where an automatic reset goes: decided by each group's delivery, and by nothing else (design section 8.1).
+"""Where an automatic reset goes: decided by each group's delivery, and by nothing else (docs/explanation/what-if.md).
 
 There is one knob. `at_least_once` goes to the base, whatever was done since; `almost_once` repeats only the batch in
 flight; `at_most_once` repeats nothing; `exactly_once` goes where the sink says it is. A partition that the target does
-not have resumes at its initial offset, each time (the ancestor's bug B1).
+not have resumes at its initial offset, each time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches: the permit to begin, the permit to end, and what a refused end means (design section 5, *Batch*).
+"""Batches: the permit to begin, the permit to end, and what a refused end means (docs/reference/states.md).
 
 Both are decided under the shared region lock, from the region's row, the member's row and the claims of the ranges
 alone: a store may hand over a `Region` that holds no more than those. Begin is where everything is checked; end asks
@@ -95,7 +95,7 @@ def begin(region: Region, now: datetime, request: BatchRequest) -> Region:
 
 
 def stamp(region: Region) -> Sequence:
-    """Return the sequence that a batch is stamped with at its begin: the open cut's, else the next one (section 3)."""
+    """Return the sequence that a batch is stamped with at its begin: the open cut's, else the next one."""
     return region.next_sequence if region.open_cut is None else region.open_cut
 
 

@@ -1,4 +1,4 @@
-"""Bounds: the instants that cuts are aligned to, and where they fall in each partition (design section 7.2).
+"""Bounds: the instants that cuts are aligned to, and where they fall in each partition (docs/explanation/what-if.md).
 
 Nobody may process across the next bound, so that a cut made late still holds exactly the records of its interval. Where
 a bound falls is asked of the broker once per partition, by the first plan that finds it, and never again: the order of
@@ -168,7 +168,7 @@ def held_until(region: Region) -> datetime | None:
 
 
 def held(region: Region, now: datetime) -> Region:
-    """Return the region with a hold longer than one period told, once for each bound (design section 7.2)."""
+    """Return the region with a hold longer than one period told, once for each bound."""
     until, bound = held_until(region), region.next_bound
     if until is None or bound is None or until > now or region.state is not RegionState.RUNNING:
         return region

@@ -1,4 +1,4 @@
-"""Claims: what the store grants of what Kafka proposes (design section 5, *Claiming*).
+"""Claims: what the store grants of what Kafka proposes (docs/reference/states.md).
 
 A member claims its whole assignment at once. A rebalance is absorbed at the resume point where nothing was begun; where
 somebody has begun in this epoch, the claim begins a reset in the same transaction, because two owners may both have

@@ -1,4 +1,4 @@
-"""A cut from its first contribution to its last echo (design sections 7.4 to 7.6).
+"""A cut from its first contribution to its last echo (docs/explanation/what-if.md).
 
 The last contribution completes the checkpoint in its own transaction: every roster member contributed *and* every
 frozen partition is covered exactly once. Then, in the same transaction, the region ends in what asked for the cut.
@@ -167,7 +167,7 @@ def lacking(region: Region, cut: Checkpoint) -> tuple[str, ...]:
     """Return what a draining cut still lacks, by name: roster members, and frozen partitions nobody contributed.
 
     Complete needs both: a roster alone would miss a partition that nobody held, coverage alone a member that has yet to
-    say it is idle (the ancestor's B3).
+    say it is idle.
     """
     parts = contributions_to(region, cut.sequence)
     waiting = [f"{m} has not contributed" for m in sorted(cut.roster) if m not in parts]

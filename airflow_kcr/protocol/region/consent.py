@@ -1,6 +1,6 @@
 """Consent: a table that keeps no history is not brought back, so whoever goes back has to say that they know it.
 
-Only people are asked (design section 12); an automatic reset goes where it has to, and such a table is right again once
+Only people are asked; an automatic reset goes where it has to, and such a table is right again once
 the replay has passed the old position. The question is put twice: when a request is accepted, by its plan, and when it
 begins, as a member may have gone on in between.
 """

@@ -1,4 +1,4 @@
-"""Who covers the partitions, and who is quiet: when a reset may end and a cut may open (design sections 7.1, 8.3).
+"""Who covers the partitions, and who is quiet: when a reset may end and a cut may open (docs/explanation/what-if.md).
 
 A claim is *current* when its owner's newest incarnation made it in this epoch and holds a live lease. Coverage by stale
 claims would let a region run without anybody at a partition (scenario C50); quiet is what keeps two incarnations from
@@ -180,7 +180,7 @@ def is_quiet_batch(region: Region, batch: Batch, now: datetime) -> bool:
     """Whether a begun, un-ended batch of an older epoch can't write any more.
 
     It can't once its incarnation has acknowledged the epoch (which ends the batch), or its lease is over plus the bound
-    after which its process ends itself; the lease alone where all its sinks are fenced (design section 8.3).
+    after which its process ends itself; the lease alone where all its sinks are fenced.
     """
     moment = _quiet_after(region, batch)
     return moment is not None and moment <= now

@@ -1,4 +1,4 @@
-"""A cut from its opening to its abort: roster, approach, drain (design sections 7.1, 7.3, 7.7).
+"""A cut from its opening to its abort: roster, approach, drain (docs/explanation/what-if.md).
 
 Opening freezes who must contribute and which partitions must be covered; from then on the cut is complete by both, or
 it is aborted and its sequence is burnt. Contribution and completion are in `completion`.
@@ -238,7 +238,7 @@ def has_begun(region: Region, member: MemberId) -> bool:
 
 
 def overdue(region: Region, now: datetime) -> Region:
-    """Return the region with its open cut aborted where its drain deadline has passed (design section 7.7).
+    """Return the region with its open cut aborted where its drain deadline has passed.
 
     Whoever asked is told, with the names of those who were late, and may ask again; the region's own cuts and a stop
     are tried again by themselves.

@@ -1,7 +1,7 @@
 """What is due: the transitions that time, leases and finished work cause without anybody asking.
 
-There is no coordinator process; any process may perform what is due, and performing it twice changes nothing (design
-section 2). Every exclusive verb ends here, so that a decision and all its consequences are one transaction.
+There is no coordinator process; any process may perform what is due, and performing it twice changes nothing. Every
+exclusive verb ends here, so that a decision and all its consequences are one transaction.
 """
 
 from __future__ import annotations

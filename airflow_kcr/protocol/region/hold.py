@@ -1,4 +1,4 @@
-"""Whether the region holds for an outsider (policy `hold`, design section 10): nothing begins, cuts wait in the queue.
+"""Whether the region holds for an outsider (policy `hold`): nothing begins, cuts wait in the queue.
 
 It follows from what was last reported and the policy in force, so a changed policy, or a group that leaves the spec,
 ends it at once; and it is nobody's to lift: whoever next finds the group clean does.

@@ -1,4 +1,4 @@
-"""The verbs: declare, start, pause, resume, drain, stop, kill; and what a restored store means (design sections 4, 6).
+"""The verbs: declare, start, pause, resume, drain, stop, kill; and what a restored store means.
 
 Four ways to stop, each with one meaning: **pause** finishes the batch and keeps membership; **drain** cuts, then goes
 on or stays paused; **stop** drains, commits everywhere, then all leave; **kill** leaves now, and the next start resumes
@@ -314,7 +314,7 @@ def _overwrite(region: Region, place: GroupPartition) -> str:
 
 
 def outsider(region: Region, now: datetime, text: str) -> Region:
-    """Return the region halted because a foreign consumer is in one of its groups (policy `fail`, section 10).
+    """Return the region halted because a foreign consumer is in one of its groups (policy `fail`).
 
     One that is halted keeps its reason, and what follows from it; one that is stopped has nothing to be halted.
     """

@@ -1,4 +1,4 @@
-"""Members come, go and are superseded (design section 5, *Lease* and *Leaving*).
+"""Members come, go and are superseded (docs/reference/states.md).
 
 A member is stable over restarts; each start is a new incarnation. An index with a live lease is not taken over by
 accident; a takeover waits for a running drain, then fences. What an old incarnation left running is not quiet before
@@ -171,7 +171,7 @@ def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Inca
 
 
 def lapse(region: Region, now: datetime) -> Region:
-    """Return the region after leases that ended under an open cut: the cut is aborted at once (design section 7.4).
+    """Return the region after leases that ended under an open cut: the cut is aborted at once.
 
     It is a reset where the member had begun something since the base; otherwise the cut is tried again, and waits for
     the partitions to be covered, naming them.

@@ -1,4 +1,4 @@
-"""A position that is no longer in its log: retention overtook it, or the end moved back (design sections 8.4, 11).
+"""A position that is no longer in its log: retention overtook it, or the end moved back.
 
 Declared only from bounds that were re-read, decided by two policies, never silent: `fail` halts at once with the
 choices; `earliest` and `latest` are a reset with that cause, a seek map of its own and a new lineage (scenario C38).

@@ -1,4 +1,4 @@
-"""What a look at the groups says about outsiders, and what the policy makes of it (design section 10).
+"""What a look at the groups says about outsiders, and what the policy makes of it (docs/how-to/validate-a-group.md).
 
 Who looked may die the next moment: the region remembers what was told, and the next one who looks corrects it. So a
 report names what is in a group now, not what came or went, and telling it twice changes nothing.

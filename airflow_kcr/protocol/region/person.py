@@ -1,4 +1,4 @@
-"""A person's reset: plan, look, apply, while the groups stay up (design section 8, *By a person, online*).
+"""A person's reset: plan, look, apply, while the groups stay up (docs/explanation/what-if.md).
 
 Online it drains to a cut first, and begins in the transaction that completes it, so that nothing is processed between
 the two (scenario C48); the drained map with the entries in scope replaced is the new base, of a new lineage. Targets

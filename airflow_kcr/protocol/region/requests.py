@@ -1,4 +1,4 @@
-"""Cut requests: a nonce names a request, not a sequence (design section 7.1).
+"""Cut requests: a nonce names a request, not a sequence (docs/explanation/what-if.md).
 
 It answers with its open or complete cut; after an abort the next ask opens a new one; after retirement an old DAG run
 still gets its old answer; after a rewind that undid the cut, it asks anew (scenarios C15, C28, C53).

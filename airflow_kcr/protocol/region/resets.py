@@ -1,4 +1,4 @@
-"""A reset: every partition of the region goes to its seek entry, as one; members stay in their groups (section 8).
+"""A reset: every partition of the region goes to its seek entry, as one; members stay in their groups.
 
 A begin is one decision: a new epoch, a burnt sequence, the open cut aborted, the seek map written; by that alone what
 lies beyond it is undone (`rewinds`). Members then cancel, become quiet, raise their sinks' fences, claim and
@@ -268,7 +268,7 @@ def _marked_done(region: Region, now: datetime, reset: Reset) -> Region:
 
 
 def demand(region: Region, now: datetime, cause: ResetCause, detail: str) -> Region:
-    """Return the region in a further reset, or halted where failures are used up (design section 8.4)."""
+    """Return the region in a further reset, or halted where failures are used up."""
     if cause not in FAILURE_CAUSES:
         return begin(region, now, cause, detail=detail)
     failures = region.failures + 1

@@ -1,7 +1,7 @@
 """A person's target against this region: which checkpoint it means, whether that may be used, and the whole seek map.
 
 Targets are checkpoints on the current path; another branch only as an explicit forward jump, an open or aborted one
-only by name (`allow_partial`), its gaps marked (design section 8, last item). What needs the brokers' time index, or
+only by name (`allow_partial`), its gaps marked. What needs the brokers' time index, or
 log bounds that no contribution brought, stays open: the first owner of each partition answers.
 """
 

@@ -1,4 +1,4 @@
-"""What resets have undone: derived from where they sent the partitions, whenever somebody asks (design section 8.1).
+"""What resets have undone: derived from where they sent the partitions, whenever somebody asks.
 
 A reset is a fact about offsets. It undoes whatever had been accepted before it at or beyond its seek offsets, so what
 is undone of a batch follows from the lowest seek offset of all epochs after the one it was accepted in. Nothing is

@@ -1,7 +1,7 @@
 """The rows of one region: what the store keeps, and all that the region's rules ever read.
 
-Each class is one table of design section 4; a row is immutable, a decision replaces it. `Region` (in `state`) holds
-them together. Enumerations cross JSON and SQL and are therefore strings.
+Each class is one table of the store (docs/reference/store.md); a row is immutable, a decision replaces it. `Region` (in
+`state`) holds them together. Enumerations cross JSON and SQL and are therefore strings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from airflow_kcr.protocol.values import (
 
 
 class RegionState(StrEnum):
-    """What a region is doing (design section 6)."""
+    """What a region is doing."""
 
     STARTING = "starting"
     """A reset whose deadlines don't run: members with leases can't yet cover the partitions."""
@@ -119,7 +119,7 @@ class RequestState(StrEnum):
 
 
 class CheckpointState(StrEnum):
-    """The life of a checkpoint (design section 3)."""
+    """The life of a checkpoint."""
 
     OPEN = "open"
     COMPLETE = "complete"
@@ -139,7 +139,7 @@ class CutPhase(StrEnum):
 
 
 class Committed(StrEnum):
-    """Whether Kafka holds the offsets of a checkpoint (design section 7.6)."""
+    """Whether Kafka holds the offsets of a checkpoint."""
 
     PENDING = "pending"
     YES = "yes"
@@ -241,7 +241,7 @@ class Member:
     left: bool = False
 
     def quiet_after(self, lease_until: datetime) -> datetime:
-        """Return when this incarnation can't write any more, given the end of its last lease (design section 8.3)."""
+        """Return when this incarnation can't write any more, given the end of its last lease."""
         return lease_until if self.sinks_fenced else lease_until + self.ends_within
 
 

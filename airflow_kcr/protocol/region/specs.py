@@ -1,4 +1,4 @@
-"""A changed spec takes effect: some of it at once, the rest at the next cut or start (design section 6, end).
+"""A changed spec takes effect: some of it at once, the rest at the next cut or start (docs/reference/states.md).
 
 What changes the members themselves (topics, number, pipeline, delivery) waits for a moment at which nothing is in
 flight: the completion of a cut, where it is a reset to that very cut, or the next start. Until then the members that

@@ -1,4 +1,4 @@
-"""Files in a folder, on a disk or in an object store; the manifests of cuts say which count (design section 12).
+"""Files in a folder, on a disk or in an object store; the manifests of cuts say which count.
 
 A batch writes into a folder of its own, and a list of its files when it is over. When a cut is complete, the member
 whose turn it is writes the cut's manifest, made of the lists of the batches that the ledger has as accepted. Readers

@@ -1,4 +1,4 @@
-"""A table in Postgres whose rows and whose progress are one transaction, under a fence (design section 12).
+"""A table in Postgres whose rows and whose progress are one transaction, under a fence.
 
 The database may be another one than the store's. Beside the target table, in its schema, are four kinds of tables:
 

@@ -1,4 +1,4 @@
-"""Publishing a batch: its rows and its progress in one transaction, under the fence (design section 12).
+"""Publishing a batch: its rows and its progress in one transaction, under the fence (docs/explanation/delivery.md).
 
 The order of the locks is the same for everybody: the batch's own staging table, which waits for a task that still
 writes; the fence, shared, so that no reset raises it meanwhile; the progress of the batch's partitions. Whoever comes

@@ -35,7 +35,7 @@ def build_engine(
 
     Args:
         url: an SQLAlchemy URL; the driver is psycopg 3, whatever it says of Postgres.
-        timeouts: the region's times; the three of the connection follow from its lease (design section 4).
+        timeouts: the region's times; the three of the connection follow from its lease.
         application: what `pg_stat_activity` shows.
         connections: how many are kept open; as many again may be opened for a while.
     """

@@ -1,4 +1,4 @@
-"""The region store on Postgres: each call one transaction, the region's lock first (design section 4).
+"""The region store on Postgres: each call one transaction, the region's lock first (docs/reference/store.md).
 
 The lock is an advisory one, of the transaction, on a number made from the region's name: shared for batches, exclusive
 for everything else. Rows are read after it, and so is the clock: a transaction's `now()` is from before the wait.

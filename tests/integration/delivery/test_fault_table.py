@@ -1,4 +1,4 @@
-"""The table of faults: each delivery, each fault, at each step of a batch (design section 12).
+"""The table of faults: each delivery, each fault, at each step of a batch (docs/explanation/delivery.md).
 
 Real broker, real store, real table, both in servers that the test kills; members in processes of their own with an
 engine without Spark. Judged by what each delivery promises, `tests.support.delivery_accounts`, after every fault. With

@@ -1,4 +1,4 @@
-"""Every flight once in a table, whatever is killed and wherever the region goes back to (design sections 8 and 12)."""
+"""Every flight once in a table, whatever is killed and wherever the region goes back to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How processes with members end, and whom the store has no place for (design section 5, *Leaving* and *Lease*)."""
+"""How processes with members end, and whom the store has no place for (docs/reference/states.md)."""
 
 from __future__ import annotations
 

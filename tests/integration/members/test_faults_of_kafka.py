@@ -1,4 +1,4 @@
-"""Faults of Kafka under running members: its topics, logs, groups, transactions and brokers (design sections 5 to 8).
+"""Faults of Kafka under running members: its topics, logs, groups, transactions and brokers.
 
 Real broker, real store, members in processes of their own with an engine without Spark. Judged by the invariants over
 the history, and by counting what was written: nothing missing, nothing accepted twice, what is written again explained.

@@ -1,4 +1,4 @@
-"""Processes that host members are killed, at each place where one can be, and come back (design sections 5, 7 and 8).
+"""Processes that host members are killed, at each place where one can be, and come back (docs/reference/states.md).
 
 Real broker, real store, members in processes of their own with an engine without Spark. Judged by the invariants over
 the history, and by counting what was written: nothing missing, nothing accepted twice, and nothing written again but

@@ -1,4 +1,4 @@
-"""Faults of the store under running members: it dies, is away, hangs, or loses its last word (design sections 4, 5).
+"""Faults of the store under running members: it dies, is away, hangs, or loses its last word.
 
 Real broker, a Postgres of this file's own, members in processes of their own with an engine without Spark. Judged by
 the invariants over the history, and by counting what was written.

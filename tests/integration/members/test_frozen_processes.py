@@ -1,4 +1,4 @@
-"""A process is frozen beyond its session and its lease, and goes on later as if nothing had been (design section 5).
+"""A process is frozen beyond its session and its lease, and goes on later as if nothing had been.
 
 Meanwhile others have its partitions, in a newer epoch. Whatever it was about to say then comes too late: the store
 refuses the end of its batch and its contribution, and Kafka's committed offsets never go back for its commit.

@@ -1,4 +1,4 @@
-"""A person's reset, in each of its phases, and a fault in it (design section 8).
+"""A person's reset, in each of its phases, and a fault in it (docs/explanation/what-if.md).
 
 Real broker, a Postgres of this file's own, three members in processes of their own with an engine without Spark. Judged
 by the invariants over the history, and by counting what was written. A reset that the fault makes fail says why, has

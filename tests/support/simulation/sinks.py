@@ -11,7 +11,7 @@ from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Lineage,
 
 @dataclass(slots=True)
 class OpenSink:
-    """Keeps every record that a task wrote, by which batch; discarded work stays visible (design section 12)."""
+    """Keeps every record that a task wrote, by which batch; discarded work stays visible."""
 
     written: list[tuple[GroupPartition, int, BatchId]] = field(default_factory=list)
 

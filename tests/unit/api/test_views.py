@@ -1,4 +1,4 @@
-"""The JSON of interfaces.md, exactly."""
+"""The JSON of the reference, exactly."""
 
 from __future__ import annotations
 

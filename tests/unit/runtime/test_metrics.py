@@ -44,7 +44,7 @@ def test_an_end_that_was_read_before_the_position_moved_past_it_is_no_negative_l
     assert Metrics().snapshot(at_work(), ends).lag[p(1)] == 0
 
 
-def test_the_counters_have_the_names_of_the_ancestor() -> None:
+def test_the_counters_have_the_names_of_streamsx_kafka() -> None:
     counters = Metrics(rebalances=3).snapshot(at_work(), {}).counters
     assert counters["isGroupManagementActive"] == 1
     assert counters["nAssignedPartitions"] == 3

@@ -34,7 +34,7 @@ outsiders: fail                      # hold | warn
 out_of_range: fail                   # earliest | latest; beyond_end: fail | earliest | latest
 retention: {keep: 20, for: 7d}
 """
-"""The example of interfaces.md, to the letter."""
+"""The example of the reference, to the letter."""
 
 SMALL = """
 region: r

@@ -1,6 +1,6 @@
 """The region store: regions, their members and claims, the ledger, checkpoints, resets and events.
 
-Revision 0001, the first one; design section 4 says what each table is for.
+Revision 0001, the first one; docs/reference/store.md says what each table is for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What went wrong in the toolkit that this project descends from, and in its peers: each a named regression test.
 
-The first part is the ancestor's issue tracker and code (`#n`, B1 to B8), as far as a protocol's core can have the bug;
+The first part is streamsx.kafka's issue tracker and code (`#n`, B1 to B8), as far as a protocol core can have it;
 the second what users of other systems lost. Not here, because only an adapter can have it: a group id that changes on
 restart (#123), transient errors (#198), poll threads that are dead (#98), and what the producers did (#163 to #196).
 """
@@ -52,7 +52,7 @@ from tests.support.lone_member import MINE, LoneMember, claims_of, cut_view, vie
 from tests.support.scripts import all_crash, cuts_of_ten, published, rewind, running, started
 from tests.support.simulation.sinks import FencedSink
 
-# -- the ancestor: reported ------------------------------------------------------------------------------------------
+# -- streamsx.kafka: reported ------------------------------------------------------------------------------------------
 
 
 def test_053_every_cut_of_a_periodic_region_advances_what_a_reset_goes_back_to() -> None:
@@ -269,7 +269,7 @@ def test_222_many_requests_of_one_epoch_are_one_reset_and_none_is_swallowed() ->
     judge(driver)
 
 
-# -- the ancestor: seen in its code ----------------------------------------------------------------------------------
+# -- streamsx.kafka: seen in its code ----------------------------------------------------------------------------------
 
 
 def test_b1_a_partition_first_seen_after_the_checkpoint_is_rewound_to_its_beginning_at_every_reset() -> None:
