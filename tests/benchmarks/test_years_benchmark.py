@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3
 
 PARTITIONS = 12
 AGES = (1_000, 10_000, 100_000, 1_000_000)
-ROUNDS = 40
+ROUNDS = 15
 
 
 @contextmanager
