@@ -37,7 +37,7 @@ class RealGroupReader:
 
     def describe(self, group: GroupId) -> GroupSeen:
         """See `GroupReader.describe`."""
-        return self.groups.describe(group).seen
+        return self.groups.describe(group)
 
     def require_empty(self, group: GroupId) -> None:
         """See `clusters.Cluster.require_empty`."""

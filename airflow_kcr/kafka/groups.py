@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -31,15 +30,6 @@ GRACE: Final = 2.0
 MODULE: Final = "airflow_kcr.kafka.group_process"
 _EMPTY: Final = frozenset({"empty", "dead"})
 """States of a group without members; one that does not exist is `dead`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    """A group, and who says so."""
-
-    seen: GroupSeen
-    coordinator: str
-    """host:port of the broker that coordinates it."""
 
 
 class Groups:
@@ -74,7 +64,7 @@ class Groups:
             self._closed = True
             self._drop()
 
-    def describe(self, group: GroupId) -> GroupDescription:
+    def describe(self, group: GroupId) -> GroupSeen:
         """Return how the coordinator sees a group; one that does not exist is `dead`.
 
         `stable` does not mean that its members live: a static one that was closed or died is listed until its session
@@ -84,14 +74,12 @@ class Groups:
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
         found = self._read("describe", group=group)
-        return GroupDescription(
-            seen=GroupSeen(
-                group=group,
-                state=found["state"],
-                type=found["type"],
-                assignor=found["assignor"],
-                members=tuple(_member(row) for row in found["members"]),
-            ),
+        return GroupSeen(
+            group=group,
+            state=found["state"],
+            type=found["type"],
+            assignor=found["assignor"],
+            members=tuple(_member(row) for row in found["members"]),
             coordinator=found["coordinator"],
         )
 
@@ -162,7 +150,7 @@ class Groups:
             GroupNotEmpty: names them.
             BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
         """
-        seen = self.describe(group).seen
+        seen = self.describe(group)
         if seen.state in _EMPTY and not seen.members:
             return
         who = "; ".join(

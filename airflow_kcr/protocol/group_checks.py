@@ -61,7 +61,8 @@ def protocol(evidence: Evidence) -> Findings | None:
     if seen.assignor != wanted:
         text = f"its members agreed on {seen.assignor}, the spec says {wanted}: restart them with one spec"
         return Findings(failed=(text,))
-    return Findings(fine=f"classic, assignor {wanted}")
+    by = f", coordinated by {seen.coordinator}" if seen.coordinator else ""
+    return Findings(fine=f"classic, assignor {wanted}{by}")
 
 
 def subscription(region: Region, now: datetime, evidence: Evidence) -> Findings | None:

@@ -64,6 +64,8 @@ class GroupSeen:
     """What the members agreed on; empty while they have not."""
 
     members: tuple[MemberSeen, ...] = ()
+    coordinator: str = ""
+    """host:port of the broker that coordinates it; empty: that is not known."""
 
     @property
     def is_settled(self) -> bool:

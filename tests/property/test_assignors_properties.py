@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.protocol.assignors import Assignment, assign
-from airflow_kcr.protocol.coordinator import coordinator_partition, java_hash
 from airflow_kcr.protocol.rules import Assignor
-from airflow_kcr.protocol.values import GroupId, TopicName, TopicPartition
+from airflow_kcr.protocol.values import TopicName, TopicPartition
 
 TOPICS = [TopicName(f"t{number}") for number in range(4)]
 NAMES = [f"m{number}" for number in range(6)]
@@ -123,15 +122,3 @@ def test_sticky_never_swaps_partitions_of_a_topic_between_two_members(
     moves = {(tp.topic, name, after[tp]) for name, owned in previous.items() for tp in owned if after[tp] != name}
     if len(set(members.values())) > 1:
         assert not {(topic, to, from_) for topic, from_, to in moves} & moves
-
-
-@given(st.text(), st.integers(1, 200))
-def test_a_group_always_has_a_coordinator(text: str, count: int) -> None:
-    assert -(2**31) <= java_hash(text) < 2**31
-    assert 0 <= coordinator_partition(GroupId(text), count) < count
-
-
-@given(st.text(), st.text())
-def test_the_hash_of_a_text_is_that_of_its_parts(one: str, other: str) -> None:
-    length = len(other.encode("utf-16-be")) // 2
-    assert (java_hash(one + other) - java_hash(one) * 31**length - java_hash(other)) % 2**32 == 0

@@ -30,18 +30,18 @@ def test_a_group_is_described_with_members_that_match_the_roster(
     topic, group = kafka.topic(2), GroupId(kafka.group_id())
     members.make(group, 0, topic=topic).joined()
     found = groups.describe(group)
-    (seen,) = found.seen.members
+    (seen,) = found.members
     expected = roster(REGION, GroupRules(group_id=group, members=2))
     assert str(expected[seen.instance_id or ""]) == f"{group}[0]"
     assert seen.client_id == f"kcr.region.{group}.0000"
     assert len(seen.partitions) == 2
     assert seen.host.endswith("127.0.0.1")
-    assert (found.seen.state, found.seen.type, found.seen.assignor) == ("stable", "classic", "range")
+    assert (found.state, found.type, found.assignor) == ("stable", "classic", "range")
     assert found.coordinator == kafka.bootstrap_servers
 
 
 def test_a_group_that_is_not_there_is_dead(kafka: Kafka, groups: Groups) -> None:
-    seen = groups.describe(GroupId(kafka.group_id())).seen
+    seen = groups.describe(GroupId(kafka.group_id()))
     assert (seen.state, seen.members) == ("dead", ())
 
 
@@ -86,7 +86,7 @@ def test_a_process_that_was_killed_is_started_again(kafka: Kafka, groups: Groups
     first = groups.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    assert groups.describe(group).seen.state == "dead"
+    assert groups.describe(group).state == "dead"
     assert groups.pid != first
 
 
@@ -97,7 +97,7 @@ def test_a_process_that_hangs_is_ended_and_replaced(kafka: Kafka) -> None:
         assert first is not None
         os.kill(first, signal.SIGSTOP)
         # Asked once more in a new one, as nothing was changed.
-        assert groups.describe(GroupId("g")).seen.state == "dead"
+        assert groups.describe(GroupId("g")).state == "dead"
         assert groups.pid != first
 
 
@@ -120,7 +120,7 @@ def test_a_process_that_hangs_does_not_keep_who_asks_it_more_than_a_pipe_holds(
         # What changes something is not asked again; whoever asks next has a new one, and no lock is held.
         with pytest.raises(BrokerUnavailable, match=r"did not answer within 4\.0 s"):
             groups.alter(GroupId("g"), at("g", topic, **{f"p{number}": 0 for number in range(5_000)}))
-        assert groups.describe(GroupId("g")).seen.state in {"dead", "empty"}
+        assert groups.describe(GroupId("g")).state in {"dead", "empty"}
 
 
 def test_the_process_ends_with_its_owner(kafka: Kafka) -> None:

@@ -170,7 +170,7 @@ def test_a_static_member_that_leaves_frees_its_partitions_at_once(
     second.heard.wait_for(lambda: len(second.heard.holds) == 4, within=4)
     second.consumer.leave()
     second.heard.wait("left")
-    seen = groups.describe(GroupId(group)).seen
+    seen = groups.describe(GroupId(group))
     assert (seen.state, seen.members) == ("empty", ())
 
 
@@ -183,7 +183,7 @@ def test_an_idle_member_leaves_as_well(kafka: Kafka, members: Members, groups: G
     idle.heard.wait("left")
     both[idle is both[0]].consumer.leave()
     both[idle is both[0]].heard.wait("left")
-    assert groups.describe(GroupId(group)).seen.state == "empty"
+    assert groups.describe(GroupId(group)).state == "empty"
 
 
 def test_a_member_joins_again_after_leaving(kafka: Kafka, members: Members) -> None:
@@ -278,7 +278,7 @@ def test_static_members_that_come_back_with_another_assignor_are_assigned_within
     all_of_them = logs_of(group, topic, 0, 1) | logs_of(group, added, 0, 1)
     after[0].heard.wait_for(lambda: after[0].heard.holds | after[1].heard.holds == all_of_them, within=15)
     assert [len(member.heard.holds) for member in after] == [2, 2]
-    assert groups.describe(GroupId(group)).seen.assignor == "roundrobin"
+    assert groups.describe(GroupId(group)).assignor == "roundrobin"
     assert [member.heard.count("troubled") for member in after] == [0, 0]
 
 

@@ -67,7 +67,12 @@ class World:
     def evidence(self, **changes: object) -> Evidence:
         region = self.driver.region
         seen = GroupSeen(
-            group=GROUP, state=self.state, type=self.type, assignor=self.assignor, members=tuple(self.members)
+            group=GROUP,
+            state=self.state,
+            type=self.type,
+            assignor=self.assignor,
+            members=tuple(self.members),
+            coordinator="kafka-2:9092",
         )
         whole = Evidence(
             rules=region.rules.groups[GROUP],
@@ -188,6 +193,10 @@ def test_a_topic_that_was_made_again_fails_once_whatever_its_partitions() -> Non
 
 
 # -- protocol and subscription ----------------------------------------------------------------------------------------
+
+
+def test_a_group_is_told_with_its_protocol_and_its_coordinator() -> None:
+    assert world().check(Question.PROTOCOL).detail == "classic, assignor range, coordinated by kafka-2:9092"
 
 
 def test_a_group_of_another_type_fails_and_names_who_is_not_ours() -> None:
