@@ -56,7 +56,7 @@ class Sign(NamedTuple):
     """How many of its leases are not over: time alone ends one."""
 
     running: int
-    """How many batches run in a region that begins none; their ends move no counter. 0 in one that is running."""
+    """How many batches run in a region that begins none, also as it is paused; their ends move no counter. Else 0."""
 
 
 class Span(NamedTuple):

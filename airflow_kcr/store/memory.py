@@ -39,7 +39,7 @@ from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Claimed, Event, MemberRegistered
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rewinds import Rewinds
-from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome, RegionState
+from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome, RegionState, Wanted
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
@@ -209,11 +209,12 @@ class MemoryTransactions:
         found: dict[RegionName, tuple[Sign, datetime]] = {}
         for name in sorted(set(names) & self._regions.keys()):
             region = self._regions[name]
+            begins = region.state is RegionState.RUNNING and region.wanted is Wanted.RUNNING
             sign = Sign(
                 counter=region.counter,
                 is_due=region.due_at is not None and region.due_at <= now,
                 leases=sum(lease.until > now for lease in region.leases.values()),
-                running=0 if region.state is RegionState.RUNNING else len(region.running),
+                running=0 if begins else len(region.running),
             )
             found[name] = sign, now
         return found

@@ -492,3 +492,18 @@ def test_when_a_claim_was_granted_last_is_told_by_the_newest_events(drive: Drive
     driver.up()
     driver.process()
     assert driver.store.seen(driver.name).claimed_at == [e.at for e in driver.events if e.kind == "Claimed"][-1]
+
+
+def test_the_sign_of_a_region_moves_when_the_last_batch_of_a_paused_one_ends(drive: Drive) -> None:
+    driver = drive()
+    driver.up()
+    batch = driver.begin(driver.member(0))
+    driver.store.pause(driver.name)
+    (before, _) = driver.store.signs([driver.name])[driver.name]
+    assert driver.store.signs([driver.name])[driver.name][0] == before
+    driver.end(batch)
+    (after, _) = driver.store.signs([driver.name])[driver.name]
+    assert (before.running, after.running) == (1, 0)
+    driver.store.start(driver.name)
+    driver.begin(driver.member(0))
+    assert driver.store.signs([driver.name])[driver.name][0].running == 0

@@ -41,7 +41,9 @@ def worked_at(session: Session) -> datetime | None:
 # million events, a planner takes those beyond a number that it does not know for a third of them.
 _CLAIMED_AT: Final = text("""
     SELECT max(e.at) FROM (
-        SELECT n.at, n.kind FROM kcr.event n WHERE n.region_id = :region ORDER BY n.number DESC LIMIT :newest
+        SELECT n.at, n.kind FROM kcr.event n
+        WHERE n.region_id = :region AND n.number > (SELECT r.counter - :newest FROM kcr.region r WHERE r.id = :region)
+        ORDER BY n.number DESC LIMIT :newest
     ) e WHERE e.kind = :claimed
 """)
 

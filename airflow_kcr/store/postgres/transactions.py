@@ -75,7 +75,7 @@ _COUNTER: Final = text("SELECT counter FROM kcr.region WHERE name = :name")
 _SIGNS: Final = text("""
     SELECT r.name, clock_timestamp(), r.counter, coalesce(r.due_at <= clock_timestamp(), false),
            (SELECT count(*) FROM kcr.lease l WHERE l.region_id = r.id AND l.valid_until > clock_timestamp()),
-           CASE WHEN r.state = 'running' THEN 0 ELSE (
+           CASE WHEN r.state = 'running' AND r.wanted = 'running' THEN 0 ELSE (
                SELECT count(*) FROM kcr.batch b WHERE b.region_id = r.id AND b.outcome IS NULL) END
     FROM kcr.region r WHERE r.name = ANY (CAST(:names AS text[]))
 """)
