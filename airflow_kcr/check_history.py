@@ -27,8 +27,8 @@ HEADER = set("kind format region number after upto previous digest certificate".
 CERTIFICATE = set("format region number after upto content last_event state region_state partitions batches".split())
 CERTIFICATE |= {"outcomes", "open", "previous"}
 LINES = {
-    "event": set("event at epoch lineage kind body".split()),
-    "begin": set("begin member incarnation epoch lineage sequence after at ranges".split()),
+    "event": set("event at epoch timeline kind body".split()),
+    "begin": set("begin member incarnation epoch timeline sequence after at ranges".split()),
     "end": set("end outcome after at".split()),
 }
 
@@ -80,13 +80,13 @@ def width(ranges: Ranges) -> int:
 
 
 class Partition:
-    """One partition: what certificates say of it, and its way since the base."""
+    """One partition: what certificates say of it, and its way since the restore point."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.initial: int | None = None
         self.begun = self.accepted = self.undone = 0
-        self.base: int | None = None
+        self.point: int | None = None
         self.standing, self.skips, self.done, self.gaps, self.tried = (Ranges() for _ in range(5))
 
     def total(self) -> Json:
@@ -106,25 +106,25 @@ class Partition:
         if offset is not None:
             before, self.standing = width(self.standing), below(self.standing, offset)
             self.undone += before - width(self.standing)
-        if opens or (self.base is None and offset is not None):
+        if opens or (self.point is None and offset is not None):
             self.rebase(offset)
         elif offset is not None:  # what was begun and never accepted is a gap where it is not begun again
             tried = self.tried if explains else []
             self.done, self.gaps = below(self.done, offset), below([*self.gaps, *tried], offset)
 
     def rebase(self, offset: int | None) -> None:
-        self.base, self.done, self.gaps, self.tried = offset, [], [], []
+        self.point, self.done, self.gaps, self.tried = offset, [], [], []
 
     def complete(self, offset: int | None) -> None:
         """A checkpoint is complete there: everything since the one before was accepted, once; None: it lacks this."""
-        base = self.base
+        point = self.point
         if offset is not None:
-            if base is None or offset < base:
-                raise Wrong(f"{self.name} is at {offset} in a checkpoint, its base is {base}")
-            require(width([*self.done, [base, offset]]) == offset - base, f"{self.name} has more than its checkpoint")
+            if point is None or offset < point:
+                raise Wrong(f"{self.name} is at {offset} in a checkpoint, its restore point is {point}")
+            require(width([*self.done, [point, offset]]) == offset - point, f"{self.name} has more than its checkpoint")
             covered = joined([*self.done, *self.gaps, *self.skips])
-            inside = width([[max(a, base), min(b, offset)] for a, b in covered if b > base and a < offset])
-            require(inside == offset - base, f"{self.name} has a gap between {base} and {offset}: records were lost")
+            inside = width([[max(a, point), min(b, offset)] for a, b in covered if b > point and a < offset])
+            require(inside == offset - point, f"{self.name} has a gap between {point} and {offset}: records were lost")
         self.rebase(offset)
 
 
@@ -132,10 +132,10 @@ class History:
     """What a region's lines add up to."""
 
     def __init__(self) -> None:
-        self.number = self.epoch = self.lineage = self.began = 0
-        self.state, self.base, self.last_event = "stopped", None, ""
+        self.number = self.epoch = self.timeline = self.began = 0
+        self.state, self.point, self.last_event = "stopped", None, ""
         self.partitions, self.deliveries = dict[Place, Partition](), dict[str, str]()
-        self.cuts, self.known = set[int](), set[str]()
+        self.checkpoints, self.known = set[int](), set[str]()
         self.open, self.outcomes = dict[str, Json](), dict[str, int]()
 
     def at(self, place: Place) -> Partition:
@@ -151,8 +151,8 @@ class History:
 
     def event(self, line: Json) -> None:  # noqa: C901 (one case for each kind that counts)
         require(line["event"] == self.number + 1, f"is event {line['event']} after event {self.number}")
-        require(line["epoch"] >= self.epoch and line["lineage"] >= self.lineage, "goes back in epoch or lineage")
-        self.number, self.epoch, self.lineage = line["event"], line["epoch"], line["lineage"]
+        require(line["epoch"] >= self.epoch and line["timeline"] >= self.timeline, "goes back in epoch or timeline")
+        self.number, self.epoch, self.timeline = line["event"], line["epoch"], line["timeline"]
         self.last_event = sha(text(line))
         body = line["body"]
         match line["kind"]:
@@ -166,8 +166,8 @@ class History:
                     if self.at(place).initial is None:
                         self.at(place).initial = offset
             case "ResetBegun":
-                self.began, self.base = body["epoch"], body["base"]
-                self.seek(body["seek"], opens=body["base"] == body["sequence"])
+                self.began, self.point = body["epoch"], body["restore_point"]
+                self.seek(body["seek"], opens=body["restore_point"] == body["sequence"])
             case "SeekWritten":
                 self.seek(body["seek"], opens=False)
             case "Killed" | "StoreRestoredSeen":
@@ -175,15 +175,15 @@ class History:
             case "Skipped":
                 for place, offset in by_partition(body["offsets"]).items():
                     self.at(place).skips.append([offset, offset + 1])
-            case "CutOpened" | "CutAborted" | "CutCompleted" as kind:
+            case "CheckpointOpened" | "CheckpointAborted" | "CheckpointCompleted" as kind:
                 self.checkpoint(kind, body)
 
     def checkpoint(self, kind: str, body: Json) -> None:
-        is_open = body["sequence"] in self.cuts
-        require(is_open is (kind != "CutOpened"), f"opens an open checkpoint {body['sequence']}, or ends another one")
-        self.cuts ^= {body["sequence"]}
-        if kind == "CutCompleted":
-            self.base, offsets = body["sequence"], by_partition(body["offsets"])
+        is_open = body["sequence"] in self.checkpoints
+        require(is_open is (kind != "CheckpointOpened"), f"opens checkpoint {body['sequence']} twice, or ends another")
+        self.checkpoints ^= {body["sequence"]}
+        if kind == "CheckpointCompleted":
+            self.point, offsets = body["sequence"], by_partition(body["offsets"])
             for place in self.partitions.keys() | offsets.keys():
                 self.at(place).complete(offsets.get(place))
 
@@ -196,7 +196,7 @@ class History:
         name, ranges = line["begin"], line["ranges"]
         require(name not in self.known, f"begins batch {name}, which has begun before")
         require(line["after"] == self.number, f"begins after event {line['after']}, it stands after {self.number}")
-        require(line["epoch"] == self.began and line["lineage"] == self.lineage, "is of another epoch or lineage")
+        require(line["epoch"] == self.began and line["timeline"] == self.timeline, "is of another epoch or timeline")
         places = [(g, t, p) for g, t, p, _, _ in ranges]
         require(ranges and len(set(places)) == len(places), "has no range, or two of one partition")
         require(all(0 <= a < b and g == line["member"][0] for g, _, _, a, b in ranges), "has a range that can't be")
@@ -222,13 +222,14 @@ class History:
 
     def certified(self, body: Json) -> None:
         """Compare with what a certificate says."""
+        state = {"state": self.state, "epoch": self.began, "timeline": self.timeline, "restore_point": self.point}
         seen = {
             "upto": self.number,
             "last_event": self.last_event,
             "batches": len(self.known),
             "outcomes": self.outcomes,
             "open": sorted(self.open),
-            "region_state": {"state": self.state, "epoch": self.began, "lineage": self.lineage, "base": self.base},
+            "region_state": state,
         }
         for name, value in seen.items():
             require(body[name] == value, f"the certificate says {name} {text(body[name])}, the lines {text(value)}")

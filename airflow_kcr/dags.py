@@ -1,13 +1,13 @@
-"""The three standard DAGs of a region, made from its spec: its consumers, its cuts, its resets.
+"""The three standard DAGs of a region, made from its spec: its consumers, its checkpoints, its resets.
 
 ::
 
     consumers   apply ─► consume, one mapped task for each application; they run until the region stops
-    cut         validate ─► drain ─► commit, once for each data interval, then whatever builds on the checkpoint
+    checkpoint         validate ─► drain ─► commit, once for each data interval, then whatever builds on the checkpoint
     reset       choose ─► plan ─► approve ─► apply, started by a person
 
-The cut DAG has a run for every bound of the region: its data intervals end where the region's schedule says, also after
-an outage, and one at a time. What would let the two disagree is refused when the file is parsed.
+The checkpoint DAG has a run for every boundary of the region: its data intervals end where the region's schedule says,
+also after an outage, and one at a time. What would let the two disagree is refused when the file is parsed.
 """
 
 from __future__ import annotations
@@ -52,15 +52,18 @@ class RegionDags(NamedTuple):
     """The DAGs of a region; assign them to names of the DAG file, one by one."""
 
     consumers: DAG
-    cut: DAG
+    checkpoint: DAG
     reset: DAG
 
     @property
     def committed(self) -> KcrCommitCheckpointOperator:
-        """The last task of the cut: what builds on a checkpoint comes after it, and takes the checkpoint from it."""
-        task = self.cut.get_task("commit")
+        """The last task of the checkpoint.
+
+        What builds on a checkpoint comes after it, and takes the checkpoint from it.
+        """
+        task = self.checkpoint.get_task("commit")
         if not isinstance(task, KcrCommitCheckpointOperator):
-            raise TypeError(f"the task `commit` of {self.cut.dag_id} was replaced by a {type(task).__name__}")
+            raise TypeError(f"the task `commit` of {self.checkpoint.dag_id} was replaced by a {type(task).__name__}")
         return task
 
 
@@ -75,15 +78,16 @@ def region_dags(
     default_args: Mapping[str, object] | None = None,
     consent_upsert: bool = False,
 ) -> RegionDags:
-    """Return the three standard DAGs of a region: `REGION_consumers`, `REGION_cut` and `REGION_reset`.
+    """Return the three standard DAGs of a region: `REGION_consumers`, `REGION_checkpoint` and `REGION_reset`.
 
     Args:
         spec: of the region; the consumers' first task applies it.
-        start_date: from when on there are cuts, with zone. The first data interval begins at the first scheduled
+        start_date: from when on there are checkpoints, with zone. The first data interval begins at the first scheduled
             instant at or after it.
-        schedule: of the cut DAG, where somebody wants to see it in the DAG file: a cron expression (on the clock of
-            `cut.timezone`), a time between two cuts, or one of the timetables that make data intervals. Absent: that of
-            the spec. A region without a schedule of its own is cut by the DAG alone.
+        schedule: of the checkpoint DAG, where somebody wants to see it in the DAG file: a cron expression (on the clock
+            of `checkpoint.timezone`), a time between two checkpoints, or one of the timetables that make data
+            intervals. Absent: that of the spec. A region without a schedule of its own is checkpointed by the DAG
+            alone.
         applications: which members share a Spark application; absent: each has its own.
         kcr_conn_id: the connection to the region store.
         consume: further arguments of `KcrConsumeOperator`, such as `conn_id`, `conf` and `jars`.
@@ -118,17 +122,17 @@ def region_dags(
         apply = KcrApplyRegionOperator(task_id="apply", spec=spec, kcr_conn_id=kcr_conn_id)
         apply >> _consume(name, hosted, {"kcr_conn_id": kcr_conn_id, **(consume or {})})
     with DAG(
-        f"{name}_cut",
+        f"{name}_checkpoint",
         description=f"One checkpoint of the region {name} for each data interval",
         schedule=_timetable(instants),
         start_date=_aligned(instants, start_date),
-        # One run for every bound, also after an outage; never two at once, and never depends_on_past: clearing a
+        # One run for every boundary, also after an outage; never two at once, and never depends_on_past: clearing a
         # failed run would then wait for itself.
         catchup=True,
         max_active_runs=1,
         default_args=args,
         tags=tags,
-    ) as cut:
+    ) as checkpoint:
         (
             KcrValidateGroupOperator(task_id="validate", region=name, kcr_conn_id=kcr_conn_id)
             >> KcrDrainOperator(task_id="drain", region=name, kcr_conn_id=kcr_conn_id)
@@ -151,7 +155,7 @@ def region_dags(
                 task_id="apply", region=name, kcr_conn_id=kcr_conn_id, consent_upsert=consent_upsert
             )
         )
-    return RegionDags(consumers, cut, reset)
+    return RegionDags(consumers, checkpoint, reset)
 
 
 def one_each(spec: RegionSpec) -> tuple[Application, ...]:
@@ -187,7 +191,9 @@ def _checked(spec: RegionSpec, applications: Sequence[Application] | None) -> tu
     missing = sorted(wanted - set(given))
     if missing:
         names = ", ".join(_name(*member) for member in missing)
-        raise ConfigurationError(f"applications: no application has {names}; without all members no cut completes")
+        raise ConfigurationError(
+            f"applications: no application has {names}; without all members no checkpoint completes"
+        )
     return tuple(applications)
 
 
@@ -198,22 +204,26 @@ def _name(group: str, index: int) -> str:
 def _instants(
     spec: RegionSpec, schedule: str | timedelta | Timetable | None, start_date: datetime
 ) -> Every | CronSchedule | None:
-    """The bounds of the cut DAG: those of the region, which the DAG's own schedule may repeat but not contradict."""
-    cut = spec.cut
-    own = Every(cut.every) if cut.every is not None else None
-    own_or_cron = CronSchedule(cut.cron, cut.timezone) if cut.cron is not None else own
+    """The boundaries of the checkpoint DAG.
+
+    Those of the region, which the DAG's own schedule may repeat but not contradict.
+    """
+    checkpoint = spec.checkpoint
+    own = Every(checkpoint.every) if checkpoint.every is not None else None
+    own_or_cron = CronSchedule(checkpoint.cron, checkpoint.timezone) if checkpoint.cron is not None else own
     if schedule is None:
         return own_or_cron
-    given = _read(schedule, cut.timezone, start_date)
+    given = _read(schedule, checkpoint.timezone, start_date)
     if own_or_cron is None or given == own_or_cron:
         return given
-    field = "cut.every" if cut.every is not None else "cut.cron"
+    field = "checkpoint.every" if checkpoint.every is not None else "checkpoint.cron"
     for dags, regions in zip(_first(given, start_date), _first(own_or_cron, start_date), strict=True):
         if dags != regions:
             raise ConfigurationError(
                 f"schedule: {_told(given)} contradicts {field} of region {spec.region}, {_told(own_or_cron)}: from "
                 f"{start_date.isoformat()} on the DAG's data intervals end at {dags.isoformat()} where the region is "
-                f"cut at {regions.isoformat()}; leave the schedule out, or make them the same (a time between two cuts "
+                f"checkpointed at {regions.isoformat()}; leave the schedule out, or make them the same (a time "
+                "between two checkpoints "
                 "counts from start_date)"
             )
     return given
@@ -231,7 +241,8 @@ def _read(schedule: str | timedelta | Timetable, timezone: str, start_date: date
             return Every(schedule.delta, start_date)
         case _:
             raise ConfigurationError(
-                f"schedule: a {type(schedule).__name__} makes no data intervals that can be compared with the bounds "
+                f"schedule: a {type(schedule).__name__} makes no data intervals that can be compared with the "
+                "boundaries "
                 "of a region; use CronDataIntervalTimetable or DeltaDataIntervalTimetable (with a timedelta)"
             )
 

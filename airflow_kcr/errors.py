@@ -16,9 +16,9 @@
     ├── RefusedError                the request is sound, the region's state forbids it (exit status 3)
     │   ├── UnknownRegion, RegionExists, RegionInState
     │   ├── GroupInOtherRegion, UnknownMember, MemberInUse, SpecOutdated, SpecRefused
-    │   ├── UnknownCheckpoint, CheckpointNotUsable, CutRefused, UnknownReset
+    │   ├── UnknownCheckpoint, CheckpointNotUsable, CheckpointRefused, UnknownReset
     │   ├── StalePlan, ResetInProgress, UpsertNeedsConsent
-    │   ├── GroupNotEmpty, OutsiderInGroup
+    │   ├── GroupNotEmpty, ForeignConsumerInGroup
     │   └── FencedError
     │       ├── StaleEpoch, StaleIncarnation, LeaseExpired, NotClaimed
     │       └── BatchRefused
@@ -156,8 +156,8 @@ class CheckpointNotUsable(RefusedError):
     """The checkpoint can't be a target as it is; the message says why, and which option would allow it."""
 
 
-class CutRefused(RefusedError):
-    """The cut can't be made as asked; the message says why."""
+class CheckpointRefused(RefusedError):
+    """The checkpoint can't be made as asked; the message says why."""
 
 
 class UnknownReset(RefusedError):
@@ -180,7 +180,7 @@ class GroupNotEmpty(RefusedError):
     """The consumer group has members, so its offsets can't be altered from outside."""
 
 
-class OutsiderInGroup(RefusedError):
+class ForeignConsumerInGroup(RefusedError):
     """A foreign consumer is in a group of the region; the message names it with its host and client id."""
 
 
@@ -233,7 +233,7 @@ class ConflictingContribution(ProtocolError):
 
 
 class StrangeContribution(ProtocolError):
-    """A contribution from a member that is not on the cut's roster."""
+    """A contribution from a member that is not among the checkpoint's participants."""
 
 
 class NumberOutOfRange(ProtocolError):
@@ -257,14 +257,14 @@ class ResetFailed(KcrError):
 
 
 class SinkError(KcrError):
-    """A sink could not do its part of a reset, a cut or a publication."""
+    """A sink could not do its part of a reset, a checkpoint or a publication."""
 
 
 class SinkAhead(SinkError):
-    """A sink has seen a later epoch or lineage than the region's; `fence` and `lineage` say where it stands."""
+    """A sink has seen a later epoch or timeline than the region's; `fence` and `timeline` say where it stands."""
 
-    def __init__(self, message: str, *, fence: int, lineage: int) -> None:
-        self.fence, self.lineage = fence, lineage
+    def __init__(self, message: str, *, fence: int, timeline: int) -> None:
+        self.fence, self.timeline = fence, timeline
         super().__init__(message)
 
 

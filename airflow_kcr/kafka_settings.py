@@ -21,7 +21,7 @@ from airflow_kcr.errors import ConfigurationError
 _SHOWN: Final = frozenset({"bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id"})
 """Settings that can't hold a secret and help a reader; all others are shown by name only."""
 
-_COMMITS: Final = "Kafka is committed only at cuts, by the region"
+_COMMITS: Final = "Kafka is committed only at checkpoints, by the region"
 _GROUP: Final = "the region names its groups and members itself"
 _EAGER: Final = "members use the classic protocol with an eager assignor"
 

@@ -22,22 +22,22 @@ from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.membership import Arrival
-from airflow_kcr.protocol.region.rows import Batch, BoundOffset, Noted, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, Noted, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    Timeline,
     TopicName,
     TopicPartition,
 )
@@ -88,7 +88,7 @@ Rule: TypeAlias = Callable[[Region, datetime], Region]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """What a renewal tells: enough to know whether anything is worth reading."""
 
     now: datetime
@@ -102,7 +102,7 @@ class Beat:
     renewed: bool
     """Whether the lease was renewed; an expired lease, or one of an older incarnation, never is."""
 
-    due_at: datetime | None
+    reconcile_at: datetime | None
     """When something is due in the region without anybody asking."""
 
 
@@ -217,7 +217,7 @@ class Chronicle(Protocol):
         """
         ...
 
-    def drop(self, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+    def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
         """Drop what a certificate and those before it cover, in pieces: one for each time that it is asked.
 
         The newest event and batch that it covers stay, as what comes after is held against them; and so do batches
@@ -244,7 +244,7 @@ class Renewal:
     """By how much, from now on."""
 
 
-Heartbeats: TypeAlias = "Mapping[Renewal, Beat | RefusedError]"
+Heartbeats: TypeAlias = "Mapping[Renewal, Heartbeat | RefusedError]"
 """Renewals and their answers: UnknownRegion or UnknownMember where there is no such row. A lease that somebody else is
 writing at that moment has no answer; ask again."""
 
@@ -276,7 +276,7 @@ class Transactions(Protocol):
         """
         ...
 
-    def permit(
+    def admit(
         self,
         name: RegionName,
         member: MemberId,
@@ -286,9 +286,9 @@ class Transactions(Protocol):
     ) -> Region:
         """Run `rule` under the shared lock, on a region that holds no more than a batch's begin or end needs.
 
-        That is: the region's own row, the open cut, this member and its lease, the claims of `partitions` (None: those
-        of the batch's ranges), their bound offsets and skips, the running batch of this id; all claims and the base
-        only where the region cuts by count.
+        That is: the region's own row, the open checkpoint, this member and its lease, the claims of `partitions` (None:
+        those of the batch's ranges), their boundary offsets and skips, the running batch of this id; all claims and the
+        restore point only where the region checkpoints by count.
 
         Raises:
             UnknownRegion: there is no such region.
@@ -314,8 +314,8 @@ class Transactions(Protocol):
     def look(self, name: RegionName, member: MemberId, see: Callable[[Region, datetime], V]) -> V:
         """Return what `see` makes of the region and the store's clock, all of one moment; takes no region lock.
 
-        The region has only this member's claims, unless it cuts by count. What `see` does not ask for is not read, so
-        its answer holds values, and none of the region's tables.
+        The region has only this member's claims, unless it checkpoints by count. What `see` does not ask for is not
+        read, so its answer holds values, and none of the region's tables.
 
         Raises:
             UnknownRegion: there is no such region.
@@ -349,7 +349,7 @@ class Transactions(Protocol):
         """Yield the ledger in the order in which batches began."""
         ...
 
-    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """Return the batches that are stamped with a later sequence than this, oldest first; reads no older ones."""
         ...
 
@@ -426,7 +426,7 @@ class MemberStore(Protocol):
         """Return what a member sees of its region."""
         ...
 
-    def settle(self, name: RegionName) -> Region:
+    def reconcile(self, name: RegionName) -> Region:
         """Do whatever is due."""
         ...
 
@@ -451,7 +451,7 @@ class MemberStore(Protocol):
         ...
 
     def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
-        """Say that the member is quiet, its fences raised and its positions set; the answer is what it now sees."""
+        """Say that the member is quiesced, its fences raised and its positions set; the answer is what it now sees."""
         ...
 
     def request_reset(self, name: RegionName, caller: Caller, cause: ResetCause, detail: str) -> Region:
@@ -489,23 +489,28 @@ class MemberStore(Protocol):
         ...
 
     def store_bounds(
-        self, name: RegionName, caller: Caller, bound: datetime, found: Mapping[GroupPartition, BoundOffset]
+        self, name: RegionName, caller: Caller, boundary: datetime, found: Mapping[GroupPartition, BoundaryOffset]
     ) -> Region:
-        """Store where a bound falls in some partitions."""
+        """Store where a boundary falls in some partitions."""
         ...
 
     def contribute(self, name: RegionName, part: Part) -> MemberView:
-        """Store a member's part of the draining cut."""
+        """Store a member's part of the draining checkpoint."""
         ...
 
-    def published_by(self, name: RegionName, sequence: Sequence, member: MemberId) -> MemberView:
-        """Say that the member's sinks show what belongs to a complete cut."""
+    def published_by(self, name: RegionName, sequence: CheckpointNumber, member: MemberId) -> MemberView:
+        """Say that the member's sinks show what belongs to a complete checkpoint."""
         ...
 
-    def echo(
-        self, name: RegionName, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
+    def read_back(
+        self,
+        name: RegionName,
+        sequence: CheckpointNumber,
+        member: MemberId,
+        incarnation: Incarnation,
+        offsets: OffsetMap,
     ) -> Region:
-        """Store what Kafka answered, read back, to a member's commit of the base."""
+        """Store what Kafka answered, read back, to a member's commit of the restore point."""
         ...
 
     def note_seek_commit(self, name: RegionName, caller: Caller, failure: str) -> Region:
@@ -522,7 +527,7 @@ class CommittedOffset:
 
     offset: Offset
     metadata: str = ""
-    """What was written with it; a region writes its name, lineage, sequence and epoch."""
+    """What was written with it; a region writes its name, timeline, sequence and epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -683,14 +688,14 @@ class BatchCall:
     member: MemberId
     batch: BatchId
     epoch: Epoch
-    lineage: Lineage
-    sequence: Sequence
+    timeline: Timeline
+    sequence: CheckpointNumber
     ranges: Mapping[GroupPartition, Range]
     progress: OffsetMap
     """What a fenced sink stores as its progress with the output."""
 
-    bound: datetime | None = None
-    """The bound that the next cut is aligned to."""
+    boundary: datetime | None = None
+    """The boundary that the next checkpoint is aligned to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -732,24 +737,24 @@ class Sinks(Protocol):
         """Raise the fences to the epoch, then read progress, and roll back or skip.
 
         Returns:
-            The progress of each open partition that a sink answers; None: it has none in this lineage.
+            The progress of each open partition that a sink answers; None: it has none in this timeline.
 
         Raises:
             SinkError: a sink could not.
-            SinkAhead: a sink has seen a later epoch or lineage than the order names.
+            SinkAhead: a sink has seen a later epoch or timeline than the order names.
         """
         ...
 
-    def prepare(self, sequence: Sequence) -> None:
-        """Make durable what is held for a cut.
+    def prepare(self, sequence: CheckpointNumber) -> None:
+        """Make durable what is held for a checkpoint.
 
         Raises:
             SinkError: a sink could not.
         """
         ...
 
-    def publish(self, sequence: Sequence) -> None:
-        """Show what belongs to a cut; may be repeated.
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Show what belongs to a checkpoint; may be repeated.
 
         Raises:
             SinkError: a sink could not.

@@ -1,6 +1,6 @@
-"""The instants of a region's bounds: every so long, or by a cron expression in a time zone.
+"""The instants of a region's boundaries: every so long, or by a cron expression in a time zone.
 
-Both answer as Airflow's data-interval timetables do, so that the end of a DAG run's data interval is a bound of a
+Both answer as Airflow's data-interval timetables do, so that the end of a DAG run's data interval is a boundary of a
 region with the same schedule. Instants are UTC. Each schedule is a fixed set of instants, and both questions are
 answered from it, so `at_or_before(after(x))` is `after(x)`, and nothing lies between `at_or_before(x)` and `after(x)`.
 
@@ -134,7 +134,7 @@ class CronSchedule:
         cron = PRESETS.get(self.expression, self.expression)
         if _RANDOM.search(cron):
             raise ConfigurationError(
-                f"{self.expression!r} has a random part (R or H): a bound must be the same whenever it is asked for"
+                f"{self.expression!r} has a random part (R or H): a boundary must be the same whenever it is asked for"
             )
         try:
             parsed = croniter(cron, datetime(2000, 1, 1))  # noqa: DTZ001 (a naive wall clock, as everywhere below)

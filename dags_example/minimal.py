@@ -11,6 +11,6 @@ region: minimal
 kafka: {bootstrap.servers: '${KCR_KAFKA_BOOTSTRAP}'}
 groups:
   - {group_id: minimal-etl, topics: [flights], pipeline: 'airflow_kcr.embedded.flights.pipeline:process'}
-cut: {every: 5m}
+checkpoint: {every: 5m}
 """)
-consumers, cut, reset = region_dags(spec, start_date=live_since())
+consumers, checkpoint, reset = region_dags(spec, start_date=live_since())

@@ -7,7 +7,7 @@ docs/reference/cli.md shows.
 from __future__ import annotations
 
 from airflow_kcr.api.applying import Applied, Change
-from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView
+from airflow_kcr.api.checkpoint_views import CheckpointRequestView, CheckpointSummary, CheckpointView
 from airflow_kcr.api.closing import Closing
 from airflow_kcr.api.clusters import Cluster, Clusters
 from airflow_kcr.api.goals import Goal
@@ -26,13 +26,13 @@ from airflow_kcr.api.ways_back import WayBack
 __all__ = [
     "Applied",
     "Change",
+    "CheckpointRequestView",
     "CheckpointSummary",
     "CheckpointView",
     "Closing",
     "Cluster",
     "Clusters",
     "Comparison",
-    "CutView",
     "Goal",
     "Lag",
     "MemberView",

@@ -1,8 +1,8 @@
 """Applying a spec: a region is created, or changed as far as it may be (docs/reference/states.md).
 
-What may change while members run counts at once, the rest at the next cut with a restart of the members, who look
-first whether they can run under it; where no member lives all of it counts at once. A group's id and its cluster never
-change: that would be another region.
+What may change while members run counts at once, the rest at the next checkpoint with a restart of the members, who
+look first whether they can run under it; where no member lives all of it counts at once. A group's id and its cluster
+never change: that would be another region.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Change(StrEnum):
     """It is the one in force."""
 
     WAITING = "waiting"
-    """It was applied before and waits for the next cut."""
+    """It was applied before and waits for the next checkpoint."""
 
     WITHDRAWN = "withdrawn"
-    """It is the one in force, and takes back another that waited for the next cut, or that members refused."""
+    """It is the one in force, and takes back another that waited for the next checkpoint, or that members refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def apply(store: RegionStore, spec: RegionSpec) -> Applied:
     """
     name = region_name(spec.region)
     with suppress(UnknownRegion):
-        store.settle(name)  # of a spec that waited for members who live no more
+        store.reconcile(name)  # of a spec that waited for members who live no more
     plan = compared(store, spec)
     if plan.change is Change.CREATED:
         store.declare(name, Spec(text=spec.to_json_text(), rules=spec.rules()))

@@ -78,7 +78,7 @@ class Content:
                 "member": [batch.member.group, batch.member.index],
                 "incarnation": batch.incarnation,
                 "epoch": batch.epoch,
-                "lineage": batch.lineage,
+                "timeline": batch.timeline,
                 "sequence": batch.sequence,
                 "after": batch.begun_after,
                 "at": batch.begun_at.isoformat(),
@@ -104,7 +104,7 @@ def _event(event: Event) -> dict[str, object]:
         "event": event.number,
         "at": event.at.isoformat(),
         "epoch": event.epoch,
-        "lineage": event.lineage,
+        "timeline": event.timeline,
         "kind": event.kind,
         "body": to_json(event.body, type(event.body)),
     }
@@ -141,8 +141,8 @@ def certificate_of(
         "region_state": {
             "state": str(moment.state),
             "epoch": moment.epoch,
-            "lineage": moment.lineage,
-            "base": moment.base,
+            "timeline": moment.timeline,
+            "restore_point": moment.restore_point,
         },
         **tallied(proof.tally),
         "open": sorted(proof.open),

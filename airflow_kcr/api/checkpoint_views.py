@@ -1,4 +1,4 @@
-"""What the API answers about checkpoints and about requests for cuts; rendered as in docs/reference/cli.md."""
+"""What the API answers about checkpoints and about requests for checkpoints; rendered as in docs/reference/cli.md."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from airflow_kcr.api.views import instant
 from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import completion, retirement
-from airflow_kcr.protocol.region.rows import Checkpoint, CutRequest, Requester
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import checkpoint_of, contributions_to, offsets_of, request_of
-from airflow_kcr.protocol.values import GroupPartition, Nonce, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class CheckpointSummary:
     """Whether it can still be gone back to; None: it has no offsets."""
 
     @classmethod
-    def newest_of(cls, region: StoredRegion, *, before: Sequence | None, last: int | None) -> tuple[Self, ...]:
+    def newest_of(cls, region: StoredRegion, *, before: CheckpointNumber | None, last: int | None) -> tuple[Self, ...]:
         """Return checkpoints, the oldest first.
 
         Args:
@@ -52,10 +52,10 @@ class CheckpointSummary:
         row = self.checkpoint
         return {
             "sequence": row.sequence,
-            "lineage": row.lineage,
+            "timeline": row.timeline,
             "state": str(row.state),
             "purpose": str(row.purpose),
-            "bound": instant(row.bound),
+            "boundary": instant(row.boundary),
             "inexact": bool(row.inexact),
             "committed": str(row.committed) if row.is_complete else None,
             "on_path": row.is_on_path if row.is_on_path or row.undone_by is not None else None,
@@ -80,7 +80,7 @@ class CheckpointView:
     offsets: OffsetMap
     """Of an open one, what was contributed so far; of an aborted or retired one, none."""
 
-    echoes: OffsetMap
+    read_backs: OffsetMap
     """What Kafka holds, as read back after the commit."""
 
     lacking: tuple[str, ...] = ()
@@ -90,28 +90,28 @@ class CheckpointView:
     """The DAG runs that it answers, in the order in which they asked."""
 
     @classmethod
-    def of(cls, region: StoredRegion, sequence: Sequence) -> Self:
+    def of(cls, region: StoredRegion, sequence: CheckpointNumber) -> Self:
         """Return one checkpoint.
 
         Raises:
             UnknownCheckpoint: there is none of that sequence; the message names those that there are.
         """
         row = require_checkpoint(region, sequence)
-        request = request_of(region, row.nonce)
-        is_open = region.open_cut == sequence
+        request = request_of(region, row.request_id)
+        is_open = region.open_checkpoint == sequence
         parts = completion.merged(contributions_to(region, sequence)) if is_open else EMPTY
         return cls(
             region=region.name,
             checkpoint=row,
             requester=Requester() if request is None else request.requester,
             offsets=offsets_of(region, sequence) or EMPTY if row.is_complete else parts,
-            echoes=region.archive.echoes(sequence) if row.is_complete else EMPTY,
+            read_backs=region.archive.read_backs(sequence) if row.is_complete else EMPTY,
             lacking=completion.lacking(region, row) if is_open else (),
             runs=_runs(region, sequence),
         )
 
     def inexact_at(self, partition: GroupPartition) -> str:
-        """Return why the bound does not separate a partition's records exactly; empty: it does."""
+        """Return why the boundary does not separate a partition's records exactly; empty: it does."""
         return self.checkpoint.inexact.get(partition, "")
 
     def to_json(self) -> dict[str, object]:
@@ -119,10 +119,10 @@ class CheckpointView:
         row = self.checkpoint
         return {
             "region": self.region,
-            "lineage": row.lineage,
+            "timeline": row.timeline,
             "sequence": row.sequence,
             "state": str(row.state),
-            "bound": instant(row.bound),
+            "boundary": instant(row.boundary),
             "inexact": bool(row.inexact),
             "requested_by": {"dag_id": self.requester.dag_id or None, "run_id": self.requester.run_id or None},
             "offsets": [
@@ -131,18 +131,18 @@ class CheckpointView:
                     "topic": p.topic,
                     "partition": p.partition,
                     "offset": offset,
-                    "committed": self.echoes.get(p),
+                    "committed": self.read_backs.get(p),
                 }
                 for p, offset in self.offsets.items()
             ],
         }
 
 
-def _runs(region: StoredRegion, sequence: Sequence) -> tuple[Requester, ...]:
+def _runs(region: StoredRegion, sequence: CheckpointNumber) -> tuple[Requester, ...]:
     return tuple(one.requester for one in region.archive.requests_for([sequence]))
 
 
-def require_checkpoint(region: StoredRegion, sequence: Sequence) -> Checkpoint:
+def require_checkpoint(region: StoredRegion, sequence: CheckpointNumber) -> Checkpoint:
     """Return a checkpoint's row.
 
     Raises:
@@ -157,23 +157,25 @@ def require_checkpoint(region: StoredRegion, sequence: Sequence) -> Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutView:
-    """Where a request for a cut stands, and the checkpoint that answers it."""
+class CheckpointRequestView:
+    """Where a request for a checkpoint stands, and the checkpoint that answers it."""
 
     region: str
-    request: CutRequest
+    request: CheckpointRequest
     checkpoint: Checkpoint | None
 
     @classmethod
-    def of(cls, region: StoredRegion, nonce: Nonce) -> Self:
-        """Return where the request of a nonce stands.
+    def of(cls, region: StoredRegion, request_id: RequestId) -> Self:
+        """Return where the request of a request id stands.
 
         Raises:
-            ConfigurationError: nobody has asked with that nonce.
+            ConfigurationError: nobody has asked with that request id.
         """
-        request = request_of(region, nonce)
+        request = request_of(region, request_id)
         if request is None:
-            raise ConfigurationError(f"nobody has asked region {region.name} for a cut with the nonce {nonce!r}")
+            raise ConfigurationError(
+                f"nobody has asked region {region.name} for a checkpoint with the request id {request_id!r}"
+            )
         sequence = request.sequence
         return cls(
             region=region.name,
@@ -186,9 +188,9 @@ class CutView:
         row = self.request
         return {
             "region": self.region,
-            "nonce": row.nonce,
+            "request_id": row.request_id,
             "state": str(row.state),
-            "bound": instant(row.bound),
+            "boundary": instant(row.boundary),
             "sequence": row.sequence,
             "checkpoint": None if self.checkpoint is None else str(self.checkpoint.state),
             "inexact": None if self.checkpoint is None else bool(self.checkpoint.inexact),

@@ -26,7 +26,7 @@ from airflow_kcr.ports import ArchiveFile, Certificate, Chronicle
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.region.rows import CheckpointState
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import EventNumber, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,11 +63,11 @@ class Closing:
         }
 
 
-def floor(region: Region) -> Sequence:
+def floor(region: Region) -> CheckpointNumber:
     """Return the newest sequence of which nobody asks for batches any more.
 
     Whoever publishes a checkpoint reads the batches since the newest published one before it, and whoever resets those
-    since the base.
+    since the restore point.
     """
     waiting = [
         row.sequence
@@ -75,7 +75,9 @@ def floor(region: Region) -> Sequence:
         if row.state in {CheckpointState.OPEN, CheckpointState.COMPLETE}
     ]
     published = region.archive.newest_published(min(waiting, default=region.next_sequence))
-    return min(Sequence(0) if published is None else published.sequence, region.base or Sequence(0))
+    return min(
+        CheckpointNumber(0) if published is None else published.sequence, region.restore_point or CheckpointNumber(0)
+    )
 
 
 def close(region: Region, chronicle: Chronicle, root: Path, now: datetime, keep: timedelta) -> Closing:

@@ -1,7 +1,7 @@
 """What can be waited for: when it is reached, when it can't be any more, and who or what is still missing.
 
 A goal looks at the region as the store has it; it asks nobody else. What it calls missing has names: members,
-partitions with their last owner, how far a partition still is from its bound.
+partitions with their last owner, how far a partition still is from its boundary.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from airflow_kcr.api.views import expected_members, instant
-from airflow_kcr.errors import CutRefused, RegionInState, ResetFailed, SpecRefused, TimedOut
-from airflow_kcr.protocol.region import bounds, completion, coverage, path, specs
+from airflow_kcr.errors import CheckpointRefused, RegionInState, ResetFailed, SpecRefused, TimedOut
+from airflow_kcr.protocol.region import boundaries, completion, coverage, path, specs
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
+    CheckpointPhase,
+    CheckpointRequest,
     CheckpointState,
     Committed,
-    CutPhase,
-    CutRequest,
+    DesiredState,
     PersonResetState,
     RegionState,
     RequestState,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import (
@@ -34,7 +34,7 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     universe,
 )
-from airflow_kcr.protocol.values import MemberId, Nonce
+from airflow_kcr.protocol.values import MemberId, RequestId
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
 """Asked of the region and the store's clock then; raises where it can't become true any more."""
@@ -67,9 +67,9 @@ def nothing_known(region: StoredRegion, now: datetime) -> Iterator[str]:
 
 def _is_running(region: StoredRegion, now: datetime) -> bool:
     _refuse_halt(region)
-    if region.state is RegionState.STOPPED or region.wanted is not Wanted.RUNNING:
+    if region.state is RegionState.STOPPED or region.desired_state is not DesiredState.RUNNING:
         raise RegionInState(
-            f"region {region.name} is {region.state}: it was {region.wanted} by somebody else meanwhile"
+            f"region {region.name} is {region.state}: it was {region.desired_state} by somebody else meanwhile"
         )
     return region.state in {RegionState.RUNNING, RegionState.DRAINING}
 
@@ -89,8 +89,10 @@ RUNNING: Final = Goal(what="it to run", is_reached=_is_running, missing=_missing
 
 
 def _is_paused(region: StoredRegion, now: datetime) -> bool:
-    if region.wanted is not Wanted.PAUSED:
-        raise RegionInState(f"region {region.name} is wanted {region.wanted}: somebody asked for that meanwhile")
+    if region.desired_state is not DesiredState.PAUSED:
+        raise RegionInState(
+            f"region {region.name} has the desired state {region.desired_state}: somebody asked for that meanwhile"
+        )
     return not region.running
 
 
@@ -103,8 +105,10 @@ PAUSED: Final = Goal(what="its batches to end", is_reached=_is_paused, missing=_
 
 
 def _is_stopped(region: StoredRegion, now: datetime) -> bool:
-    if region.wanted is not Wanted.STOPPED:
-        raise RegionInState(f"region {region.name} is wanted {region.wanted}: somebody resumed it meanwhile")
+    if region.desired_state is not DesiredState.STOPPED:
+        raise RegionInState(
+            f"region {region.name} has the desired state {region.desired_state}: somebody resumed it meanwhile"
+        )
     return region.state is RegionState.STOPPED and not live_members(region, now)
 
 
@@ -113,8 +117,8 @@ def _missing_to_stop(region: StoredRegion, now: datetime) -> Iterator[str]:
         yield from (f"{member} still holds a lease" for member in live_members(region, now))
     elif region.stopping is not None:
         yield from _unsettled(region.checkpoints[region.stopping], needs_commit=True)
-    elif region.cut is not None:
-        yield from _missing_in_cut(region, now, region.cut)
+    elif region.checkpoint is not None:
+        yield from _missing_in_checkpoint(region, now, region.checkpoint)
     else:
         yield from _missing_to_open(region, now)
 
@@ -141,16 +145,19 @@ SPEC_CHECKED: Final = Goal(
 )
 
 
-# -- a cut -------------------------------------------------------------------------------------------------------------
+# -- a checkpoint
+# -------------------------------------------------------------------------------------------------------------
 
 
-def published(nonce: Nonce) -> Goal:
-    """Return the goal that the request of a nonce is answered by a cut that is published."""
+def published(request_id: RequestId) -> Goal:
+    """Return the goal that the request of a request id is answered by a checkpoint that is published."""
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        request = request_of(region, nonce)
+        request = request_of(region, request_id)
         if request is None:
-            raise CutRefused(f"nobody has asked region {region.name} for a cut with the nonce {nonce!r}; ask again")
+            raise CheckpointRefused(
+                f"nobody has asked region {region.name} for a checkpoint with the request id {request_id!r}; ask again"
+            )
         _refuse_ended(request)
         if request.state is not RequestState.ANSWERED or request.sequence is None:
             _refuse_halt(region)
@@ -159,25 +166,29 @@ def published(nonce: Nonce) -> Goal:
         return row is not None and row.published_at is not None
 
     def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        request = request_of(region, nonce)
+        request = request_of(region, request_id)
         if request is None:
             return
-        cut = None if request.sequence is None else checkpoint_of(region, request.sequence)
+        checkpoint = None if request.sequence is None else checkpoint_of(region, request.sequence)
         if request.state is RequestState.QUEUED:
             yield from _missing_to_open(region, now)
-        elif cut is not None and cut.state is CheckpointState.OPEN:
-            yield from _missing_in_cut(region, now, cut)
-        elif cut is not None:
-            yield from _unsettled(cut, needs_commit=False)
+        elif checkpoint is not None and checkpoint.state is CheckpointState.OPEN:
+            yield from _missing_in_checkpoint(region, now, checkpoint)
+        elif checkpoint is not None:
+            yield from _unsettled(checkpoint, needs_commit=False)
 
-    return Goal(what="its cut to be published", is_reached=is_reached, missing=missing)
+    return Goal(what="its checkpoint to be published", is_reached=is_reached, missing=missing)
 
 
-def _refuse_ended(request: CutRequest) -> None:
+def _refuse_ended(request: CheckpointRequest) -> None:
     if request.state is RequestState.ABORTED:
-        raise TimedOut(f"the cut was aborted: {request.refusal}; ask again with the same nonce ({request.nonce})")
+        raise TimedOut(
+            f"the checkpoint was aborted: {request.refusal}; ask again with the same request id ({request.request_id})"
+        )
     if request.state in {RequestState.REFUSED, RequestState.SUPERSEDED}:
-        raise CutRefused(f"there will be no cut for nonce {request.nonce} ({request.state}): {request.refusal}")
+        raise CheckpointRefused(
+            f"there will be no checkpoint for request id {request.request_id} ({request.state}): {request.refusal}"
+        )
 
 
 def _refuse_halt(region: StoredRegion) -> None:
@@ -187,92 +198,100 @@ def _refuse_halt(region: StoredRegion) -> None:
 
 
 def _missing_to_open(region: StoredRegion, now: datetime) -> Iterator[str]:
-    """Yield why a queued cut is not open yet."""
+    """Yield why a queued checkpoint is not open yet."""
     if region.state is not RegionState.RUNNING:
         yield f"the region is {region.state}"
         yield from coverage.unready(region, now)
         return
-    if region.wanted is Wanted.PAUSED:
-        yield "it is paused, and goes on to no bound until it is resumed"
-    if region.open_cut is not None:
-        yield f"cut {region.open_cut} is open, others wait for it"
-    for cut in path.unpublished(region):
-        yield f"cut {cut.sequence} is not published yet"
+    if region.desired_state is DesiredState.PAUSED:
+        yield "it is paused, and goes on to no boundary until it is resumed"
+    if region.open_checkpoint is not None:
+        yield f"checkpoint {region.open_checkpoint} is open, others wait for it"
+    for checkpoint in path.unpublished(region):
+        yield f"checkpoint {checkpoint.sequence} is not published yet"
     yield from coverage.gaps(region, now)
     for partition in coverage.awaited(region, now):
         if partition not in universe(region):
             yield f"{partition} is on the brokers and no member owns it yet"
 
 
-def _missing_in_cut(region: StoredRegion, now: datetime, cut: Checkpoint) -> Iterator[str]:
-    if cut.phase is not CutPhase.APPROACHING:
-        yield from _missing_in_drain(region, cut)
-    elif cut.bound is not None:
-        yield from _way_to_bound(region, now, cut, cut.bound)
+def _missing_in_checkpoint(region: StoredRegion, now: datetime, checkpoint: Checkpoint) -> Iterator[str]:
+    if checkpoint.phase is not CheckpointPhase.APPROACHING:
+        yield from _missing_in_drain(region, checkpoint)
+    elif checkpoint.boundary is not None:
+        yield from _way_to_boundary(region, now, checkpoint, checkpoint.boundary)
 
 
-def _missing_in_drain(region: StoredRegion, cut: Checkpoint) -> Iterator[str]:
+def _missing_in_drain(region: StoredRegion, checkpoint: Checkpoint) -> Iterator[str]:
     """Yield the members that have yet to contribute, with what they hold; once all have, what nobody holds."""
-    waiting = [m for m in sorted(cut.roster) if (cut.sequence, m) not in region.contributions]
+    waiting = [m for m in sorted(checkpoint.participants) if (checkpoint.sequence, m) not in region.contributions]
     for member in waiting:
         held = [str(p.topic_partition) for p, claim in sorted(region.claims.items()) if claim.owner == member]
         more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
-        yield f"cut {cut.sequence} waits for {member} ({', '.join(held[:_NAMED]) or 'no partition'}{more})"
+        yield (
+            f"checkpoint {checkpoint.sequence} waits for {member} ({', '.join(held[:_NAMED]) or 'no partition'}{more})"
+        )
     if not waiting:
-        yield from (f"cut {cut.sequence}: {what}" for what in completion.lacking(region, cut))
+        yield from (f"checkpoint {checkpoint.sequence}: {what}" for what in completion.lacking(region, checkpoint))
 
 
-def _way_to_bound(region: StoredRegion, now: datetime, cut: Checkpoint, bound: datetime) -> Iterator[str]:
-    """Yield how far an approaching cut still is: the whole way first, then the partitions, the furthest first."""
-    if now < bound:
-        yield f"the bound {instant(bound)} is {(bound - now).total_seconds():.0f} s away"
+def _way_to_boundary(region: StoredRegion, now: datetime, checkpoint: Checkpoint, boundary: datetime) -> Iterator[str]:
+    """Yield how far an approaching checkpoint still is.
+
+    The whole way first, then the partitions, the furthest first.
+    """
+    if now < boundary:
+        yield f"the boundary {instant(boundary)} is {(boundary - now).total_seconds():.0f} s away"
     left: dict[str, int] = {}
-    for partition in sorted(region.frozen[cut.sequence]):
-        claim, place = region.claims[partition], bounds.bound_offset(region, partition, bound)
+    for partition in sorted(region.frozen[checkpoint.sequence]):
+        claim, place = region.claims[partition], boundaries.boundary_offset(region, partition, boundary)
         if place is None:
-            yield f"{partition}: it is not known yet where the bound falls"
+            yield f"{partition}: it is not known yet where the boundary falls"
         elif claim.position is not None and claim.position < place.offset:
-            left[f"{partition} at {claim.position}, the bound is at {place.offset}"] = place.offset - claim.position
+            left[f"{partition} at {claim.position}, the boundary is at {place.offset}"] = place.offset - claim.position
     if left:
-        yield f"{sum(left.values()):,} records to the bound, on {len(left)} partition(s)"
+        yield f"{sum(left.values()):,} records to the boundary, on {len(left)} partition(s)"
     yield from sorted(left, key=lambda text: -left[text])
 
 
-def _unsettled(cut: Checkpoint, *, needs_commit: bool) -> Iterator[str]:
-    if cut.published_at is None:
-        yield f"cut {cut.sequence} is complete and not published yet"
-    if needs_commit and cut.committed is Committed.PENDING:
-        yield f"Kafka's echo of cut {cut.sequence} is outstanding"
+def _unsettled(checkpoint: Checkpoint, *, needs_commit: bool) -> Iterator[str]:
+    if checkpoint.published_at is None:
+        yield f"checkpoint {checkpoint.sequence} is complete and not published yet"
+    if needs_commit and checkpoint.committed is Committed.PENDING:
+        yield f"Kafka's commit read-back of checkpoint {checkpoint.sequence} is outstanding"
 
 
 # -- a reset -----------------------------------------------------------------------------------------------------------
 
 
-def reset_done(nonce: Nonce) -> Goal:
-    """Return the goal that a person's reset, accepted under this nonce, is done: every partition is where it goes."""
+def reset_done(request_id: RequestId) -> Goal:
+    """Return the goal that a person's reset, accepted under this request id, is done.
+
+    Every partition is where it goes.
+    """
 
     def is_reached(region: StoredRegion, now: datetime) -> bool:
-        reset = person_reset_of(region, nonce)
+        reset = person_reset_of(region, request_id)
         if reset is None:
-            raise RegionInState(f"region {region.name} knows no reset {nonce!r}: apply its plan first")
+            raise RegionInState(f"region {region.name} knows no reset {request_id!r}: apply its plan first")
         if reset.state is PersonResetState.FAILED:
             raise ResetFailed(
-                f"the reset of region {region.name} ({nonce}) failed: {reset.failure}; plan again to try again"
+                f"the reset of region {region.name} ({request_id}) failed: {reset.failure}; plan again to try again"
             )
         if reset.state is not PersonResetState.DONE:
             _refuse_halt(region)
         return reset.state is PersonResetState.DONE
 
     def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
-        request = region.requests.get(nonce)
-        reset = region.person_resets.get(nonce)
+        request = region.requests.get(request_id)
+        reset = region.person_resets.get(request_id)
         if reset is not None and reset.state is PersonResetState.WAITING:
             yield "another reset has its turn first"
             yield from coverage.unready(region, now)
         elif region.reset is not None:
             yield from coverage.unready(region, now)
-        elif request is not None and region.cut is not None and region.cut.sequence == request.sequence:
-            yield from _missing_in_cut(region, now, region.cut)
+        elif request is not None and region.checkpoint is not None and region.checkpoint.sequence == request.sequence:
+            yield from _missing_in_checkpoint(region, now, region.checkpoint)
         else:
             yield from _missing_to_open(region, now)
 

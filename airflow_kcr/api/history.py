@@ -16,7 +16,7 @@ def event_to_json(event: Event) -> dict[str, object]:
         "number": event.number,
         "at": instant(event.at),
         "epoch": event.epoch,
-        "lineage": event.lineage,
+        "timeline": event.timeline,
         "kind": event.kind,
         "body": _body(event),
     }

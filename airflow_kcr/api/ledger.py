@@ -19,7 +19,7 @@ from airflow_kcr.protocol.invariants.history import History, Index
 from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region.rows import Batch, Requester
 from airflow_kcr.protocol.region.state import Region, universe
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName
 from airflow_kcr.store.regions import RegionStore
 
 _UNACCOUNTED: Final = "unaccounted"
@@ -57,11 +57,11 @@ class Begin:
     cause: str
     """Why it was begun though it had been before; empty for the first time."""
 
-    cut: Sequence | None
-    """The cut that has it; None: it does not count, or is in none yet."""
+    checkpoint: CheckpointNumber | None
+    """The checkpoint that has it; None: it does not count, or is in none yet."""
 
     runs: tuple[Requester, ...]
-    """The DAG runs that have asked for that cut."""
+    """The DAG runs that have asked for that checkpoint."""
 
     def to_json(self) -> dict[str, object]:
         """Return it as in `ledger record`."""
@@ -72,13 +72,13 @@ class Begin:
             "incarnation": of.incarnation,
             "process": self.process,
             "epoch": of.epoch,
-            "lineage": of.lineage,
+            "timeline": of.timeline,
             "sequence": of.sequence,
             "begun_at": instant(self.begun_at),
             "ended_at": instant(self.ended_at),
             "outcome": of.outcome,
             "cause": self.cause or None,
-            "cut": self.cut,
+            "checkpoint": self.checkpoint,
             "runs": [{"dag_id": run.dag_id, "run_id": run.run_id} for run in self.runs],
         }
 
@@ -237,15 +237,15 @@ class _Record:
             earlier: the epoch in which the record was begun last before it; None: it is the first time.
         """
         delivery = delivery_of(batch, self.partition, self.offset)
-        cut = self._cut(delivery)
+        checkpoint = self._checkpoint(delivery)
         return Begin(
             delivery=delivery,
             begun_at=batch.begun_at,
             ended_at=batch.ended_at,
             process=self._process(batch),
             cause="" if earlier is None else self._cause(batch, earlier),
-            cut=cut,
-            runs=() if cut is None else self._runs(cut),
+            checkpoint=checkpoint,
+            runs=() if checkpoint is None else self._runs(checkpoint),
         )
 
     def _cause(self, batch: Batch, earlier: Epoch) -> str:
@@ -253,15 +253,15 @@ class _Record:
         back = self.region.archive.went_back(self.partition, self.offset, earlier)
         return _UNACCOUNTED if back is None or back.epoch > batch.epoch else str(back.cause)
 
-    def _cut(self, delivery: Delivery) -> Sequence | None:
-        """Return the cut that has what a batch did: the first on the path that lies beyond it."""
+    def _checkpoint(self, delivery: Delivery) -> CheckpointNumber | None:
+        """Return the checkpoint that has what a batch did: the first on the path that lies beyond it."""
         if not delivery.is_accepted:
             return None
         found = self.region.archive.holding(self.partition, self.offset, delivery.sequence)
         return None if found is None else found.sequence
 
-    def _runs(self, cut: Sequence) -> tuple[Requester, ...]:
-        asked = self.region.archive.requests_for([cut])
+    def _runs(self, checkpoint: CheckpointNumber) -> tuple[Requester, ...]:
+        asked = self.region.archive.requests_for([checkpoint])
         return tuple(request.requester for request in asked if request.requester.run_id)
 
     def _process(self, batch: Batch) -> str:

@@ -1,9 +1,9 @@
 """A reset while the groups are empty: the same map, told to Kafka from outside.
 
-The store comes first: its new epoch makes whatever a zombie still does void, and its base is where the next start goes,
-whatever Kafka holds. Then Kafka's committed offsets are altered with three guards (only an empty group's, every
-partition's result looked at, read back), so that lag tools tell the truth. What fails there can be repeated with the
-same plan: it is one reset, and only Kafka is told again.
+The store comes first: its new epoch makes whatever a zombie still does void, and its restore point is where the next
+start goes, whatever Kafka holds. Then Kafka's committed offsets are altered with three guards (only an empty group's,
+every partition's result looked at, read back), so that lag tools tell the truth. What fails there can be repeated with
+the same plan: it is one reset, and only Kafka is told again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_told_from_outside(region: StoredRegion, reset: PersonReset) -> bool:
         region.state is RegionState.STOPPED
         and reset.state is PersonResetState.DONE
         and reset.epoch is not None
-        and region.base_epoch == region.epoch == reset.epoch
+        and region.restore_point_epoch == region.epoch == reset.epoch
     )
 
 
@@ -50,7 +50,7 @@ def require_empty(region: StoredRegion, clusters: Clusters) -> None:
 
 
 def tell_kafka(region: StoredRegion, clusters: Clusters) -> None:
-    """Alter the committed offsets of the region's groups to its base, read back.
+    """Alter the committed offsets of the region's groups to its restore point, read back.
 
     Raises:
         GroupNotEmpty, KcrError, BrokerUnavailable, CredentialsRefused: of the first group that could not be altered;
@@ -59,7 +59,7 @@ def tell_kafka(region: StoredRegion, clusters: Clusters) -> None:
     spec, offsets = RegionSpec.from_json(region.spec.text), region.seek.offsets
     note = CommitNote(
         region=region.name,
-        lineage=region.lineage,
+        timeline=region.timeline,
         sequence=region.resets[region.epoch].sequence,
         epoch=region.epoch,
     ).text()

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import absent, out_of_range, recreated
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Sequence, TopicId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, TopicId
 from airflow_kcr.spec import RegionSpec
 
 
@@ -100,7 +100,7 @@ class Finding(StrEnum):
 
     KAFKA_BEHIND = "kafka_behind"
     KAFKA_AHEAD = "kafka_ahead"
-    """As after every later cut; or somebody else commits."""
+    """As after every later checkpoint; or somebody else commits."""
 
     EQUAL = "equal"
 
@@ -196,7 +196,7 @@ def _strange(region: StoredRegion, partition: GroupPartition, held: CommittedOff
     return strange_commit(region, partition, None if held is None else held.offset, own.get(partition))
 
 
-def compare(region: StoredRegion, sequence: Sequence, clusters: Clusters) -> tuple[Comparison, ...]:
+def compare(region: StoredRegion, sequence: CheckpointNumber, clusters: Clusters) -> tuple[Comparison, ...]:
     """Return a checkpoint partition by partition, beside Kafka's committed offsets and the bounds of the logs.
 
     Raises:

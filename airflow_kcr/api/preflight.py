@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_kcr.api.validation import GroupReaders, Names, Validation, report, validate
-from airflow_kcr.errors import CredentialsRefused, OutsiderInGroup, UnknownTopics
+from airflow_kcr.errors import CredentialsRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.region.membership import require_place
-from airflow_kcr.protocol.rules import OutsiderPolicy
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import MemberId, RegionName
 from airflow_kcr.store.regions import RegionStore
 
@@ -40,7 +40,7 @@ def preflight(
         BrokerUnavailable: Kafka can't be reached.
         CredentialsRefused: it does not let the client in, or not do what it needs.
         UnknownTopics: a listed topic does not exist.
-        OutsiderInGroup: somebody else is in a group, and the policy is `fail`.
+        ForeignConsumerInGroup: somebody else is in a group, and the policy is `fail`.
     """
     region, _ = store.read(name)
     for member in sorted(members):
@@ -51,9 +51,9 @@ def preflight(
         if failed:
             raise error("; ".join(f"group {check.group}: {check.detail}" for check in failed))
     region = report(store, name, found)
-    failed = _failed(found, Question.OUTSIDERS)
-    if failed and region.rules.outsiders is OutsiderPolicy.FAIL:
-        raise OutsiderInGroup("; ".join(check.detail for check in failed))
+    failed = _failed(found, Question.FOREIGN_CONSUMERS)
+    if failed and region.rules.foreign_consumers is ForeignConsumerPolicy.FAIL:
+        raise ForeignConsumerInGroup("; ".join(check.detail for check in failed))
     return found
 
 

@@ -1,7 +1,7 @@
 """Which checkpoints retention has overtaken, and when it will reach the others: from what members saw of the logs.
 
-Every contribution to a cut has the bounds of its logs, so this asks nobody. It is as fresh as the newest cut; a plan
-reads the logs themselves.
+Every contribution to a checkpoint has the bounds of its logs, so this asks nobody. It is as fresh as the newest
+checkpoint; a plan reads the logs themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_kcr.protocol.region.archive import LogStart
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
-from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence, TopicId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, TopicId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Reach:
         return bool(self.lost)
 
 
-def reach(region: StoredRegion, rows: Iterable[Checkpoint]) -> Mapping[Sequence, Reach]:
+def reach(region: StoredRegion, rows: Iterable[Checkpoint]) -> Mapping[CheckpointNumber, Reach]:
     """Return, for each of these checkpoints that has offsets, whether it can still be gone back to."""
     complete = [row.sequence for row in rows if row.is_complete]
     if not complete:
@@ -48,7 +48,7 @@ def reach(region: StoredRegion, rows: Iterable[Checkpoint]) -> Mapping[Sequence,
     }
 
 
-def reach_of(region: StoredRegion, sequence: Sequence) -> Reach:
+def reach_of(region: StoredRegion, sequence: CheckpointNumber) -> Reach:
     """Return whether one checkpoint can still be gone back to; no other one's offsets are read.
 
     An aborted one has no offsets of its own, so there is nothing that could be overtaken.

@@ -24,7 +24,12 @@ from airflow_kcr.api import (
 )
 from airflow_kcr.api.applying import Applied
 from airflow_kcr.api.archive_files import ArchiveFolder
-from airflow_kcr.api.checkpoint_views import CheckpointSummary, CheckpointView, CutView, require_checkpoint
+from airflow_kcr.api.checkpoint_views import (
+    CheckpointRequestView,
+    CheckpointSummary,
+    CheckpointView,
+    require_checkpoint,
+)
 from airflow_kcr.api.closing import Closing
 from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.goals import Goal
@@ -46,15 +51,23 @@ from airflow_kcr.protocol.instants import checked_instant
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import CheckpointsRetired, Event
-from airflow_kcr.protocol.region.resolution import cut_of_run, of_run
-from airflow_kcr.protocol.region.rows import Checkpoint, CutPurpose, Requester
+from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run, of_run
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPurpose, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.subscriptions import check_topics
 from airflow_kcr.protocol.targets import FromFile
-from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, Sequence, TopicPartition, region_name
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    EventNumber,
+    GroupId,
+    MemberId,
+    RequestId,
+    TopicPartition,
+    region_name,
+)
 from airflow_kcr.spec import FOREVER, RegionSpec
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.regions import RegionStore
@@ -173,48 +186,48 @@ class Region:
         self,
         until: datetime | None = None,
         *,
-        nonce: str | None = None,
+        request_id: str | None = None,
         allow_inexact: bool = False,
-        purpose: CutPurpose = CutPurpose.DRAIN,
-    ) -> CutView:
-        """Ask for a cut, or find out where the request of a nonce stands; the region goes on afterwards.
+        purpose: CheckpointPurpose = CheckpointPurpose.DRAIN,
+    ) -> CheckpointRequestView:
+        """Ask for a checkpoint, or find out where the request of a request id stands; the region goes on afterwards.
 
         Args:
-            until: the bound; absent: wherever the members are after their batch in flight.
-            nonce: names the request, so that asking again finds it; absent: a new one.
-            allow_inexact: cut even where a partition is past the bound.
+            until: the boundary; absent: wherever the members are after their batch in flight.
+            request_id: names the request, so that asking again finds it; absent: a new one.
+            allow_inexact: checkpoint even where a partition is past the boundary.
             purpose: `DRAIN` for a person, who goes first and needs a live member; `REQUEST` for a DAG run or a script,
                 which waits for its turn and for members.
 
         Raises:
             RegionInState: the region is halted or stopped.
-            CutRefused: there is nobody to drain, or the nonce names another request.
+            CheckpointRefused: there is nobody to drain, or the request id names another request.
         """
-        request = self._store.request_cut(
+        request = self._store.request_checkpoint(
             self.name,
-            Nonce(nonce or f"drain:{uuid.uuid4()}"),
-            bound=None if until is None else checked_instant(until),
+            RequestId(request_id or f"drain:{uuid.uuid4()}"),
+            boundary=None if until is None else checked_instant(until),
             purpose=purpose,
             allow_inexact=allow_inexact,
             requester=self._requester,
         )
-        return self.cut(request.nonce)
+        return self.checkpoint_request(request.request_id)
 
-    def cut(self, nonce: str) -> CutView:
-        """Return where the request of a nonce stands.
+    def checkpoint_request(self, request_id: str) -> CheckpointRequestView:
+        """Return where the request of a request id stands.
 
         Raises:
-            ConfigurationError: nobody has asked with that nonce.
+            ConfigurationError: nobody has asked with that request id.
         """
-        return CutView.of(self._read(), Nonce(nonce))
+        return CheckpointRequestView.of(self._read(), RequestId(request_id))
 
     def stop(self) -> RegionView:
-        """Stop: a cut, published and committed, then all members leave."""
+        """Stop: a checkpoint, published and committed, then all members leave."""
         self._store.stop(self.name, self._requester)
         return self.show()
 
     def kill(self) -> RegionView:
-        """Kill: whatever runs is void, all members leave now; the next start resumes at the base."""
+        """Kill: whatever runs is void, all members leave now; the next start resumes at the restore point."""
         self._store.kill(self.name, self._requester)
         return self.show()
 
@@ -259,18 +272,18 @@ class Region:
         """
         return waiting.look(self._store, self.name, goal, patience)
 
-    def wait_for_cut(
-        self, nonce: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
-    ) -> CutView:
-        """Wait until the request of a nonce is answered by a published cut, and return it.
+    def wait_for_checkpoint(
+        self, request_id: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
+    ) -> CheckpointRequestView:
+        """Wait until the request of a request id is answered by a published checkpoint, and return it.
 
         Raises:
             TimedOut: it was not in time, or its drain was not; the message names who is missing.
-            CutRefused: there will be none; the message says why.
+            CheckpointRefused: there will be none; the message says why.
         """
-        self.cut(nonce)
-        self.wait_for(goals.published(Nonce(nonce)), timeout, on_progress)
-        return self.cut(nonce)
+        self.checkpoint_request(request_id)
+        self.wait_for(goals.published(RequestId(request_id)), timeout, on_progress)
+        return self.checkpoint_request(request_id)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -281,7 +294,7 @@ class Region:
             before: only those of lower numbers; None: all.
             last: only so many of these, the newest; None: all.
         """
-        page = None if before is None else Sequence(before)
+        page = None if before is None else CheckpointNumber(before)
         return CheckpointSummary.newest_of(self._read(), before=page, last=last)
 
     def checkpoint_count(self) -> int:
@@ -290,7 +303,7 @@ class Region:
 
     def checkpoint_before(self, sequence: int) -> Checkpoint | None:
         """Return the newest checkpoint on the path before another one, a retired one too; None: there is none."""
-        return self._read().archive.newest_on_path(Sequence(sequence))
+        return self._read().archive.newest_on_path(CheckpointNumber(sequence))
 
     def checkpoint(self, sequence: int) -> CheckpointView:
         """Return one checkpoint with its offsets.
@@ -298,7 +311,7 @@ class Region:
         Raises:
             UnknownCheckpoint: there is none of that sequence.
         """
-        return CheckpointView.of(self._read(), Sequence(sequence))
+        return CheckpointView.of(self._read(), CheckpointNumber(sequence))
 
     def ways_back(self, newest: int) -> tuple[WayBack, ...]:
         """Return the newest checkpoints that the region can go back to, and what each would mean, the newest first.
@@ -312,34 +325,36 @@ class Region:
         return ways_back(self._read(), newest)
 
     def checkpoint_of_run(self, dag_id: str, run_id: str) -> CheckpointView:
-        """Return the newest complete cut on the path that answered a request of a DAG run.
+        """Return the newest complete checkpoint on the path that answered a request of a DAG run.
 
         Raises:
             UnknownCheckpoint: there is none.
-            CheckpointNotUsable: there are several, of different bounds.
+            CheckpointNotUsable: there are several, of different boundaries.
         """
         region = self._read()
         return CheckpointView.of(region, of_run(region, dag_id, run_id))
 
-    def cut_of_run(self, dag_id: str, run_id: str) -> int:
-        """Return the sequence of the newest cut on the path that a DAG run has, also where its checkpoint is retired.
+    def checkpoint_number_of_run(self, dag_id: str, run_id: str) -> int:
+        """Return the number of the newest checkpoint on the path that a DAG run has, also where it is retired.
 
         Raises:
             UnknownCheckpoint: there is none.
-            CheckpointNotUsable: there are several, of different bounds.
+            CheckpointNotUsable: there are several, of different boundaries.
         """
-        return cut_of_run(self._read(), dag_id, run_id)
+        return checkpoint_number_of_run(self._read(), dag_id, run_id)
 
     def repair_commit(self, sequence: int) -> CheckpointView:
-        """Tell Kafka the base's offsets while its groups are empty, read back; see `repairing.repair`.
+        """Tell Kafka the restore point's offsets while its groups are empty, read back; see `repairing.repair`.
 
         Raises:
-            CutRefused: the checkpoint is not the base.
-            GroupNotEmpty: somebody is in a group; its members commit by themselves, at the latest with the next cut.
+            CheckpointRefused: the checkpoint is not the restore point.
+            GroupNotEmpty: somebody is in a group; its members commit by themselves, at the latest with the next
+                checkpoint.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
         return CheckpointView.of(
-            repairing.repair(self._store, self.name, Sequence(sequence), self._clusters), Sequence(sequence)
+            repairing.repair(self._store, self.name, CheckpointNumber(sequence), self._clusters),
+            CheckpointNumber(sequence),
         )
 
     def pin(self, sequence: int, label: str = "pinned", reason: str = "") -> CheckpointView:
@@ -374,18 +389,18 @@ class Region:
 
     # -- resets --------------------------------------------------------------------------------------------------
 
-    def plan_reset(self, request: ResetRequest, *, nonce: str = "") -> PlanView:
+    def plan_reset(self, request: ResetRequest, *, request_id: str = "") -> PlanView:
         """Return what a reset would do if it were applied now; changes nothing.
 
         Args:
             request: where to, for which partitions.
-            nonce: the plan's name, under which it is applied once; absent: a new one.
+            request_id: the plan's name, under which it is applied once; absent: a new one.
 
         Raises:
             InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        return resets.plan(self._store, self.name, request, self._clusters, nonce=nonce)
+        return resets.plan(self._store, self.name, request, self._clusters, request_id=request_id)
 
     def apply_reset(
         self,
@@ -428,8 +443,8 @@ class Region:
     def applied_reset(self, plan: str) -> ResetView | None:
         """Return where the reset of a plan stands; None: nobody has applied it."""
         region = self._read()
-        known = person_reset_of(region, Nonce(plan))
-        return None if known is None else reset_views.of_plan(region, known.nonce)
+        known = person_reset_of(region, RequestId(plan))
+        return None if known is None else reset_views.of_plan(region, known.request_id)
 
     def wait_for_reset(
         self, plan: str, timeout: timedelta = DEFAULT_TIMEOUT, on_progress: OnProgress = silent
@@ -440,8 +455,8 @@ class Region:
             ResetFailed: it could not be carried out; the message says why.
             TimedOut: it was not done in time; the message names who is missing.
         """
-        self.wait_for(goals.reset_done(Nonce(plan)), timeout, on_progress)
-        return reset_views.of_plan(self._read(), Nonce(plan))
+        self.wait_for(goals.reset_done(RequestId(plan)), timeout, on_progress)
+        return reset_views.of_plan(self._read(), RequestId(plan))
 
     def resets(self, *, before: int | None = None, last: int | None = None) -> tuple[ResetView, ...]:
         """Return resets, automatic ones too, oldest first, with what each made to be processed again.
@@ -482,7 +497,7 @@ class Region:
             UnknownCheckpoint, CheckpointNotUsable: there is none of that sequence, or it has no offsets.
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
-        return partitions.compare(self._read(), Sequence(sequence), self._clusters)
+        return partitions.compare(self._read(), CheckpointNumber(sequence), self._clusters)
 
     def lag(self) -> tuple[partitions.Lag, ...]:
         """Return how far every partition is behind the end of its log, in offsets: at most as many records.
@@ -632,7 +647,7 @@ class Region:
         return stored if archived is None else archived.history(stored)
 
     def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
-        known = require_checkpoint(self._read(), Sequence(sequence)).sequence
+        known = require_checkpoint(self._read(), CheckpointNumber(sequence)).sequence
         return CheckpointView.of(self._store.pin(self.name, known, label, reason), known)
 
     def _own(self, spec: RegionSpec) -> RegionSpec:

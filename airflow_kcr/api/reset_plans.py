@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanEntry
 from airflow_kcr.protocol.targets import ByDuration, ToDatetime, describe
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Nonce, Offset, TopicName, region_name
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, RequestId, TopicName, region_name
 
 WORST: Final = 20
 """How many partitions a summary has: what fits on a screen with the buttons beneath it."""
@@ -133,7 +133,7 @@ class PlanView:
     """The checkpoints that it would take off the path."""
 
     runs: tuple[Requester, ...] = ()
-    """The DAG runs whose cuts those are: what they published is processed again."""
+    """The DAG runs whose checkpoints those are: what they published is processed again."""
 
     ignored: tuple[GroupPartition, ...] = ()
     """Partitions of the target checkpoint that the region no longer has."""
@@ -142,7 +142,7 @@ class PlanView:
     """Sinks whose tables it could not restore: applied, it needs consent."""
 
     overtaken_at: datetime | None = None
-    """When retention will have overtaken the target checkpoint, at the speed of the logs' starts between the cuts."""
+    """When retention will have overtaken the target, at the speed of the logs' starts between the checkpoints."""
 
     def finds_nothing(self, line: PlanLine) -> bool:
         """Return whether a time was asked for and the partition has no record since, so that it goes to its end."""
@@ -157,7 +157,7 @@ class PlanView:
             _line(entry, log.bounds.get(entry.partition), entry.partition in unreachable) for entry in plan.entries
         )
         return cls(
-            plan=plan.reset.nonce,
+            plan=plan.reset.request_id,
             region=plan.region,
             epoch=plan.epoch,
             made_at=log.read_at,
@@ -190,9 +190,9 @@ class PlanView:
         return tuple(sorted(moving, key=lambda line: line.badness, reverse=True))
 
     @property
-    def nonce(self) -> Nonce:
+    def request_id(self) -> RequestId:
         """What the reset is accepted under."""
-        return Nonce(self.plan)
+        return RequestId(self.plan)
 
     @property
     def made_under(self) -> Epoch:

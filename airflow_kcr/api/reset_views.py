@@ -20,7 +20,7 @@ from airflow_kcr.protocol.region.rows import PersonReset, Requester, Reset, Rese
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of
 from airflow_kcr.protocol.targets import describe
-from airflow_kcr.protocol.values import Epoch, Nonce, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId
 from airflow_kcr.store.regions import RegionStore
 
 AUTOMATIC = Requester()
@@ -55,7 +55,7 @@ class ResetView:
     @property
     def plan(self) -> str:
         """The name of the plan; empty: it was automatic."""
-        return "" if self.asked is None else self.asked.nonce
+        return "" if self.asked is None else self.asked.request_id
 
     @property
     def state(self) -> str:
@@ -113,7 +113,7 @@ class ResetView:
             "asked_at": instant(self.asked_at),
             "begun_at": instant(self.attempts[0].begun_at) if self.attempts else None,
             "ended_at": instant(self.ended_at),
-            "lineage": self.attempts[-1].lineage if self.attempts else None,
+            "timeline": self.attempts[-1].timeline if self.attempts else None,
             "epoch": self.attempts[-1].epoch if self.attempts else None,
             "attempts": [_attempt(attempt) for attempt in self.attempts],
             "undone": list(self.undone),
@@ -136,15 +136,15 @@ def _attempt(row: Reset) -> dict[str, object]:
     }
 
 
-def of_plan(region: StoredRegion, nonce: Nonce) -> ResetView:
+def of_plan(region: StoredRegion, request_id: RequestId) -> ResetView:
     """Return where the reset of a plan stands.
 
     Raises:
         ConfigurationError: no plan of that name was applied.
     """
-    asked = person_reset_of(region, nonce)
+    asked = person_reset_of(region, request_id)
     if asked is None:
-        raise ConfigurationError(f"no plan {nonce!r} was applied to region {region.name}")
+        raise ConfigurationError(f"no plan {request_id!r} was applied to region {region.name}")
     first = None if asked.epoch is None else region.archive.reset(asked.epoch)
     return ResetView(region=region.name, attempts=() if first is None else _attempts(region, first), asked=asked)
 
@@ -159,7 +159,7 @@ def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple
             began; None: all.
     """
     rows = region.archive.resets(
-        before=None if before is None else Sequence(before), last=None if last is None else last * ATTEMPTS + 1
+        before=None if before is None else CheckpointNumber(before), last=None if last is None else last * ATTEMPTS + 1
     )
     chains = _chains(rows)
     is_whole = last is None or len(rows) <= last * ATTEMPTS
@@ -167,14 +167,14 @@ def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple
         del chains[0]  # perhaps without its first attempts
     if last is not None and len(chains) > last:
         chains, is_whole = chains[-last:], False
-    following = () if before is None else region.archive.resets_from(Sequence(before), 1)
+    following = () if before is None else region.archive.resets_from(CheckpointNumber(before), 1)
     persons = region.archive.person_resets(
         [attempt.person for chain in chains for attempt in chain[:1] if attempt.person is not None],
         since=None if is_whole else chains[0][0].begun_at,
         until=following[0].begun_at if following else None,
         last=last,
     )
-    asked = {row.nonce: row for row in persons}
+    asked = {row.request_id: row for row in persons}
     views = [
         *(ResetView(region=region.name, attempts=c, asked=_asked(c, asked)) for c in chains),
         *(ResetView(region=region.name, attempts=(), asked=row) for row in persons if row.epoch is None),
@@ -196,7 +196,7 @@ def counted(store: RegionStore, region: StoredRegion, views: Iterable[ResetView]
     if not begun:
         return tuple(replace(view, counted=Replayed()) for view in found)
     # How far a reset was caught up with, the one after it says as well.
-    begun += _chains(region.archive.resets_from(Sequence(begun[-1][-1].sequence + 1), ATTEMPTS))
+    begun += _chains(region.archive.resets_from(CheckpointNumber(begun[-1][-1].sequence + 1), ATTEMPTS))
     before = (Epoch(begun[0][0].epoch - 1), *(attempts[-1].epoch for attempts in begun))
     spans = [Span(since, own[0].epoch, own[-1].epoch) for since, own in zip(before, begun, strict=False)]
     counts = store.replays(region.name, spans)
@@ -213,16 +213,16 @@ def found(region: StoredRegion, reset_id: str) -> ResetView:
     """
     short = reset_id.removeprefix(f"{region.name}/")
     for name in dict.fromkeys((reset_id, short, f"{region.name}/{short}")):
-        if person_reset_of(region, Nonce(name)) is not None:
-            return of_plan(region, Nonce(name))
-    rows = region.archive.resets_from(Sequence(int(short)), 1) if _NUMBER.fullmatch(short) else ()
+        if person_reset_of(region, RequestId(name)) is not None:
+            return of_plan(region, RequestId(name))
+    rows = region.archive.resets_from(CheckpointNumber(int(short)), 1) if _NUMBER.fullmatch(short) else ()
     if not rows or str(rows[0].sequence) != short:
         raise UnknownReset(
             f"region {region.name} has no reset {reset_id!r}; `kcr reset list {region.name}` shows those that there are"
         )
     attempts = _attempts(region, rows[0])
-    nonce = attempts[0].person
-    asked = None if nonce is None else person_reset_of(region, nonce)
+    request_id = attempts[0].person
+    asked = None if request_id is None else person_reset_of(region, request_id)
     return ResetView(region=region.name, attempts=attempts, asked=asked)
 
 
@@ -258,13 +258,13 @@ def _attempts(region: StoredRegion, one: Reset) -> tuple[Reset, ...]:
             break
         known.insert(0, earlier[0])
     while known[-1].state is ResetState.SUPERSEDED:
-        later = region.archive.resets_from(Sequence(known[-1].sequence + 1), 1)
+        later = region.archive.resets_from(CheckpointNumber(known[-1].sequence + 1), 1)
         if not later or later[0].attempt == 1:
             break
         known.append(later[0])
     return tuple(known)
 
 
-def _asked(attempts: Columns[Reset], asked: Mapping[Nonce, PersonReset]) -> PersonReset | None:
-    nonce = attempts[0].person
-    return None if nonce is None else asked.get(nonce)
+def _asked(attempts: Columns[Reset], asked: Mapping[RequestId, PersonReset]) -> PersonReset | None:
+    request_id = attempts[0].person
+    return None if request_id is None else asked.get(request_id)

@@ -26,7 +26,7 @@ from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Regi
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of, universe
 from airflow_kcr.protocol.targets import ByDuration
-from airflow_kcr.protocol.values import Nonce, RegionName
+from airflow_kcr.protocol.values import RegionName, RequestId
 from airflow_kcr.store.regions import RegionStore
 
 _NAMED: Final = 5
@@ -50,7 +50,7 @@ def way_out(plan: PlanView) -> str:
 
 
 def plan(
-    store: RegionStore, name: RegionName, request: ResetRequest, clusters: Clusters, *, nonce: str = ""
+    store: RegionStore, name: RegionName, request: ResetRequest, clusters: Clusters, *, request_id: str = ""
 ) -> PlanView:
     """Return what a reset would do if it were applied now; changes nothing.
 
@@ -59,14 +59,14 @@ def plan(
         name: the region's.
         request: what is asked for.
         clusters: how Kafka is reached; asked only for what the target needs.
-        nonce: the plan's name; absent: a new one, with the region before it.
+        request_id: the plan's name; absent: a new one, with the region before it.
 
     Raises:
         InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied.
         BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
     """
     region, now = store.read(name)
-    found, log = _planned(region, now, _asked(request, now, nonce or f"{name}/{uuid.uuid4().hex[:12]}"), clusters)
+    found, log = _planned(region, now, _asked(request, now, request_id or f"{name}/{uuid.uuid4().hex[:12]}"), clusters)
     named = resolution.target_checkpoint(region, found.reset)
     soon = None if named is None or found.unreachable else reach_of(region, named).overtaken_at
     return replace(PlanView.of(found, request, log), overtaken_at=soon)
@@ -109,16 +109,16 @@ def apply(
     if approved.region != name:
         raise ConfigurationError(f"the plan is of region {approved.region}, this is {name}")
     region, now = store.read(name)
-    known = person_reset_of(region, approved.nonce)
+    known = person_reset_of(region, approved.request_id)
     if known is None:
         _accept(store, region, now, approved, requester, clusters, forced=forced, consent_upsert=consent_upsert)
         region, _ = store.read(name)
-        known = person_reset_of(region, approved.nonce)
+        known = person_reset_of(region, approved.request_id)
     else:
         _require_same(known, approved.request)
     if known is not None and offline.is_told_from_outside(region, known):
         offline.tell_kafka(region, clusters)
-    return of_plan(region, approved.nonce)
+    return of_plan(region, approved.request_id)
 
 
 def _accept(
@@ -161,9 +161,9 @@ def _accept(
     store.apply_reset(region.name, Apply(reset=asked, epoch=approved.made_under, resolved=found.seek, logs=log.bounds))
 
 
-def _asked(request: ResetRequest, now: datetime, nonce: str) -> PersonReset:
+def _asked(request: ResetRequest, now: datetime, request_id: str) -> PersonReset:
     return PersonReset(
-        nonce=Nonce(nonce),
+        request_id=RequestId(request_id),
         target=request.target,
         scope=request.scope,
         state=PersonResetState.WAITING,
@@ -194,4 +194,6 @@ def _require_same(known: PersonReset, request: ResetRequest) -> None:
     # A duration is stored as the instant that it meant when the reset began.
     is_same_target = isinstance(request.target, ByDuration) or known.target == request.target
     if not is_same_target or (known.scope.as_asked, known.skip) != (request.scope.as_asked, request.skip):
-        raise ConfigurationError(f"the plan {known.nonce} was applied already, with another target; make a new plan")
+        raise ConfigurationError(
+            f"the plan {known.request_id} was applied already, with another target; make a new plan"
+        )

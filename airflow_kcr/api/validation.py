@@ -1,4 +1,4 @@
-"""Membership validation against the real world: reads what the checks need, and tells the store of outsiders.
+"""Membership validation against the real world: reads what the checks need, and tells the store of foreign consumers.
 
 A look changes nothing; `report` gives what was seen to the store, whose rules halt, hold or warn. Members do both, a
 person who only asks does the first.
@@ -16,15 +16,15 @@ from airflow_kcr.api.clusters import Cluster
 from airflow_kcr.api.naming import require_groups
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused
 from airflow_kcr.ports import CommittedOffset
-from airflow_kcr.protocol.evidence import Check, Evidence, Roster
-from airflow_kcr.protocol.group_checks import outsiders_in
-from airflow_kcr.protocol.group_members import GroupSeen, Outsider
+from airflow_kcr.protocol.evidence import Check, Evidence, Participants
+from airflow_kcr.protocol.group_checks import foreign_consumers_in
+from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen
 from airflow_kcr.protocol.membership_checks import is_all_right, judge
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, RegionName
 from airflow_kcr.runtime.identity import read_note
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
@@ -70,7 +70,7 @@ class Validation:
     """What one look at a region's groups has found."""
 
     checks: tuple[Check, ...]
-    outsiders: Mapping[GroupId, tuple[Outsider, ...]]
+    foreign_consumers: Mapping[GroupId, tuple[ForeignConsumer, ...]]
     """Of each group that could be described; empty: it is clean."""
 
     @property
@@ -108,13 +108,13 @@ def validate(
     # The region is read again: what has changed meanwhile would otherwise be held against it.
     region, now = store.read(name)
     checks = [check for evidence in found for check in judge(region, now, evidence, known)]
-    seen = {e.group: outsiders_in(e) for e in found if e.described is not None}
-    return Validation(checks=tuple(checks), outsiders=seen)
+    seen = {e.group: foreign_consumers_in(e) for e in found if e.described is not None}
+    return Validation(checks=tuple(checks), foreign_consumers=seen)
 
 
 def report(store: RegionStore, name: RegionName, validation: Validation) -> StoredRegion:
     """Tell the store who was found in the groups, nobody included; the region halts, holds, goes on or warns."""
-    return store.report_groups(name, validation.outsiders)
+    return store.report_groups(name, validation.foreign_consumers)
 
 
 def gather(
@@ -158,7 +158,7 @@ def gather(
         )
     return Evidence(
         rules=rules,
-        roster=roster(region, group, names, client),
+        participants=participants(region, group, names, client),
         described=described,
         topics=topics,
         bounds=bounds,
@@ -187,13 +187,15 @@ def _ends_at(
     }
 
 
-def noted(region: StoredRegion, held: Mapping[GroupPartition, CommittedOffset]) -> dict[GroupPartition, Sequence]:
+def noted(
+    region: StoredRegion, held: Mapping[GroupPartition, CommittedOffset]
+) -> dict[GroupPartition, CheckpointNumber]:
     """Return what committed offsets say they are of, where this region has written them."""
     notes = {p: read_note(row.metadata) for p, row in held.items()}
     return {p: note.sequence for p, note in notes.items() if note is not None and note.region == region.name}
 
 
-def roster(region: StoredRegion, group: GroupId, names: Names, client: str | None = None) -> Roster:
+def participants(region: StoredRegion, group: GroupId, names: Names, client: str | None = None) -> Participants:
     """Return by which names Kafka knows a group's members: those of the spec, and those that ever were.
 
     Args:
@@ -205,7 +207,7 @@ def roster(region: StoredRegion, group: GroupId, names: Names, client: str | Non
     members = {MemberId(group, n) for n in range(region.rules.groups[group].members)}
     members |= {m for m in region.members if m.group == group}
     prefix = () if client is None else (client,)
-    return Roster(
+    return Participants(
         instance_ids={names.instance_id(region.name, m): m for m in members},
         client_ids={names.client_id(region.name, m, *prefix): m for m in members},
     )

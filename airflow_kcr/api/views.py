@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.region import absent, bounds, coverage, liveness, specs
+from airflow_kcr.protocol.region import absent, boundaries, coverage, liveness, specs
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN, Liveness, Seen
-from airflow_kcr.protocol.region.rows import Absence, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.rows import Absence, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import is_live, live_members
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Sequence, TopicPartition
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, TopicPartition
 
 _NAMED: Final = 3
 """How many of the things that a reset waits for are named."""
@@ -45,10 +45,12 @@ def _seconds(time: timedelta | None) -> int | None:
     return None if time is None else int(time.total_seconds())
 
 
-def last_complete(region: StoredRegion) -> Sequence | None:
-    """Return the newest complete cut on the path; None: there is none."""
-    if region.base is not None and region.base_epoch is None:
-        return region.base  # the base is the newest cut, as long as no reset has opened a timeline
+def last_complete(region: StoredRegion) -> CheckpointNumber | None:
+    """Return the newest complete checkpoint on the path; None: there is none."""
+    if region.restore_point is not None and region.restore_point_epoch is None:
+        return (
+            region.restore_point
+        )  # the restore point is the newest checkpoint, as long as no reset has opened a timeline
     newest = region.archive.newest_on_path(None)
     return None if newest is None else newest.sequence
 
@@ -119,8 +121,8 @@ def _notes(region: StoredRegion, now: datetime) -> Iterator[str]:
     yield from specs.told(region, now)
     yield from _mixed_versions(region, now)
     foreign = coverage.taken(region, now)
-    if region.outsiders and region.state is not RegionState.STOPPED:
-        yield _outsiders(region, foreign)
+    if region.foreign_consumers and region.state is not RegionState.STOPPED:
+        yield _foreign_consumers(region, foreign)
     late = {p: since for p, since in coverage.overdue(region, now).items() if p not in foreign}
     if late:
         names = ", ".join(f"{p} since {format_instant(since)}" for p, since in list(late.items())[:_NAMED])
@@ -161,12 +163,13 @@ def _few(names: list[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
-def _outsiders(region: StoredRegion, taken: frozenset[GroupPartition]) -> str:
+def _foreign_consumers(region: StoredRegion, taken: frozenset[GroupPartition]) -> str:
     held = sorted(taken)
     more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
     has = f", and nobody of the region has {', '.join(map(str, held[:_NAMED]))}{more}" if held else ""
     return (
-        f"not of this region: {'; '.join(map(str, region.outsiders))}{has} (policy {region.rules.outsiders}); "
+        f"not of this region: {'; '.join(map(str, region.foreign_consumers))}{has} (policy "
+        f"{region.rules.foreign_consumers}); "
         "end it, then its partitions come back by themselves"
     )
 
@@ -180,8 +183,8 @@ def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> Stat
         return State.JOINING
     if row.acknowledged != region.epoch:
         return State.READY
-    approaching = region.cut is not None and region.cut.phase is CutPhase.APPROACHING
-    may_begin = region.state is RegionState.RUNNING and (region.wanted is Wanted.RUNNING or approaching)
+    approaching = region.checkpoint is not None and region.checkpoint.phase is CheckpointPhase.APPROACHING
+    may_begin = region.state is RegionState.RUNNING and (region.desired_state is DesiredState.RUNNING or approaching)
     return State.PROCESSING if may_begin else State.HOLDING
 
 
@@ -191,11 +194,11 @@ class RegionSummary:
 
     region: str
     state: str
-    wanted: str
+    desired_state: str
     epoch: int
-    lineage: int
+    timeline: int
     last_complete: int | None
-    next_bound: datetime | None
+    next_boundary: datetime | None
     members: int
     """How many the spec asks for."""
 
@@ -206,7 +209,7 @@ class RegionSummary:
     """Whether it makes progress, and what it waits for."""
 
     overdue: timedelta | None = None
-    """How long the next bound has passed with no cut made for it; None: it has not."""
+    """How long the next boundary has passed with no checkpoint made for it; None: it has not."""
 
     @classmethod
     def of(cls, region: StoredRegion, now: datetime, seen: Seen = NOTHING_SEEN) -> Self:
@@ -214,15 +217,15 @@ class RegionSummary:
         return cls(
             region=region.name,
             state=str(region.state),
-            wanted=str(region.wanted),
+            desired_state=str(region.desired_state),
             epoch=region.epoch,
-            lineage=region.lineage,
+            timeline=region.timeline,
             last_complete=last_complete(region),
-            next_bound=region.next_bound,
+            next_boundary=region.next_boundary,
             members=sum(group.members for group in region.rules.groups.values()),
             alive=len(live_members(region, now)),
             liveness=liveness.judge(region, now, seen),
-            overdue=bounds.overdue(region, now),
+            overdue=boundaries.overdue(region, now),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -230,11 +233,11 @@ class RegionSummary:
         return {
             "region": self.region,
             "state": self.state,
-            "wanted": self.wanted,
+            "desired_state": self.desired_state,
             "epoch": self.epoch,
-            "lineage": self.lineage,
+            "timeline": self.timeline,
             "last_complete": self.last_complete,
-            "next_bound": instant(self.next_bound),
+            "next_boundary": instant(self.next_boundary),
             "overdue_seconds": _seconds(self.overdue),
             "progress": str(self.liveness.verdict),
             "members": self.members,
@@ -248,13 +251,13 @@ class RegionView:
 
     region: str
     state: str
-    wanted: str
+    desired_state: str
     epoch: int
-    lineage: int
+    timeline: int
     next_sequence: int
-    base: int | None
+    restore_point: int | None
     last_complete: int | None
-    next_bound: datetime | None
+    next_boundary: datetime | None
     groups: tuple[tuple[str, tuple[MemberView, ...]], ...]
     """Group ids, each with its members; those that the spec has no place for only while they live."""
 
@@ -267,14 +270,14 @@ class RegionView:
     absent: tuple[tuple[GroupPartition, Absence], ...] = ()
     """Partitions that the brokers do not have any more."""
 
-    outsiders: tuple[Outsider, ...] = ()
+    foreign_consumers: tuple[ForeignConsumer, ...] = ()
     """Who was in its groups when somebody last looked, and is not the region's."""
 
     halted: str = ""
     """Why it is halted, and what a person can do."""
 
     overdue: timedelta | None = None
-    """How long the next bound has passed with no cut made for it; None: it has not."""
+    """How long the next boundary has passed with no checkpoint made for it; None: it has not."""
 
     note: str = ""
     """What else a person should know."""
@@ -292,20 +295,20 @@ class RegionView:
         return cls(
             region=region.name,
             state=str(region.state),
-            wanted=str(region.wanted),
+            desired_state=str(region.desired_state),
             epoch=region.epoch,
-            lineage=region.lineage,
+            timeline=region.timeline,
             next_sequence=region.next_sequence,
-            base=region.base,
+            restore_point=region.restore_point,
             last_complete=last_complete(region),
-            next_bound=region.next_bound,
+            next_boundary=region.next_boundary,
             groups=_by_group(region, now),
             unowned=tuple(coverage.unowned(region).items()),
             absent=tuple(sorted(region.absent.items())),
             liveness=liveness.judge(region, now, seen),
-            outsiders=region.outsiders,
+            foreign_consumers=region.foreign_consumers,
             halted="" if halt is None else f"{halt.text}; choices: {'; '.join(halt.choices)}",
-            overdue=bounds.overdue(region, now),
+            overdue=boundaries.overdue(region, now),
             note="; ".join(_notes(region, now)),
         )
 
@@ -314,13 +317,13 @@ class RegionView:
         return {
             "region": self.region,
             "state": self.state,
-            "wanted": self.wanted,
+            "desired_state": self.desired_state,
             "epoch": self.epoch,
-            "lineage": self.lineage,
+            "timeline": self.timeline,
             "next_sequence": self.next_sequence,
-            "base": self.base,
+            "restore_point": self.restore_point,
             "last_complete": self.last_complete,
-            "next_bound": instant(self.next_bound),
+            "next_boundary": instant(self.next_boundary),
             "overdue_seconds": _seconds(self.overdue),
             "progress": str(self.liveness.verdict),
             "note": self.note,
@@ -332,7 +335,7 @@ class RegionView:
                 {"group_id": group, "members": [member.to_json() for member in members]}
                 for group, members in self.groups
             ],
-            "outsiders": [
+            "foreign_consumers": [
                 {
                     "group": o.group,
                     "client_id": o.client_id,
@@ -340,7 +343,7 @@ class RegionView:
                     "instance_id": o.instance_id,
                     "what": o.what,
                 }
-                for o in self.outsiders
+                for o in self.foreign_consumers
             ],
             "unowned": [
                 {"group": p.group, "topic": p.topic, "partition": p.partition, "since": instant(since)}

@@ -81,7 +81,7 @@ def wait_for(
     last_answer = began
     while True:
         try:
-            region, now = settled(store, name)
+            region, now = reconciled(store, name)
             last_answer = monotonic()
         except AWAY as error:
             _go_on_without(error, began, last_answer, timeout)
@@ -116,7 +116,7 @@ def look(
     """
     until = monotonic() + patience.total_seconds()
     while True:
-        region, now = settled(store, name)
+        region, now = reconciled(store, name)
         if goal.is_reached(region, now):
             return None, now
         left = timedelta(seconds=until - monotonic())
@@ -135,12 +135,12 @@ def missing(region: StoredRegion, now: datetime, goal: Goal, *, waited: timedelt
     )
 
 
-def settled(store: RegionStore, name: RegionName) -> tuple[StoredRegion, datetime]:
+def reconciled(store: RegionStore, name: RegionName) -> tuple[StoredRegion, datetime]:
     """Return a region after whatever is due in it, and the store's clock then."""
     region, now = store.read(name)
-    if region.due_at is None or region.due_at > now:
+    if region.reconcile_at is None or region.reconcile_at > now:
         return region, now
-    store.settle(name)
+    store.reconcile(name)
     return store.read(name)
 
 

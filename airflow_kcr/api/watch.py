@@ -1,7 +1,7 @@
-"""Looks at the groups of a region again and again while members run: at every cut, and every few seconds.
+"""Looks at the groups of a region again and again while members run: at every checkpoint, and every few seconds.
 
-What a look finds is told to the store, whose rules halt, hold or warn; so an outsider that comes is noticed, and a
-region that is held goes on by itself when it is gone.
+What a look finds is told to the store, whose rules halt, hold or warn; so a foreign consumer that comes is noticed, and
+a region that is held goes on by itself when it is gone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Final
 from airflow_kcr.api.validation import GroupReaders, Names, Validation, report, validate
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.evidence import Verdict
-from airflow_kcr.protocol.values import GroupId, RegionName
-from airflow_kcr.protocol.values import Sequence as CutSequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RegionName
 from airflow_kcr.store.regions import RegionStore
 
 PERIOD: Final = 10.0
@@ -42,8 +41,8 @@ class GroupWatch:
         groups: which of them.
         readers: how Kafka is reached.
         names: how Kafka knows the members.
-        newest_cut: the newest number that a cut or a reset has used, as this process sees it. Whether one is open would
-            not do: an idle region's cut is over between two looks.
+        newest_checkpoint: the newest number that a checkpoint or a reset has used, as this process sees it. Whether one
+            is open would not do: an idle region's checkpoint is over between two looks.
     """
 
     def __init__(
@@ -53,10 +52,10 @@ class GroupWatch:
         groups: Collection[GroupId],
         readers: GroupReaders,
         names: Names,
-        newest_cut: Callable[[], CutSequence],
+        newest_checkpoint: Callable[[], CheckpointNumber],
     ) -> None:
         self._store, self._region, self._groups = store, region, frozenset(groups)
-        self._readers, self._names, self._newest_cut = readers, names, newest_cut
+        self._readers, self._names, self._newest_checkpoint = readers, names, newest_checkpoint
         self._ending = threading.Event()
         self._said: frozenset[str] = frozenset()
         self._thread = threading.Thread(target=self._run, name=f"{region} groups", daemon=True)
@@ -70,9 +69,9 @@ class GroupWatch:
         self._ending.set()
 
     def _run(self) -> None:
-        next_look, seen = monotonic() + SETTLING, self._newest_cut()
+        next_look, seen = monotonic() + SETTLING, self._newest_checkpoint()
         while not self._ending.wait(_LOOK):
-            newest = self._newest_cut()
+            newest = self._newest_checkpoint()
             if monotonic() < next_look and newest == seen:
                 continue
             seen = newest
@@ -87,7 +86,7 @@ class GroupWatch:
             _LOG.warning("the groups of region %s could not be looked at: %s", self._region, error)
             return False
         self._say(found)
-        return any(found.outsiders.values())
+        return any(found.foreign_consumers.values())
 
     def _say(self, found: Validation) -> None:
         """Log what failed, each only when it begins."""

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import automatic
 from airflow_kcr.protocol.region.rows import Checkpoint, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 
 _PAGE: Final = 50
 """Checkpoints that are looked at together, at least."""
@@ -69,7 +69,7 @@ def _usable(region: StoredRegion, newest: int) -> list[CheckpointSummary]:
     Where a page has usable ones and none can be reached, those before it can't be either: logs lose their beginnings.
     """
     found: list[CheckpointSummary] = []
-    before: Sequence | None = None
+    before: CheckpointNumber | None = None
     while page := CheckpointSummary.newest_of(region, before=before, last=max(newest, _PAGE)):
         usable = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_on_path]
         found[:0] = usable
@@ -90,8 +90,8 @@ def _way_back(row: Checkpoint, runs: tuple[Requester, ...], offsets: OffsetMap, 
     return WayBack(checkpoint=row, runs=runs, moved=len(moves), replay=sum(max(by, 0) for by in moves))
 
 
-def _runs(region: StoredRegion, sequences: list[Sequence]) -> defaultdict[Sequence, list[Requester]]:
-    found: defaultdict[Sequence, list[Requester]] = defaultdict(list)
+def _runs(region: StoredRegion, sequences: list[CheckpointNumber]) -> defaultdict[CheckpointNumber, list[Requester]]:
+    found: defaultdict[CheckpointNumber, list[Requester]] = defaultdict(list)
     for request in region.archive.requests_for(sequences):
         if request.sequence is not None:
             found[request.sequence].append(request.requester)

@@ -18,6 +18,7 @@ from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
@@ -26,7 +27,6 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
-    Sequence,
     TopicName,
     TopicPartition,
 )
@@ -194,7 +194,7 @@ class WholeHistory:
         """See `ports.Chronicle.archived`."""
         self._store.archived(number, file, resume)
 
-    def drop(self, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+    def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
         """See `ports.Chronicle.drop`."""
         return self._store.drop(closed, floor)
 
@@ -216,7 +216,7 @@ def _event(line: Line) -> Event:
         number=EventNumber(line["event"]),
         at=datetime.fromisoformat(line["at"]),
         epoch=line["epoch"],
-        lineage=line["lineage"],
+        timeline=line["timeline"],
         body=event_from_json(line["kind"], line["body"]),
     )
 
@@ -228,7 +228,7 @@ def _begun(line: Line) -> Batch:
         member=MemberId(group, index),
         incarnation=line["incarnation"],
         epoch=line["epoch"],
-        lineage=line["lineage"],
+        timeline=line["timeline"],
         sequence=line["sequence"],
         ranges={GroupPartition(GroupId(g), TopicName(t), number): Range(a, b) for g, t, number, a, b in line["ranges"]},
         begun_at=datetime.fromisoformat(line["at"]),

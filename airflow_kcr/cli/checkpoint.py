@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="checkpoint",
-    help="Look at checkpoints, keep them, forget them, compare them with Kafka, repair what Kafka holds.",
+    help="List, show, pin and retire checkpoints, compare them with Kafka, and repair Kafka's committed offsets.",
     no_args_is_help=True,
 )
 app.command()(checkpoint_clean.clean)
 
 LISTED: Final = (
     "sequence",
-    "lineage",
+    "timeline",
     "state",
     "purpose",
-    "bound",
+    "boundary",
     "inexact",
     "committed",
     "on_path",
@@ -43,10 +43,10 @@ LISTED: Final = (
 )
 _TABLE: Final = (
     "sequence",
-    "lineage",
+    "timeline",
     "state",
     "purpose",
-    "bound",
+    "boundary",
     "committed",
     "on_path",
     "ended_at",
@@ -55,7 +55,7 @@ _TABLE: Final = (
 )
 OFFSETS: Final = ("group", "topic", "partition", "offset", "committed")
 COMPARED: Final = ("group", "topic", "partition", "offset", "committed", "log_start", "log_end", "finding")
-_NUMBERS: Final = frozenset({"sequence", "lineage", "partition", "offset", "committed", "log_start", "log_end"})
+_NUMBERS: Final = frozenset({"sequence", "timeline", "partition", "offset", "committed", "log_start", "log_end"})
 
 
 @app.command("list")
@@ -69,12 +69,12 @@ def list_(
     ] = None,
     output: Output = None,
 ) -> None:
-    """List the checkpoints that the store remembers, the newest 50, oldest first.
+    """List the newest 50 checkpoints, oldest first.
 
     `on_path` is no where a reset has undone the checkpoint, and empty where it never was complete: open or aborted.
 
-    `log` says whether a checkpoint can still be gone back to: unreachable, where the newest cut saw a log that begins
-    beyond it; or until when, at the speed at which the logs' starts moved between the cuts.
+    `log` says whether a checkpoint can still be gone back to: unreachable, where the newest checkpoint saw a log that
+    begins beyond it; or until when, at the speed at which the logs' starts moved between the checkpoints.
 
     Example: kcr checkpoint list flights --last 10
     """
@@ -86,7 +86,7 @@ def list_(
         table=_TABLE,
         rows=rows,
         table_rows=[row | {"log": _log(row)} for row in rows],
-        numbers=frozenset({"sequence", "lineage"}),
+        numbers=frozenset({"sequence", "timeline"}),
         empty=f"region {name} has no checkpoint yet; `kcr region drain {name}` asks for one"
         if before is None
         else f"region {name} has no checkpoint before {before}",
@@ -119,11 +119,11 @@ def pin(
     name: Name,
     sequence: Checkpoint,
     store: Url,
-    label: Annotated[str, typer.Option(help="What it is kept for, in a word.")] = "pinned",
+    label: Annotated[str, typer.Option(help="A label that says what it is kept for.")] = "pinned",
     reason: Annotated[str, typer.Option(help="Why, in a sentence.", show_default=False)] = "",
     output: Output = None,
 ) -> None:
-    """Keep a checkpoint: retirement leaves it until it is unpinned.
+    """Pin a checkpoint: it is not retired until it is unpinned.
 
     Example: kcr checkpoint pin flights 12 --label before-upgrade
     """
@@ -134,7 +134,7 @@ def pin(
 @app.command()
 @reported
 def unpin(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
-    """Let retirement have a checkpoint again.
+    """Unpin a checkpoint, so that it may be retired again.
 
     Example: kcr checkpoint unpin flights 12
     """
@@ -145,10 +145,10 @@ def unpin(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -
 @app.command()
 @reported
 def retire(name: Name, store: Url, output: Output = None) -> None:
-    """Forget the offsets of checkpoints that the spec's retention no longer keeps; regions do it by themselves too.
+    """Retire the checkpoints that the spec's retention no longer keeps; running regions do so by themselves.
 
-    Never the base or what it was built from, the newest usable one, one that is unpublished or pinned, or one that a
-    reset goes to.
+    Never the restore point or what it was built from, the newest usable one, one that is unpublished or pinned, or one
+    that a reset goes to.
 
     Example: kcr checkpoint retire flights
     """
@@ -167,7 +167,7 @@ def retire(name: Name, store: Url, output: Output = None) -> None:
 @app.command()
 @reported
 def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
-    """Hold a checkpoint against Kafka: committed offsets, start and end of each log.
+    """Compare a checkpoint with Kafka: committed offsets, start and end of each log.
 
     The finding of each partition: equal, kafka_ahead or kafka_behind (the group's committed offset), not_committed;
     overtaken (retention has deleted what a reset to it would read), beyond_end, no_log.
@@ -182,10 +182,10 @@ def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None)
 @app.command()
 @reported
 def repair(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
-    """Tell Kafka the offsets of the base, where its groups' committed offsets are others, or have expired.
+    """Commit the restore point's offsets to Kafka, where its groups' committed offsets differ or have expired.
 
-    Only the base, which is what `kcr region show` calls it, and only while nobody is in the groups: members commit by
-    themselves, at the latest with the next cut. What Kafka then holds is read back and shown.
+    Only the restore point, which is what `kcr region show` calls it, and only while nobody is in the groups: members
+    commit by themselves, at the latest with the next checkpoint. What Kafka then holds is read back and shown.
 
     Example: kcr checkpoint repair flights 12
     """
@@ -200,7 +200,7 @@ def _shown(view: CheckpointView) -> Answer:
     why = "; ".join(f"{partition}: {text}" for partition, text in sorted(row.inexact.items()))
     facts = {name: value for name, value in document.items() if name not in {"offsets", "requested_by", "inexact"}}
     rows = [
-        {"group": p.group, "topic": p.topic, "partition": p.partition, "offset": o, "committed": view.echoes.get(p)}
+        {"group": p.group, "topic": p.topic, "partition": p.partition, "offset": o, "committed": view.read_backs.get(p)}
         for p, o in view.offsets.items()
     ]
     return Answer(
@@ -214,7 +214,7 @@ def _shown(view: CheckpointView) -> Answer:
             "pinned_as": row.pinned_as,
             "inexact": why,
             "aborted": row.abort_reason,
-            "undone": "" if row.undone_by is None else f"by the reset that opened lineage {row.undone_by}",
+            "undone": "" if row.undone_by is None else f"by the reset that opened timeline {row.undone_by}",
             "waits_for": "; ".join(view.lacking),
         },
         numbers=_NUMBERS,

@@ -21,21 +21,24 @@ Retired = Annotated[
 
 @reported
 def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, output: Output = None) -> None:
-    """Delete the files of file sinks that nobody can read any more: of undone cuts, and of batches that never counted.
+    """Delete the files of file sinks that nobody can read any more.
 
-    No file goes that a cut has which can be read, or that a later cut may need; members may be at work meanwhile. With
-    --retired, the output of retired checkpoints goes too, for ever: `read_cut` then says that they are retired. Spark
-    is started here for its file systems, so an object store needs its jar and settings by --conf, as members do.
+    Of undone checkpoints, and of batches that never counted.
+
+    No file goes that a checkpoint has which can be read, or that a later checkpoint may need; members may be at work
+    meanwhile. With --retired, the output of retired checkpoints goes too, for ever: `read_checkpoint` then says that
+    they are retired. Spark is started here for its file systems, so an object store needs its jar and settings by
+    --conf, as members do.
 
     Example: kcr checkpoint clean flights
     """
     from airflow_kcr.api.opening import store_url
     from airflow_kcr.sinks.files.cleaning import GivenUp
-    from airflow_kcr.spark.cleaning import clean_cuts, file_session, sinks_of
+    from airflow_kcr.spark.cleaning import clean_checkpoints, file_session, sinks_of
 
     store_url(store)
     with file_session(settings_of(conf), sinks_of(name, store=store)) as spark:
-        found = clean_cuts(spark, name, GivenUp.RETIRED if retired else GivenUp.UNDONE, store=store)
+        found = clean_checkpoints(spark, name, GivenUp.RETIRED if retired else GivenUp.UNDONE, store=store)
     rows = [
         {"sink": one.sink, "undone": list(one.undone), "retired": list(one.retired)}
         | {"files": one.files, "bytes": one.bytes}

@@ -32,8 +32,8 @@ def demo(keep: Keep = False, folder: Folder = None, output: Output = None) -> No
     """Show a region at work, and check every record of it: in about 5 min and 4 to 5 GiB of memory.
 
     Starts a Kafka, a Postgres and an Airflow of its own, writes flights to a topic, has Airflow start the consumers and
-    cut each data interval, kills a consumer, resets to an earlier checkpoint as a person would in Airflow, and compares
-    everything with what Kafka itself says. Ends with status 1 on any difference.
+    checkpoint each data interval, kills a consumer, resets to an earlier checkpoint as a person would in Airflow, and
+    compares everything with what Kafka itself says. Ends with status 1 on any difference.
 
     Example: kcr demo --keep
     """
@@ -103,8 +103,8 @@ def _answer(summary: Summary) -> Answer:
         {
             "interval": f"{one.start:%H:%M:%S} to {one.end:%H:%M:%S}",
             "run": one.run or None,
-            "checkpoint": None if one.sequence is None else f"{one.lineage}.{one.sequence}",
-            "in cut": one.in_cut,
+            "checkpoint": None if one.sequence is None else f"{one.timeline}.{one.sequence}",
+            "in checkpoint": one.in_checkpoint,
             "in topic": one.in_topic,
             "same": one.sound,
         }
@@ -125,7 +125,11 @@ def _answer(summary: Summary) -> Answer:
         "checks": [{"name": one.name, "passed": one.passed, "detail": one.detail} for one in verdict.checks],
         "seconds": {name: round(seconds, 1) for name, seconds in summary.seconds.items()},
     }
-    columns = ("interval", "run", "checkpoint", "in cut", "in topic", "same")
+    columns = ("interval", "run", "checkpoint", "in checkpoint", "in topic", "same")
     return Answer(
-        document=document, columns=columns, rows=intervals, facts=facts, numbers=frozenset({"in cut", "in topic"})
+        document=document,
+        columns=columns,
+        rows=intervals,
+        facts=facts,
+        numbers=frozenset({"in checkpoint", "in topic"}),
     )

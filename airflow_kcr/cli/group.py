@@ -20,7 +20,7 @@ from airflow_kcr.protocol.assignors import assignment_from_json
 from airflow_kcr.protocol.rules import Assignor
 from airflow_kcr.protocol.values import TopicName, TopicPartition
 
-app = typer.Typer(name="group", help="Look at the consumer groups of a region.", no_args_is_help=True)
+app = typer.Typer(name="group", help="Validate and preview the consumer groups of a region.", no_args_is_help=True)
 app.command()(group_validate.validate)
 
 
@@ -66,7 +66,7 @@ def assignment(
     ] = None,
     output: Output = None,
 ) -> None:
-    """Show who would own what, before scaling; nothing is changed.
+    """Preview the assignment of partitions before scaling; change nothing.
 
     Example: kcr group assignment flights --members 5
 

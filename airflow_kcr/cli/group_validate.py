@@ -24,7 +24,7 @@ Groups = Annotated[
 
 @reported
 def validate(region: Name, store: Url, group: Groups = None, output: Output = None) -> None:
-    """Check that a region's groups are what the region takes them for; nothing is changed.
+    """Validate a region's consumer groups against Kafka; change nothing.
 
     Ends with status 0 where everything is fine or a warning, with 1 where a check failed or could not be made.
 

@@ -28,17 +28,17 @@ LAG: Final = (
     "member_id",
     "trouble",
 )
-EVENT: Final = ("number", "at", "epoch", "lineage", "kind", "what")
+EVENT: Final = ("number", "at", "epoch", "timeline", "kind", "what")
 _BRIEF: Final = 160
 
 
 @reported
 def lag(name: Name, store: Url, output: Output = None) -> None:
-    """Show how far each partition is behind: position, Kafka's committed offset, start and end of the log.
+    """Show the lag of each partition: position, Kafka's committed offset, start and end of the log.
 
     The lag counts offsets from the position, the next offset to process: at most so many records are left, fewer where
-    transactions were aborted or leave their markers, or where the topic is compacted. Committed moves only at cuts.
-    Where the position is not in the log, `trouble` says why.
+    transactions were aborted or leave their markers, or where the topic is compacted. Committed moves only at
+    checkpoints. Where the position is not in the log, `trouble` says why.
 
     Example: kcr lag flights
     """
@@ -59,17 +59,17 @@ def events(
     name: Name,
     store: Url,
     last: Annotated[
-        int | None, typer.Option("--last", "-n", min=0, help="The newest so many.", show_default="50")
+        int | None, typer.Option("--last", "-n", min=0, help="Show the last N events.", show_default="50")
     ] = None,
     after: Annotated[
-        int | None, typer.Option(min=0, help="Those after this number instead; 0: all.", show_default=False)
+        int | None, typer.Option(min=0, help="Show the events after number N instead; 0: all.", show_default=False)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on as more happen, until Ctrl-C; JSON is then one event a line.")
+        bool, typer.Option("--follow", help="Follow new events until Ctrl-C; JSON is then one event a line.")
     ] = False,
     output: Output = None,
 ) -> None:
-    """Show what happened to a region, in the order in which it was decided.
+    """Show the events of a region, in the order of their decisions.
 
     Example: kcr events flights --follow
     """
@@ -85,7 +85,7 @@ def events(
         document=[_json(event) for event in found],
         columns=EVENT,
         rows=rows,
-        numbers=frozenset({"number", "epoch", "lineage"}),
+        numbers=frozenset({"number", "epoch", "timeline"}),
         empty="nothing happened",
     )
     show(answer, output)
@@ -140,7 +140,7 @@ def verify(
     name: Name,
     store: Url,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Judge anew what was certified, and compare it with the certificates.")
+        bool, typer.Option("--from-start", help="Verify what is certified again, and compare it with the certificates.")
     ] = False,
     archive: Annotated[
         str | None,
@@ -153,7 +153,7 @@ def verify(
     ] = None,
     output: Output = None,
 ) -> None:
-    """Judge a region's history by the invariants; exit status 1 where it contradicts one.
+    """Verify a region's history against the invariants; exit with status 1 if it violates one.
 
     It goes on from the newest certificate, and certifies what it finds consistent. Events and ledger are read once,
     page by page, up to one moment, so the region may go on meanwhile. Whether it makes progress now is told

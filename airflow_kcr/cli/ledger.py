@@ -16,21 +16,32 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="ledger",
-    help="Ask who has processed a record, and what was begun more than once.",
+    help="Show who processed a record, and what was begun more than once.",
     no_args_is_help=True,
 )
 
 BEGUN: Final = (
     *("group", "topic", "partition", "offset", "fate", "batch", "member_id", "incarnation", "process", "epoch"),
-    *("lineage", "sequence", "begun_at", "ended_at", "outcome", "cause", "cut", "runs"),
+    *("timeline", "sequence", "begun_at", "ended_at", "outcome", "cause", "checkpoint", "runs"),
 )
-_TABLE: Final = ("group", "fate", "begun_at", "batch", "member_id", "epoch", "outcome", "cause", "cut", "runs")
+_TABLE: Final = ("group", "fate", "begun_at", "batch", "member_id", "epoch", "outcome", "cause", "checkpoint", "runs")
 REPEATED: Final = (
     *("group", "topic", "partition", "from_offset", "to_offset", "offsets", "cause", "epoch", "detail", "batch"),
     "earlier",
 )
 _NUMBERS: Final = frozenset(
-    {"partition", "offset", "incarnation", "epoch", "lineage", "sequence", "cut", "from_offset", "to_offset", "offsets"}
+    {
+        "partition",
+        "offset",
+        "incarnation",
+        "epoch",
+        "timeline",
+        "sequence",
+        "checkpoint",
+        "from_offset",
+        "to_offset",
+        "offsets",
+    }
 )
 
 Group = Annotated[
@@ -47,7 +58,9 @@ def record(
     group: Group = None,
     output: Output = None,
 ) -> None:
-    """Show what became of a record: every batch that has begun it, by whom, and the cut and DAG run that have it.
+    """Show what became of a record.
+
+    Every batch that has begun it, by whom, and the checkpoint and DAG run that have it.
 
     `fate` is `processed` (a batch with it is done and was not undone), `running`, `begun` (no batch with it counts),
     `skipped` or `not_begun`.

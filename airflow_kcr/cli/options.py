@@ -75,7 +75,7 @@ Url = Annotated[
         "--store",
         envvar="KCR_STORE_URL",
         metavar="URL",
-        help="The region store, postgresql://USER@HOST/DATABASE. A password belongs into PGPASSWORD, a passfile or "
+        help="The region store, postgresql://USER@HOST/DATABASE. Put passwords in PGPASSWORD, a passfile or "
         "KCR_STORE_URL.",
         show_default=False,
         show_envvar=True,
@@ -87,19 +87,19 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="How the result is written. Without it: a table on a terminal, JSON anywhere else.",
+        help="The output format. Default: a table on a terminal, JSON anywhere else.",
         show_default=False,
     ),
 ]
 Name = Annotated[str, typer.Argument(metavar="REGION", help="The region's name.", autocompletion=complete_regions)]
 Checkpoint = Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="The checkpoint's sequence.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and show meanwhile who or what is missing.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and show who or what is missing.")]
 Timeout = Annotated[
     timedelta,
     typer.Option(
         parser=duration,
         metavar="DURATION",
-        help="How long to wait at most, as 5m or PT5M; needs --wait.",
+        help="The longest wait, such as 5m or PT5M; needs --wait.",
         show_default="10m",
     ),
 ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="region",
-    help="Declare regions, look at them, start, pause, drain and stop them.",
+    help="Declare, show, start, pause, drain and stop regions.",
     no_args_is_help=True,
 )
 
@@ -42,10 +42,10 @@ def apply(
 ) -> None:
     """Create the region of a spec, stopped; or change it.
 
-    Each changed field is listed with when it counts: at_once, or next_cut (with a restart of the members). Members that
-    live look first whether they can run under a spec that waits for the next cut; one that can't refuses it, and the
-    region keeps the one that it has. --wait returns when they have looked; a refusal is then the answer. A group's id
-    and its cluster never change in a region that exists.
+    Each changed field is listed with when it counts: at_once, or next_checkpoint (with a restart of the members).
+    Members that live look first whether they can run under a spec that waits for the next checkpoint; one that can't
+    refuses it, and the region keeps the one that it has. --wait returns when they have looked; a refusal is then the
+    answer. A group's id and its cluster never change in a region that exists.
 
     Example: kcr region apply -f flights.yaml --wait
     """
@@ -97,13 +97,13 @@ def start(
     name: Name,
     store: Url,
     skip_topic_check: Annotated[
-        bool, typer.Option("--skip-topic-check", help="Don't ask Kafka first whether the listed topics exist.")
+        bool, typer.Option("--skip-topic-check", help="Don't check first that the listed topics exist in Kafka.")
     ] = False,
     wait: Wait = False,
     timeout: Timeout = TEN_MINUTES,
     output: Output = None,
 ) -> None:
-    """Start a stopped or halted region; a paused one goes on.
+    """Start a stopped or halted region; resume a paused one.
 
     It runs as soon as its members are there; --wait says who is missing. They are started with `kcr member run`.
 
@@ -126,9 +126,9 @@ def start(
 @app.command()
 @reported
 def pause(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Pause: batches in flight end, none begins, the members stay in their groups.
+    """Pause: batches in flight end, no new one begins, the members stay in their groups.
 
-    --wait returns when no batch runs any more. A cut that approaches its bound is given up.
+    --wait returns when no batch runs any more. A checkpoint that approaches its boundary is given up.
 
     Example: kcr region pause flights --wait
     """
@@ -142,7 +142,7 @@ def pause(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MIN
 @app.command()
 @reported
 def resume(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Let a paused region go on; a stopped or halted one is started.
+    """Resume a paused region; start a stopped or halted one.
 
     Example: kcr region resume flights
     """
@@ -161,44 +161,44 @@ def drain(
     until: Annotated[
         datetime | None,
         typer.Option(
-            parser=instant, metavar="TIME", help="The bound: cut where its records end, as 2026-01-01T10:00:00Z."
+            parser=instant, metavar="TIME", help="Align the checkpoint to this boundary, such as 2026-01-01T10:00:00Z."
         ),
     ] = None,
-    nonce: Annotated[
+    request_id: Annotated[
         str | None,
         typer.Option(
-            help="Names the request: asked again with it, the same cut is found instead of a second one made. "
-            "Without it, each call asks for a cut of its own."
+            help="Names the request: asked again with it, the same checkpoint is found instead of a second one made. "
+            "Without it, each call asks for a checkpoint of its own."
         ),
     ] = None,
     allow_inexact: Annotated[
         bool,
-        typer.Option("--allow-inexact", help="Cut even where a partition is already past the bound."),
+        typer.Option("--allow-inexact", help="Take the checkpoint even if a partition is already past the boundary."),
     ] = False,
     wait: Wait = False,
     timeout: Timeout = TEN_MINUTES,
     output: Output = None,
 ) -> None:
-    """Ask for a cut; the region goes on afterwards, or stays paused.
+    """Request a checkpoint; the region continues afterwards, or stays paused.
 
-    --wait returns when the cut is published: what downstream may read is then complete. The answer names the
+    --wait returns when the checkpoint is published: what downstream may read is then complete. The answer names the
     checkpoint's sequence.
 
-    Example: kcr region drain flights --nonce before-upgrade --wait
+    Example: kcr region drain flights --request-id before-upgrade --wait
     """
     require_wait(wait, timeout)
     with region_of(name, store) as region:
-        asked = region.drain(until, nonce=nonce, allow_inexact=allow_inexact)
+        asked = region.drain(until, request_id=request_id, allow_inexact=allow_inexact)
         if wait:
             with progress(name) as on_progress:
-                asked = region.wait_for_cut(asked.request.nonce, timeout, on_progress)
-        show(answers.cut(asked), output)
+                asked = region.wait_for_checkpoint(asked.request.request_id, timeout, on_progress)
+        show(answers.checkpoint_request(asked), output)
 
 
 @app.command()
 @reported
 def stop(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Stop: a cut, published and committed to Kafka, then all members leave.
+    """Stop: take a checkpoint, publish it and commit it to Kafka; then all members leave.
 
     Nothing is processed twice by a stop and a later start. Without a live member, or when halted, the region is stopped
     at once, undrained.
@@ -215,10 +215,10 @@ def stop(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINU
 @app.command()
 @reported
 def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Stop without a cut: whatever runs is void at once, and the members leave.
+    """Stop without a checkpoint: running work is void at once, and the members leave.
 
-    The next start resumes at the base, the newest checkpoint: every record since is processed again (how often a record
-    may be is what each group's delivery says). Use it where a stop can't drain.
+    The next start resumes at the restore point, the newest checkpoint: every record since is processed again (how often
+    a record may be is what each group's delivery says). Use it where a stop can't drain.
 
     Example: kcr region kill flights --wait
     """
@@ -227,10 +227,14 @@ def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINU
     require_wait(wait, timeout)
     with region_of(name, store) as region:
         view = region.kill()
-        base = "its start positions" if view.base is None else f"its base (sequence {view.base})"
+        restore_point = (
+            "its start positions"
+            if view.restore_point is None
+            else f"its restore point (sequence {view.restore_point})"
+        )
         note(
             f"region {name} is killed: epoch {view.epoch} voids whatever runs, members leave by themselves, "
-            f"the next start resumes at {base}"
+            f"the next start resumes at {restore_point}"
         )
         _show_when(region, view, goals.STOPPED if wait else None, timeout, output)
 
@@ -242,7 +246,7 @@ def delete(
     store: Url,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
-    """Forget a stopped region: its checkpoints and its history, for ever.
+    """Delete a stopped region with its checkpoints and its history.
 
     Kafka keeps the committed offsets of its groups, and the sinks what was written. Where it was interrupted, no other
     command finds the region any more; the same command goes on.

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 from airflow_kcr.cli.output import Answer
 
 if TYPE_CHECKING:
-    from airflow_kcr.api import Applied, CutView, RegionSummary, RegionView
+    from airflow_kcr.api import Applied, CheckpointRequestView, RegionSummary, RegionView
     from airflow_kcr.protocol.values import TopicPartition
 
 SUMMARY: Final = (
     "region",
     "state",
-    "wanted",
+    "desired_state",
     "epoch",
-    "lineage",
+    "timeline",
     "last_complete",
-    "next_bound",
+    "next_boundary",
     "overdue_seconds",
     "progress",
     "members",
@@ -35,7 +35,7 @@ def listed(found: Sequence[RegionSummary]) -> Answer:
         document=rows,
         columns=SUMMARY,
         rows=rows,
-        numbers=frozenset({"epoch", "lineage", "last_complete", "overdue_seconds", "members", "alive"}),
+        numbers=frozenset({"epoch", "timeline", "last_complete", "overdue_seconds", "members", "alive"}),
         empty="there is no region in this store yet; `kcr region apply -f FILE` makes one",
     )
 
@@ -47,7 +47,11 @@ def shown(view: RegionView) -> Answer:
     document = view.to_json()
     apart = {"groups", "unowned", "absent", "waits", "overdue_seconds"}
     facts = {name: value for name, value in document.items() if name not in apart}
-    facts |= {"overdue": "" if view.overdue is None else f"the next bound passed {span(view.overdue)} ago, not cut yet"}
+    facts |= {
+        "overdue": ""
+        if view.overdue is None
+        else f"the next boundary passed {span(view.overdue)} ago, not checkpointed yet"
+    }
     rows = [
         member.to_json() | {"group_id": group, "partitions": compact(member.partitions)}
         for group, members in view.groups
@@ -73,8 +77,8 @@ def applied(found: Applied) -> Answer:
     )
 
 
-def cut(view: CutView) -> Answer:
-    """Lay out where a request for a cut stands."""
+def checkpoint_request(view: CheckpointRequestView) -> Answer:
+    """Lay out where a request for a checkpoint stands."""
     document = view.to_json()
     return Answer(document=document, columns=tuple(document), rows=[document])
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="reset",
-    help="Send a region's partitions somewhere else: plan, look, apply, while its members stay in their groups.",
+    help="Plan, apply and list resets of a region; its members stay in their groups.",
     no_args_is_help=True,
 )
 
@@ -60,7 +60,8 @@ def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
         _target("The offsets of a reset CSV, Kafka's or that of -o csv; - reads standard input.", "FILE"),
     ] = None,
     timezone: Annotated[
-        str, typer.Option(help="What a --to-datetime without a zone is in, as Europe/Zurich.", show_default=False)
+        str,
+        typer.Option(help="The time zone of a --to-datetime without one, such as Europe/Zurich.", show_default=False),
     ] = "",
     group: Annotated[
         list[str] | None, typer.Option(help="Only this group; may be repeated.", rich_help_panel=SCOPE)
@@ -76,7 +77,7 @@ def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
     skip: Annotated[
         list[str] | None,
         typer.Option(
-            help="Step over one record from then on, such as one that no batch can take; may be repeated.",
+            help="Skip one record from then on, such as one that fails every batch; may be repeated.",
             metavar="TOPIC:PARTITION:OFFSET",
         ),
     ] = None,
@@ -88,7 +89,7 @@ def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
     ] = False,
     save: Annotated[
         Path | None,
-        typer.Option(help="Write the plan there as JSON too, for `kcr reset apply`.", metavar="FILE"),
+        typer.Option(help="Save the plan as JSON, for `kcr reset apply`.", metavar="FILE"),
     ] = None,
     output: Output = None,
 ) -> None:
@@ -226,9 +227,10 @@ def apply(
 ) -> None:
     """Apply a plan, while the members stay in their groups.
 
-    The region drains to a cut, publishes it, and goes to the plan's target, which is resolved anew then; relative
-    targets count from that cut. A plan of another epoch is refused, applied twice it is one reset. In a stopped region
-    the next start goes there, and Kafka's committed offsets are altered at once; their groups have to be empty.
+    The region drains to a checkpoint, publishes it, and goes to the plan's target, which is resolved anew then;
+    relative targets count from that checkpoint. A plan of another epoch is refused, applied twice it is one reset. In a
+    stopped region the next start goes there, and Kafka's committed offsets are altered at once; their groups have to be
+    empty.
 
     Example: kcr reset apply plan.json --reason "wrong exchange rates since Monday" --wait
     """

@@ -13,15 +13,13 @@ from airflow_kcr.cli.reporting import reported
 if TYPE_CHECKING:
     from airflow_kcr.store.schema_upgrade import SchemaStatus
 
-app = typer.Typer(
-    name="store", help="The region store's schema: where it stands, and its migrations.", no_args_is_help=True
-)
+app = typer.Typer(name="store", help="Show and upgrade the region store's schema.", no_args_is_help=True)
 
 
 @app.command()
 @reported
 def upgrade(store: Url, output: Output = None) -> None:
-    """Bring the store to the newest schema; where it is there already, nothing changes.
+    """Upgrade the store to the newest schema; change nothing if it is current.
 
     Example: kcr store upgrade --store postgresql://kcr@localhost/kcr
     """

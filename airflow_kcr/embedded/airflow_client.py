@@ -271,8 +271,8 @@ def heartbeats(url: str) -> dict[str, datetime] | None:
         return None
     if answer.status_code != _OK:
         return None
-    beats = {name: (one or {}).get(f"latest_{name}_heartbeat") for name, one in answer.json().items()}
-    return {name: datetime.fromisoformat(beat) for name, beat in beats.items() if beat}
+    heartbeats = {name: (one or {}).get(f"latest_{name}_heartbeat") for name, one in answer.json().items()}
+    return {name: datetime.fromisoformat(heartbeat) for name, heartbeat in heartbeats.items() if heartbeat}
 
 
 def _part(text: str) -> str:

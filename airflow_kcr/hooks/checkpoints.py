@@ -1,4 +1,7 @@
-"""Checkpoints as asset events: what a cut DAG says when one is published, and what a DAG downstream makes of it."""
+"""Checkpoints as asset events.
+
+What a checkpoint DAG says when one is published, and what a DAG downstream makes of it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-_LINEAGE_DIGITS: Final = 6
+_TIMELINE_DIGITS: Final = 6
 _SEQUENCE_DIGITS: Final = 10
 
 
@@ -26,9 +29,9 @@ class PublishedCheckpoint:
     """What an asset event of a region says."""
 
     region: str
-    lineage: int
+    timeline: int
     sequence: int
-    bound: str | None
+    boundary: str | None
     """The instant it is aligned to, as ISO 8601; None: it has none."""
 
     digest: str
@@ -36,8 +39,8 @@ class PublishedCheckpoint:
 
     @property
     def partition_key(self) -> str:
-        """The event's partition key: `LINEAGE.SEQUENCE`, zero-padded, so that keys sort as checkpoints do."""
-        return partition_key(self.lineage, self.sequence)
+        """The event's partition key: `TIMELINE.SEQUENCE`, zero-padded, so that keys sort as checkpoints do."""
+        return partition_key(self.timeline, self.sequence)
 
     def to_json(self) -> dict[str, str | int | None]:
         """Return it as the event's `extra`."""
@@ -51,12 +54,12 @@ class PublishedCheckpoint:
             ConfigurationError: it is none of a published checkpoint.
         """
         try:
-            bound = extra["bound"]
+            boundary = extra["boundary"]
             return cls(
                 region=str(extra["region"]),
-                lineage=int(str(extra["lineage"])),
+                timeline=int(str(extra["timeline"])),
                 sequence=int(str(extra["sequence"])),
-                bound=None if bound is None else str(bound),
+                boundary=None if boundary is None else str(boundary),
                 digest=str(extra["digest"]),
             )
         except (KeyError, ValueError) as error:
@@ -66,9 +69,9 @@ class PublishedCheckpoint:
             ) from error
 
 
-def partition_key(lineage: int, sequence: int) -> str:
+def partition_key(timeline: int, sequence: int) -> str:
     """Return the partition key of a checkpoint's event."""
-    return f"{lineage:0{_LINEAGE_DIGITS}d}.{sequence:0{_SEQUENCE_DIGITS}d}"
+    return f"{timeline:0{_TIMELINE_DIGITS}d}.{sequence:0{_SEQUENCE_DIGITS}d}"
 
 
 def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name) -> PublishedCheckpoint:
@@ -89,7 +92,7 @@ def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name
     from airflow_kcr.api.checkpoint_goals import gone
 
     with translated():
-        found = max(_events(context), key=lambda event: (event.lineage, event.sequence), default=None)
+        found = max(_events(context), key=lambda event: (event.timeline, event.sequence), default=None)
         if found is None:
             raise ConfigurationError(
                 "the run was triggered by no event of a region: give its DAG the schedule "

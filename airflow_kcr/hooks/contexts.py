@@ -32,7 +32,7 @@ def requester(context: Context, reason: str = "") -> Requester:
     )
 
 
-def nonce(context: Context) -> str:
+def request_id(context: Context) -> str:
     """Return the name of this task's request: the same for every try, another for every run and mapped task."""
     task = context["ti"]
     map_index = -1 if task.map_index is None else task.map_index

@@ -28,12 +28,14 @@ class Intent:
         hook: which has started the driver.
         store: the store's URL.
         region: the region's name.
-        nonce: names the cut, for the driver too.
+        request_id: names the checkpoint, for the driver too.
         requester: who asks, as the history will say.
     """
 
-    def __init__(self, *, hook: KcrSparkSubmitHook, store: str, region: str, nonce: str, requester: Requester) -> None:
-        self._hook, self._store, self._region, self._nonce = hook, store, region, nonce
+    def __init__(
+        self, *, hook: KcrSparkSubmitHook, store: str, region: str, request_id: str, requester: Requester
+    ) -> None:
+        self._hook, self._store, self._region, self._request_id = hook, store, region, request_id
         self._requester = requester
 
     def tell(self, within: float) -> None:
@@ -49,11 +51,11 @@ class Intent:
 
     def _ask(self) -> None:
         from airflow_kcr.api import opened
-        from airflow_kcr.protocol.values import Nonce, region_name
-        from airflow_kcr.spark.lifeline import ask
+        from airflow_kcr.protocol.values import RequestId, region_name
+        from airflow_kcr.spark.parent_watchdog import ask
 
         try:
             with opened(self._store) as store:
-                ask(store, region_name(self._region), Nonce(self._nonce), self._requester)
+                ask(store, region_name(self._region), RequestId(self._request_id), self._requester)
         except KcrError as error:
-            _LOG.warning("the region was not asked for a last cut; its driver asks itself: %s", error)
+            _LOG.warning("the region was not asked for a last checkpoint; its driver asks itself: %s", error)

@@ -19,9 +19,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError
 from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.admin_lifetime import in_our_thread
 from airflow_kcr.kafka.clients import make_admin
 from airflow_kcr.kafka.failures import Kind
-from airflow_kcr.kafka.letting_go import in_our_thread
 from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
 from airflow_kcr.kafka_settings import KafkaSettings
 
@@ -201,7 +201,7 @@ class AdminCalls:
             )
         return CredentialsRefused(f"the brokers at {servers} do not allow {what}: {self.told(error)}; grant that right")
 
-    # No frame that raises keeps the client in a variable: the traceback would hold it (`letting_go`).
+    # No frame that raises keeps the client in a variable: the traceback would hold it (`admin_lifetime`).
 
     def _client(self, what: str) -> AdminClient:
         admin = self._admin  # read once: another thread may close it

@@ -10,8 +10,8 @@ What is known of the broker and the client decides the order of steps:
   says neither yes nor no is never repeated: what it did is read.
 - After the next assignment the broker takes whatever was asked for before, also where others had the partitions in
   between, and have committed later offsets. So who asked for it is asked, each time, whether it still may write.
-- Where the session was over, others may have had the partitions since, and committed a newer cut; Kafka would take the
-  older one all the same in the next assignment. So what was asked for before that is not sent after it.
+- Where the session was over, others may have had the partitions since, and committed a newer checkpoint; Kafka would
+  take the older one all the same in the next assignment. So what was asked for before that is not sent after it.
 - While one is on its way, even an abandoned one, no other is sent: which answer is whose would be a guess.
 """
 
@@ -28,7 +28,7 @@ from confluent_kafka import KafkaException
 
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.failures import Kind
-from airflow_kcr.kafka.seat import Answer
+from airflow_kcr.kafka.group_consumer import Answer
 from airflow_kcr.ports import CommitAnswer, CommittedOffset, always
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition
@@ -41,7 +41,7 @@ LONGEST_RESERVE: Final = 2.0
 
 
 class Committing(Protocol):
-    """What commits need of a seat (`seat.Seat`)."""
+    """What commits need of a group consumer (`group_consumer.GroupConsumer`)."""
 
     @property
     def assigned(self) -> frozenset[GroupPartition] | None:
@@ -154,49 +154,54 @@ class Commits:
             commit = self._queue.popleft()
             self._answer(commit, {}, f"{commit.failure}; {why}" if commit.failure else why)
 
-    def step(self, seat: Committing, now: float) -> None:
+    def step(self, group_consumer: Committing, now: float) -> None:
         """Do what is possible now; returns without waiting, but for one look at the committed offsets."""
         if not self._queue:
             return
         commit = self._queue[0]
         if commit.stage is Stage.WAITING:
-            self._send(commit, seat, now)
+            self._send(commit, group_consumer, now)
         if commit.stage is Stage.SENT:
-            self._hear(commit, seat, now)
+            self._hear(commit, group_consumer, now)
         if commit.stage is Stage.READING:
-            self._read(commit, seat, now)
+            self._read(commit, group_consumer, now)
 
-    def _send(self, commit: Commit, seat: Committing, now: float) -> None:
+    def _send(self, commit: Commit, group_consumer: Committing, now: float) -> None:
         """Send a commit if that is possible, or find that it never will be."""
-        outdated = len(self._queue) > 1 and not seat.commit_open
-        elsewhere = seat.assigned is not None and not commit.offsets.keys() <= seat.assigned
-        if seat.fatal:
+        outdated = len(self._queue) > 1 and not group_consumer.commit_open
+        elsewhere = group_consumer.assigned is not None and not commit.offsets.keys() <= group_consumer.assigned
+        if group_consumer.fatal:
             commit.read(commit.failure or "the client is fenced")
-        elif commit.asked_at <= seat.lost_at:
+        elif commit.asked_at <= group_consumer.lost_at:
             commit.read(_both(commit.failure, "not sent: its session was over, others may have committed since"))
         elif now >= commit.reads_at:
-            commit.read(_both(commit.failure, self._why_not(commit, seat)))
+            commit.read(_both(commit.failure, self._why_not(commit, group_consumer)))
         elif not commit.may_write():
             commit.read(_both(commit.failure, "not sent: the lease of the member that asked for it is over"))
-        elif not elsewhere and seat.assigned is not None and not seat.commit_open and seat.assignments > commit.sent_in:
-            self._put(commit, seat)
+        elif (
+            not elsewhere
+            and group_consumer.assigned is not None
+            and not group_consumer.commit_open
+            and group_consumer.assignments > commit.sent_in
+        ):
+            self._put(commit, group_consumer)
         elif outdated and not elsewhere:
             # It waited for an assignment until a newer one came; sent after that one, it could move Kafka backwards.
             commit.read(_both(commit.failure, "a newer commit took its place"))
         elif elsewhere:
-            commit.read(_both(commit.failure, self._why_not(commit, seat)))
+            commit.read(_both(commit.failure, self._why_not(commit, group_consumer)))
 
-    def _put(self, commit: Commit, seat: Committing) -> None:
-        commit.sent_in = seat.assignments
+    def _put(self, commit: Commit, group_consumer: Committing) -> None:
+        commit.sent_in = group_consumer.assignments
         try:
-            seat.send_commit(commit.offsets, commit.metadata)
+            group_consumer.send_commit(commit.offsets, commit.metadata)
         except KafkaException as exception:
             commit.read(failures.told(failures.of(exception), self._hide))
         else:
             commit.stage = Stage.SENT
 
-    def _hear(self, commit: Commit, seat: Committing, now: float) -> None:
-        answer = seat.commit_answer()
+    def _hear(self, commit: Commit, group_consumer: Committing, now: float) -> None:
+        answer = group_consumer.commit_answer()
         if answer is not None:
             kinds = answer.kinds
             why = self._told(answer)
@@ -206,16 +211,18 @@ class Commits:
                 commit.stage, commit.failure = Stage.WAITING, why
             else:
                 commit.read(why)
-        elif seat.fatal or now >= commit.reads_at:
+        elif group_consumer.fatal or now >= commit.reads_at:
             waited = now - commit.asked_at
-            commit.read("the client was fenced" if seat.fatal else f"Kafka did not answer within {waited:.1f} s")
+            commit.read(
+                "the client was fenced" if group_consumer.fatal else f"Kafka did not answer within {waited:.1f} s"
+            )
 
-    def _read(self, commit: Commit, seat: Committing, now: float) -> None:
+    def _read(self, commit: Commit, group_consumer: Committing, now: float) -> None:
         left = timedelta(seconds=commit.ends_at - now)
         held: dict[GroupPartition, CommittedOffset] = {}
         try:
             if left > timedelta(0):
-                held = seat.committed(list(commit.offsets), min(READ_SLICE, left))
+                held = group_consumer.committed(list(commit.offsets), min(READ_SLICE, left))
         except KafkaException as exception:
             error = failures.of(exception)
             if failures.kind(error) is Kind.RETRIABLE and left > READ_SLICE:
@@ -240,12 +247,12 @@ class Commits:
         return parts[0] + f" (and {len(parts) - 1} more)" if len(same) == 1 and len(parts) > 3 else "; ".join(parts)
 
     @staticmethod
-    def _why_not(commit: Commit, seat: Committing) -> str:
-        if seat.commit_open:
+    def _why_not(commit: Commit, group_consumer: Committing) -> str:
+        if group_consumer.commit_open:
             return "not sent: an earlier commit is still on its way"
-        if seat.assigned is None:
+        if group_consumer.assigned is None:
             return f"not sent: nothing was assigned within {commit.timeout.total_seconds():.1f} s"
-        missing = sorted(str(p.topic_partition) for p in commit.offsets.keys() - seat.assigned)
+        missing = sorted(str(p.topic_partition) for p in commit.offsets.keys() - group_consumer.assigned)
         if missing:
             return f"not sent: {', '.join(missing[:5])} not assigned"
         if not commit.sent_in:

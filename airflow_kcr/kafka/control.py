@@ -20,8 +20,15 @@ from typing import Final, TypeAlias
 from airflow_kcr.errors import ProtocolError
 from airflow_kcr.kafka.commits import Commit, Commits
 from airflow_kcr.kafka.complaints import Complaints
+from airflow_kcr.kafka.group_consumer import (
+    Complaint,
+    GroupConsumer,
+    GroupConsumerAssigned,
+    GroupConsumerLost,
+    GroupConsumerRevoked,
+    News,
+)
 from airflow_kcr.kafka.reads import Read, Reads
-from airflow_kcr.kafka.seat import Complaint, News, Seat, SeatAssigned, SeatLost, SeatRevoked
 from airflow_kcr.kafka.settings import without_secrets
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommitAnswer, CommittedOffset, MembershipListener, always
@@ -48,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Join:
-    """Take a seat."""
+    """Take a group consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ class ControlConsumer:
         self, settings: KafkaSettings, *, group: GroupId, topics: Sequence[str], listener: MembershipListener
     ) -> None:
         self._settings, self._group, self._topics, self._listener = settings, group, tuple(topics), listener
-        self._seat: Seat | None = Seat(settings, group)
+        self._group_consumer: GroupConsumer | None = GroupConsumer(settings, group)
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._reads = Reads(settings, group)
         self._commits = Commits(group, self._hide)
@@ -194,13 +201,13 @@ class ControlConsumer:
         """Run the commands that wait, serve the client, and do what can be done next."""
         waits = 0.0
         try:
-            command = self._commands.get(timeout=None if self._seat is None else self._pause)
+            command = self._commands.get(timeout=None if self._group_consumer is None else self._pause)
         except queue.Empty:
             waits = AWAITING if self._awaits_answer else 0.0
         else:
             self._execute(command)
-        if self._ending is None and self._seat is not None:
-            self._serve(self._seat, waits)
+        if self._ending is None and self._group_consumer is not None:
+            self._serve(self._group_consumer, waits)
 
     @property
     def _pause(self) -> float:
@@ -209,21 +216,25 @@ class ControlConsumer:
 
     @property
     def _awaits_answer(self) -> bool:
-        seat = self._seat
-        if seat is None:
+        group_consumer = self._group_consumer
+        if group_consumer is None:
             return False
-        joining = seat.subscribed and seat.assigned is None and time.monotonic() - self._joined_at < EAGER_FOR
+        joining = (
+            group_consumer.subscribed
+            and group_consumer.assigned is None
+            and time.monotonic() - self._joined_at < EAGER_FOR
+        )
         return joining or self._commits.busy or self._reads.busy
 
-    def _serve(self, seat: Seat, waits: float) -> None:
-        seat.poll(waits)
-        self._deliver(seat.news())
-        if seat.is_adrift:
-            self._seat = self._successor(seat)
+    def _serve(self, group_consumer: GroupConsumer, waits: float) -> None:
+        group_consumer.poll(waits)
+        self._deliver(group_consumer.news())
+        if group_consumer.is_adrift:
+            self._group_consumer = self._successor(group_consumer)
             self._join()
             return
-        self._commits.step(seat, time.monotonic())
-        self._reads.step(seat)
+        self._commits.step(group_consumer, time.monotonic())
+        self._reads.step(group_consumer)
         for text in self._complaints.due(time.monotonic()):
             self._tell(partial(self._listener.troubled, text))
 
@@ -240,56 +251,56 @@ class ControlConsumer:
             case _End():
                 self._ending = command
             case Read():
-                self._seat_to_use()
+                self._group_consumer_to_use()
                 self._reads.add(command)
             case Commit():
                 self._commits.add(command)
-                if self._seat is None:
+                if self._group_consumer is None:
                     self._commits.give_up("the member is not in its group")
 
-    def _seat_to_use(self) -> Seat:
-        if self._seat is None:
-            self._seat = Seat(self._settings, self._group)
-        return self._seat
+    def _group_consumer_to_use(self) -> GroupConsumer:
+        if self._group_consumer is None:
+            self._group_consumer = GroupConsumer(self._settings, self._group)
+        return self._group_consumer
 
     def _join(self) -> None:
-        if self._seat is not None and self._seat.fatal:
-            self._seat = self._successor(self._seat)
-        seat = self._seat_to_use()
-        if not seat.subscribed:
+        if self._group_consumer is not None and self._group_consumer.fatal:
+            self._group_consumer = self._successor(self._group_consumer)
+        group_consumer = self._group_consumer_to_use()
+        if not group_consumer.subscribed:
             self._joined_at = time.monotonic()
-            seat.subscribe(self._topics)
+            group_consumer.subscribe(self._topics)
 
-    def _successor(self, old: Seat) -> Seat:
+    def _successor(self, old: GroupConsumer) -> GroupConsumer:
         """Return another client for the same slot; the old one is left behind, as its commit may keep it from closing.
 
         What became of that commit is read when its time is nearly over.
         """
         old.close(timedelta(0))
-        fresh = Seat(self._settings, self._group)
+        fresh = GroupConsumer(self._settings, self._group)
         fresh.assignments, fresh.lost_at = old.assignments, old.lost_at
         return fresh
 
     def _leave(self) -> None:
         """Leave, and say so when the group has let the client go, or the time for it is over."""
-        seat = self._seat
+        group_consumer = self._group_consumer
         self._commits.give_up("the member left its group")
-        if seat is not None and seat.subscribed:
-            was_assigned = seat.assigned is not None
-            seat.unsubscribe()
+        if group_consumer is not None and group_consumer.subscribed:
+            was_assigned = group_consumer.assigned is not None
+            group_consumer.unsubscribe()
             until = time.monotonic() + LEAVE_BOUND
-            while not seat.fatal and time.monotonic() < until and not seat.has_left:
-                seat.poll(AWAITING)
-                self._deliver(seat.news())
-            if was_assigned and not seat.fatal and not seat.has_left:
+            while not group_consumer.fatal and time.monotonic() < until and not group_consumer.has_left:
+                group_consumer.poll(AWAITING)
+                self._deliver(group_consumer.news())
+            if was_assigned and not group_consumer.fatal and not group_consumer.has_left:
                 self._complain(Complaint("leave", f"the group did not answer a leave within {LEAVE_BOUND:.0f} s"))
         self._close(CLOSE_BOUND)
         self._tell(self._listener.left)
 
     def _close(self, bound: timedelta) -> None:
-        seat, self._seat = self._seat, None
+        group_consumer, self._group_consumer = self._group_consumer, None
         self._reads.give_up("the consumer was closed")
-        if seat is not None and not seat.close(bound):
+        if group_consumer is not None and not group_consumer.close(bound):
             text = f"the client did not close within {bound.total_seconds():.0f} s and is left behind"
             self._complain(Complaint("close", text))
 
@@ -301,12 +312,12 @@ class ControlConsumer:
     def _deliver(self, news: Sequence[News]) -> None:
         for item in news:
             match item:
-                case SeatAssigned(partitions):
+                case GroupConsumerAssigned(partitions):
                     self._tell(partial(self._listener.assigned, partitions))
-                case SeatRevoked():
+                case GroupConsumerRevoked():
                     self._joined_at = time.monotonic()
                     self._tell(self._listener.revoked)
-                case SeatLost(why):
+                case GroupConsumerLost(why):
                     self._tell(partial(self._listener.fenced, why))
                 case Complaint():
                     self._complain(item)

@@ -57,10 +57,10 @@ class Reads:
         while self._queue:
             _settle(self._queue.popleft(), self.unavailable(why))
 
-    def step(self, seat: Committing) -> None:
+    def step(self, group_consumer: Committing) -> None:
         """Look once, for the oldest."""
         if self._queue:
-            outcome = self._look(seat, self._queue[0])
+            outcome = self._look(group_consumer, self._queue[0])
             if outcome is not None:
                 _settle(self._queue.popleft(), outcome)
 
@@ -71,13 +71,15 @@ class Reads:
             f"{self._group}: {why}"
         )
 
-    def _look(self, seat: Committing, read: Read) -> Mapping[GroupPartition, CommittedOffset] | KcrError | None:
+    def _look(
+        self, group_consumer: Committing, read: Read
+    ) -> Mapping[GroupPartition, CommittedOffset] | KcrError | None:
         """Return the answer, or an error that does not heal, or None: look again."""
         left = read.by - time.monotonic()
         if left <= 0:
             return self.unavailable("no answer in time")
         try:
-            return seat.committed(read.partitions, min(READ_SLICE, timedelta(seconds=left)))
+            return group_consumer.committed(read.partitions, min(READ_SLICE, timedelta(seconds=left)))
         except KafkaException as exception:
             error = failures.of(exception)
         told = failures.told(error, lambda text: without_secrets(text, self._settings))

@@ -4,7 +4,7 @@ Three layers, the later one wins: our defaults, where the client's own would be 
 what the region decides alone, which the user is refused by name (`kafka_settings.REFUSED`).
 
 A static member's `group.instance.id` and every member's `client.id` name region, group and index, and stay the same
-over restarts: by them a coordinator's list of members is compared with the roster.
+over restarts: by them a coordinator's list of members is compared with the participants.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def client_id(region: RegionName, member: MemberId, prefix: str = PREFIX) -> str
     return _named(prefix, region, member)
 
 
-def roster(region: RegionName, rules: GroupRules) -> dict[str, MemberId]:
+def participants(region: RegionName, rules: GroupRules) -> dict[str, MemberId]:
     """Return which instance ids a group of this region consists of; empty where its members are dynamic."""
     if not rules.static_membership:
         return {}

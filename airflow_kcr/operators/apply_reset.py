@@ -81,16 +81,16 @@ class KcrApplyResetOperator(WaitingOperator):
                 f"{error.message}. Nothing was reset: clear the task that made the plan, and those after it"
             ) from error
         self.log.info("Reset %s of region %s is %s", view.reset_id, self.region, view.state)
-        return ResetDone(nonce=found.plan.plan)
+        return ResetDone(request_id=found.plan.plan)
 
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
-        """Return what was reset: id, plan, epoch, lineage, what it undid, and who asked."""
+        """Return what was reset: id, plan, epoch, timeline, what it undid, and who asked."""
         plan = self._planned(context).plan.plan
         view = region.applied_reset(plan)
         if view is None:
             raise ConfigurationError(f"the reset of plan {plan} is gone; was the region deleted?")
         document = view.to_json()
-        names = ("region", "id", "plan", "state", "target", "epoch", "lineage", "undone", "who", "reason")
+        names = ("region", "id", "plan", "state", "target", "epoch", "timeline", "undone", "who", "reason")
         return {name: document[name] for name in names}
 
     def _planned(self, context: Context) -> Planned:

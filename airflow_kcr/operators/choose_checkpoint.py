@@ -45,9 +45,9 @@ class KcrChooseCheckpointOperator(HITLOperator):
     again as things stand. The newest one that would move a partition is proposed; where none would, that is said.
 
     The list is made when the task runs, and the answer is looked up in the store again: Airflow does not compare it
-    with the list, and retention may have been quicker than the person. What retention had overtaken when the newest cut
-    was made is not in the list. Cancelled, it is skipped, and what comes after
-    it too. When nobody answers within `response_timeout`, it fails; there is no default answer.
+    with the list, and retention may have been quicker than the person. What retention had overtaken when the newest
+    checkpoint was made is not in the list. Cancelled, it is skipped, and what comes after it too. When nobody answers
+    within `response_timeout`, it fails; there is no default answer.
 
     Args:
         region: the region's name (templated).
@@ -128,8 +128,8 @@ class KcrChooseCheckpointOperator(HITLOperator):
         return {
             "region": self.region,
             "checkpoint": int(row.sequence),
-            "lineage": int(row.lineage),
-            "bound": None if row.bound is None else row.bound.isoformat(),
+            "timeline": int(row.timeline),
+            "boundary": None if row.boundary is None else row.boundary.isoformat(),
             "by": responder(event),
             "reason": str(answer.get("reason") or ""),
         }
@@ -145,7 +145,7 @@ def _sequence(answer: Mapping[str, object]) -> int:
 def _label(one: WayBack) -> str:
     row = one.checkpoint
     made = "" if row.ended_at is None else f"made {_time(row.ended_at)}"
-    boundary = "" if row.bound is None else f"boundary {_time(row.bound)}"
+    boundary = "" if row.boundary is None else f"boundary {_time(row.boundary)}"
     runs = _listed([run.run_id for run in one.runs], LABEL_RUNS)
     pinned = f"pinned as {row.pinned_as}" if row.pinned_as else ""
     return " · ".join(text for text in (str(row.sequence), boundary or made, runs, _again(one), pinned) if text)
@@ -173,7 +173,7 @@ def _body(found: Sequence[WayBack]) -> str:
     rows = [
         (
             str(one.checkpoint.sequence),
-            "" if one.checkpoint.bound is None else _time(one.checkpoint.bound),
+            "" if one.checkpoint.boundary is None else _time(one.checkpoint.boundary),
             _listed([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
             f"{one.replay:,}" if one.moved else "moves nothing",
             "" if one.checkpoint.ended_at is None else _time(one.checkpoint.ended_at),

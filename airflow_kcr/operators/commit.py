@@ -24,13 +24,13 @@ class KcrCommitCheckpointOperator(WaitingOperator):
 
     Kafka has them: fine. A later checkpoint has taken its place meanwhile: fine, and said. Kafka has something else:
     while the groups are empty it is told from here; with members in them the task fails, may be retried, and is well as
-    soon as the members have committed, at the latest with the next cut.
+    soon as the members have committed, at the latest with the next checkpoint.
 
-    The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `LINEAGE.SEQUENCE`. A
+    The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `TIMELINE.SEQUENCE`. A
     DAG with `schedule=PartitionedAssetTimetable(assets=region_asset(REGION))` runs once for each; `checkpoint_of` reads
-    it there. Where one checkpoint answers several runs, as it does for intervals from before the region's first cut,
-    only the run that asked first emits its event. A region whose name is only known at run time (a template) has no
-    outlet, and no event.
+    it there. Where one checkpoint answers several runs, as it does for intervals from before the region's first
+    checkpoint, only the run that asked first emits its event. A region whose name is only known at run time (a
+    template) has no outlet, and no event.
 
     Args:
         checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
@@ -81,9 +81,9 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         self._emit(context, view)
         return {
             "region": self.region,
-            "lineage": int(row.lineage),
+            "timeline": int(row.timeline),
             "sequence": int(row.sequence),
-            "bound": None if row.bound is None else format_instant(row.bound),
+            "boundary": None if row.boundary is None else format_instant(row.boundary),
             "inexact": bool(row.inexact),
         }
 
@@ -103,19 +103,19 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         return int(str(given))
 
     def _repaired(self, region: Region, view: CheckpointView) -> CheckpointView:
-        """Return the checkpoint after Kafka was told its offsets from here, if it is the base."""
+        """Return the checkpoint after Kafka was told its offsets from here, if it is the restore point."""
         row = view.checkpoint
-        if region.show().base != row.sequence:
-            self.log.info("Kafka was never told of checkpoint %d; it is not the base any more", row.sequence)
+        if region.show().restore_point != row.sequence:
+            self.log.info("Kafka was never told of checkpoint %d; it is not the restore point any more", row.sequence)
             return view
-        self.log.warning("Kafka does not hold checkpoint %d, the base; telling it from here", row.sequence)
+        self.log.warning("Kafka does not hold checkpoint %d, the restore point; telling it from here", row.sequence)
         try:
             return region.repair_commit(row.sequence)
         except GroupNotEmpty as error:
             # No refusal for good: members are there, and it is they who commit.
             raise KcrError(
                 f"Kafka does not hold checkpoint {row.sequence} of region {self.region}, and can't be told from "
-                f"outside: {error.message}. Its members commit by themselves, at the latest with the next cut"
+                f"outside: {error.message}. Its members commit by themselves, at the latest with the next checkpoint"
             ) from error
 
     def _emit(self, context: Context, view: CheckpointView) -> None:
@@ -124,9 +124,9 @@ class KcrCommitCheckpointOperator(WaitingOperator):
         row = view.checkpoint
         published = PublishedCheckpoint(
             region=self.region,
-            lineage=int(row.lineage),
+            timeline=int(row.timeline),
             sequence=int(row.sequence),
-            bound=None if row.bound is None else format_instant(row.bound),
+            boundary=None if row.boundary is None else format_instant(row.boundary),
             digest=row.digest,
         )
         first, asked = next(iter(view.runs), None), contexts.requester(context)

@@ -173,14 +173,14 @@ class KcrConsumeOperator(SparkSubmitOperator):
             indexes = self._require_indexes(spec)
             before = tuple(known.get(f"{self.group_id}[{index}]", 0) for index in indexes)
             environment = self.hook.environment(spec)
-            task = Task.of_this_process(self._nonce(context), _drain_within())
+            task = Task.of_this_process(self._request_id(context), _drain_within())
             submission = self._submission(spec, indexes, takeover=context["ti"].try_number > 1)
             submit = self._prepared(context, submission, {**environment, **task.environment()})
             self._intent = Intent(
                 hook=submit,
                 store=environment[STORE_VARIABLE],
                 region=self.region,
-                nonce=task.nonce,
+                request_id=task.request_id,
                 requester=contexts.requester(context, "the task was killed"),
             )
             submit.run(self.application)
@@ -218,9 +218,9 @@ class KcrConsumeOperator(SparkSubmitOperator):
         if self._intent is not None:
             self._intent.tell(within=INTENT_WITHIN)
 
-    def _nonce(self, context: Context) -> str:
-        """Return the name of this try's last cut; another try that is killed needs another cut."""
-        return f"{contexts.nonce(context)}/try {context['ti'].try_number}"
+    def _request_id(self, context: Context) -> str:
+        """Return the name of this try's last checkpoint; another try that is killed needs another checkpoint."""
+        return f"{contexts.request_id(context)}/try {context['ti'].try_number}"
 
     def _refuse_secrets(self) -> None:
         """Refuse secrets in what gets into the command line, and onto Airflow's page.
@@ -282,7 +282,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
         wanted: list[str] = []
         if any(sink.kind == "postgres" for sink in spec.group(self.group_id).sinks):
             wanted.append(POSTGRES_DRIVER)
-        # Whichever member publishes a cut does so for all groups.
+        # Whichever member publishes a checkpoint does so for all groups.
         if any(sink.format == "delta" for group in spec.groups for sink in group.sinks):
             wanted.append(DELTA)
         named = {one.rpartition(":")[0] for one in _listed(self.packages)}
@@ -315,10 +315,13 @@ class KcrConsumeOperator(SparkSubmitOperator):
         with self.hook.region(self.region, contexts.requester(context)) as region:
             view = region.show()
             members = {str(group.group_id): group.members for group in region.spec().groups}
-        if "stopped" in {view.state, view.wanted} or all(index >= members.get(self.group_id, 0) for index in indexes):
+        if "stopped" in {view.state, view.desired_state} or all(
+            index >= members.get(self.group_id, 0) for index in indexes
+        ):
             return
         raise ServiceFailed(
-            f"the application was told to end while region {self.region} is {view.state} (wanted: {view.wanted}); "
+            f"the application was told to end while region {self.region} is {view.state} (desired state: "
+            f"{view.desired_state}); "
             "another try takes its members over; to end them for good, stop the region"
         )
 

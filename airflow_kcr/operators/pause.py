@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class KcrPauseOperator(WaitingOperator):
     """Pauses a region and waits until no batch of it runs any more; the members stay in their groups.
 
-    A cut that approaches its bound is given up. A region that is paused already stays so.
+    A checkpoint that approaches its boundary is given up. A region that is paused already stays so.
     """
 
     def ask(self, context: Context, region: Region) -> RegionReaches:
@@ -27,4 +27,4 @@ class KcrPauseOperator(WaitingOperator):
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return the region's state."""
         view = region.show()
-        return {"region": view.region, "state": view.state, "wanted": view.wanted, "epoch": view.epoch}
+        return {"region": view.region, "state": view.state, "desired_state": view.desired_state, "epoch": view.epoch}

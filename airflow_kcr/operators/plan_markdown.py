@@ -30,7 +30,7 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
         "Scope": str(plan.request.scope),
         "Moves": plan.moves,
         "Records processed again": f"{totals.replay:,}",
-        "Records passed over": f"{totals.skip:,}" if totals.skip else "",
+        "Records skipped": f"{totals.skip:,}" if totals.skip else "",
         "Records skipped by name": ", ".join(f"{p} at {o}" for p, o in plan.request.skip.items()),
         "Clamped into the log": f"{totals.clamped:,} partition(s)" if totals.clamped else "",
         "Not in the log any more": f"{totals.unreachable:,} partition(s)" if totals.unreachable else "",
@@ -45,7 +45,7 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
     parts = [table(("Reset of region", plan.region), [(name, value) for name, value in facts.items() if value])]
     worst = plan.worst[:ROWS]
     if worst:
-        head = ("Group", "Topic", "Partition", "Now", "Target", "Again", "Passed over", "Note")
+        head = ("Group", "Topic", "Partition", "Now", "Target", "Replayed", "Skipped", "Note")
         parts.append(table(head, (_row(plan, line) for line in worst), numbers=range(2, 7)))
     if totals.moved > len(worst):
         parts.append(f"Shown: the worst {len(worst)} of {totals.moved:,} partitions that move.")

@@ -80,7 +80,9 @@ class KcrPlanResetOperator(RegionOperator):
                 forward=self.forward,
                 allow_partial=self.allow_partial,
             )
-            plan = region.plan_reset(request, nonce=f"{contexts.nonce(context)}/try {context['ti'].try_number}")
+            plan = region.plan_reset(
+                request, request_id=f"{contexts.request_id(context)}/try {context['ti'].try_number}"
+            )
             if plan.totals.unreachable:
                 from airflow_kcr.api.resets import way_out
 

@@ -21,4 +21,4 @@ class KcrResumeOperator(RegionOperator):
         """Resume, and return the region's state."""
         with self.lent(context) as region:
             view = region.resume()
-        return {"region": view.region, "state": view.state, "wanted": view.wanted, "epoch": view.epoch}
+        return {"region": view.region, "state": view.state, "desired_state": view.desired_state, "epoch": view.epoch}

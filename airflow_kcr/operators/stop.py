@@ -1,4 +1,4 @@
-"""Stops a region with a cut."""
+"""Stops a region with a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class KcrStopOperator(WaitingOperator):
-    """Stops a region and waits until its members have left: a cut, published and committed to Kafka, then all leave.
+    """Stops a region and waits until its members have left.
+
+    A checkpoint, published and committed to Kafka, then all leave.
 
     Nothing is processed twice by a stop and a later start. A region without a live member, or one that is halted, is
     stopped at once, undrained. A region that is stopped already stays so.
@@ -28,4 +30,4 @@ class KcrStopOperator(WaitingOperator):
     def answer(self, context: Context, region: Region) -> dict[str, Any]:
         """Return the region's state and its newest checkpoint."""
         view = region.show()
-        return {"region": view.region, "state": view.state, "lineage": view.lineage, "sequence": view.last_complete}
+        return {"region": view.region, "state": view.state, "timeline": view.timeline, "sequence": view.last_complete}

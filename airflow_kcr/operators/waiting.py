@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 ONE_HOUR: Final = timedelta(hours=1)
 
 PATIENCE: Final = timedelta(seconds=1.5)
-"""How long a task looks before it gives its slot up: to be deferred and resumed takes longer than an idle cut."""
+"""How long a task looks before it gives its slot up.
+
+To be deferred and resumed takes longer than an idle checkpoint.
+"""
 
 BACKSTOP: Final = timedelta(seconds=60)
 """How much later than the trigger Airflow itself gives up: where no triggerer runs, nobody else does."""

@@ -13,7 +13,7 @@ class Delivery(StrEnum):
     """What one group promises about each record."""
 
     AT_LEAST_ONCE = "at_least_once"
-    """Everything since the base is processed again after a failure; nothing is lost. The default."""
+    """Everything since the restore point is processed again after a failure; nothing is lost. The default."""
 
     ALMOST_ONCE = "almost_once"
     """Only the batch in flight is processed again."""

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.rules import GroupRules
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, TopicName
 
 SHOWN: Final = 5
 """How many findings one line names; the others are counted."""
@@ -42,17 +42,17 @@ class Question(StrEnum):
     SUBSCRIPTION = "subscription"
     """All members work by one revision of the spec, and own only what it subscribes."""
 
-    ROSTER = "roster"
+    PARTICIPANTS = "participants"
     """Kafka lists every member that the store knows to live, each once."""
 
-    OUTSIDERS = "outsiders"
+    FOREIGN_CONSUMERS = "foreign_consumers"
     """Kafka lists nobody else."""
 
     CLAIMS = "claims"
     """Every partition is claimed once, by who owns it in Kafka."""
 
     OFFSETS = "offsets"
-    """Positions, base and committed offsets are inside their logs."""
+    """Positions, restore point and committed offsets are inside their logs."""
 
     PROGRESS = "progress"
     """The region works, or waits for something and no longer than it may."""
@@ -81,7 +81,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roster:
+class Participants:
     """By which names Kafka knows a group's members, those of earlier specs too."""
 
     instance_ids: Mapping[str, MemberId] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Evidence:
     """What was read of one group and its logs, all at about one moment; what is None could not be read."""
 
     rules: GroupRules
-    roster: Roster
+    participants: Participants
     described: GroupSeen | None = None
     topics: Mapping[TopicName, int] | None = None
     """How many partitions each topic of the cluster has."""
@@ -112,7 +112,7 @@ class Evidence:
     earlier_ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
     """How far logs could be read some time ago, of partitions that are behind in a region where nobody works."""
 
-    noted: Mapping[GroupPartition, Sequence] = field(default_factory=dict)
+    noted: Mapping[GroupPartition, CheckpointNumber] = field(default_factory=dict)
     """The checkpoint or reset that a committed offset says it is of; absent: the region has not written it."""
 
     refused: tuple[str, ...] = ()

@@ -8,24 +8,26 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.protocol.evidence import Evidence, Findings
-from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen, Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region, live_members
-from airflow_kcr.protocol.rules import OutsiderPolicy
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import MemberId
 
 _CLASSIC: Final = "classic"
 _FOREIGN_KINDS: Final = frozenset({"share", "streams"})
-"""Groups that no consumer can be in: whoever made one is an outsider as a whole."""
+"""Groups that no consumer can be in: whoever made one is a foreign consumer as a whole."""
 
 _CALLED: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 """States in which every live member has had time to join its group."""
 
 _POLICY: Final = {
-    OutsiderPolicy.FAIL: "the region halts until it is gone and somebody resumes",
-    OutsiderPolicy.HOLD: "the region holds until it is gone",
-    OutsiderPolicy.WARN: "the region goes on without what it owns; checkpoints hold that where it stands, and say so",
+    ForeignConsumerPolicy.FAIL: "the region halts until it is gone and somebody resumes",
+    ForeignConsumerPolicy.HOLD: "the region holds until it is gone",
+    ForeignConsumerPolicy.WARN: (
+        "the region goes on without what it owns; checkpoints hold that where it stands, and say so"
+    ),
 }
 
 
@@ -51,7 +53,7 @@ def protocol(evidence: Evidence) -> Findings | None:
     if not seen.members and seen.type not in _FOREIGN_KINDS:
         return Findings(fine="nobody is in the group, so it has no protocol yet")
     if seen.type != _CLASSIC:
-        who = ", ".join(str(o) for o in outsiders_in(evidence)) or "a member"
+        who = ", ".join(str(o) for o in foreign_consumers_in(evidence)) or "a member"
         return Findings(
             failed=(f"the group is of type {seen.type}, not classic: {who} uses another protocol; stop it",)
         )
@@ -78,7 +80,7 @@ def subscription(region: Region, now: datetime, evidence: Evidence) -> Findings 
     foreign = [
         f"{member} owns {place}, which the spec does not subscribe; restart it"
         for listed in seen.members
-        if (member := evidence.roster.member(listed, evidence.rules)) is not None
+        if (member := evidence.participants.member(listed, evidence.rules)) is not None
         for place in sorted(listed.partitions)
         if not evidence.rules.subscribes(place.topic)
     ]
@@ -86,7 +88,7 @@ def subscription(region: Region, now: datetime, evidence: Evidence) -> Findings 
     return Findings(failed=tuple(foreign), warnings=tuple(findings), fine=f"{what}, revision {region.spec.revision}")
 
 
-def roster(region: Region, now: datetime, evidence: Evidence) -> Findings | None:
+def participants(region: Region, now: datetime, evidence: Evidence) -> Findings | None:
     """Kafka lists every member that the store knows to live, each once."""
     seen = evidence.described
     if seen is None:
@@ -130,30 +132,34 @@ def _lingering(evidence: Evidence, listed: Counter[MemberId], live: set[MemberId
             yield f"{member} is in the group without a lease: it ended, or can't reach the store; its session decides"
 
 
-def outsiders(region: Region, evidence: Evidence) -> Findings | None:
+def foreign_consumers(region: Region, evidence: Evidence) -> Findings | None:
     """Kafka lists nobody else. Consumers that only assign themselves partitions are in no list."""
     if evidence.described is None:
         return None
-    policy = region.rules.outsiders
-    named = tuple(f"{o} is not the region's; stop it ({_POLICY[policy]})" for o in outsiders_in(evidence))
+    policy = region.rules.foreign_consumers
+    named = tuple(f"{o} is not the region's; stop it ({_POLICY[policy]})" for o in foreign_consumers_in(evidence))
     fine = "nobody else is in the group"
-    return Findings(warnings=named, fine=fine) if policy is OutsiderPolicy.WARN else Findings(failed=named, fine=fine)
+    return (
+        Findings(warnings=named, fine=fine)
+        if policy is ForeignConsumerPolicy.WARN
+        else Findings(failed=named, fine=fine)
+    )
 
 
-def outsiders_in(evidence: Evidence) -> tuple[Outsider, ...]:
+def foreign_consumers_in(evidence: Evidence) -> tuple[ForeignConsumer, ...]:
     """Return who is in the group and is not the region's, in order; nobody where the group could not be described."""
     seen = evidence.described
     if seen is None:
         return ()
     found = {
-        Outsider(
+        ForeignConsumer(
             group=seen.group, client_id=m.client_id, host=m.host, instance_id=m.instance_id or "", what=_what(seen, m)
         )
         for m in seen.members
-        if evidence.roster.member(m, evidence.rules) is None
+        if evidence.participants.member(m, evidence.rules) is None
     }
     if seen.type in _FOREIGN_KINDS and not found:
-        found = {Outsider(group=seen.group, what=f"{seen.type} group")}
+        found = {ForeignConsumer(group=seen.group, what=f"{seen.type} group")}
     return tuple(sorted(found))
 
 
@@ -163,6 +169,6 @@ def _what(seen: GroupSeen, member: MemberSeen) -> str:
 
 def _ours(evidence: Evidence, seen: GroupSeen) -> Iterator[tuple[MemberSeen, MemberId]]:
     for listed in seen.members:
-        member = evidence.roster.member(listed, evidence.rules)
+        member = evidence.participants.member(listed, evidence.rules)
         if member is not None:
             yield listed, member

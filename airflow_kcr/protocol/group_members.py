@@ -1,4 +1,6 @@
-"""A Kafka group as its coordinator describes it, and the **outsiders** in it: members that are not the region's.
+"""A Kafka group as its coordinator describes it, and the **foreign consumers** in it.
+
+Members that are not the region's.
 
 What a broker answered is a value here, read by somebody else and handed to the rules and checks.
 """
@@ -11,7 +13,7 @@ from airflow_kcr.protocol.values import GroupId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class Outsider:
+class ForeignConsumer:
     """Somebody in a group who is not one of the region's members.
 
     A consumer that leaves and joins again gets a new member id, so it is known by what stays.

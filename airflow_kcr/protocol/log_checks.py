@@ -10,8 +10,8 @@ from airflow_kcr.protocol.evidence import Evidence, Findings
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region import absent, coverage, out_of_range, recreated
 from airflow_kcr.protocol.region.rows import RESET_STATES, Committed, RegionState
-from airflow_kcr.protocol.region.state import Region, base_offsets, contributions_to, universe
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, Sequence
+from airflow_kcr.protocol.region.state import Region, contributions_to, restore_point_offsets, universe
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId, Offset
 
 _WORKING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 
@@ -61,7 +61,8 @@ def claims(region: Region, now: datetime, evidence: Evidence) -> Findings | None
     there = evidence.rules.partitions(evidence.topics)
     late = coverage.overdue(region, now)
     unread = tuple(
-        f"{p} has had no owner since {format_instant(since)}: nobody reads it, and cuts lack it. A member joins its "
+        f"{p} has had no owner since {format_instant(since)}: nobody reads it, and checkpoints lack it. A "
+        "member joins its "
         "group anew for it when every owner in the group lives; if that does not help, stop the region and start it"
         for p, since in late.items()
         if p in there
@@ -106,7 +107,7 @@ def _disputed(region: Region, now: datetime, evidence: Evidence) -> Iterator[str
         return
     owners: dict[GroupPartition, list[str]] = {}
     for listed in seen.members:
-        member = evidence.roster.member(listed, evidence.rules)
+        member = evidence.participants.member(listed, evidence.rules)
         name = f"consumer {listed.client_id} on {listed.host}" if member is None else str(member)
         for place in listed.partitions:
             owners.setdefault(GroupPartition(seen.group, place.topic, place.partition), []).append(name)
@@ -119,37 +120,42 @@ def _disputed(region: Region, now: datetime, evidence: Evidence) -> Iterator[str
 
 
 def offsets(region: Region, evidence: Evidence) -> Findings | None:
-    """Positions, base and committed offsets are inside their logs, and retention is not about to overtake the base."""
+    """Positions, restore point and committed offsets are inside their logs, and retention does not overtake it."""
     logs = evidence.bounds
     if logs is None:
         return None
     outside = [f"{t.partition} at {t.position}: {t.why} (policy {t.policy})" for t in out_of_range.found(region, logs)]
     lost = {t.partition for t in out_of_range.found(region, logs)}
-    base = base_offsets(region).restrict(logs)
+    restore_point = restore_point_offsets(region).restrict(logs)
     overtaken = [
-        f"{p}: a reset to the base at {offset} would miss {logs[p].start - offset} record(s), the log now starts at "
-        f"{logs[p].start}; keep records for longer, or cut more often"
-        for p, offset in base.items()
+        f"{p}: a reset to the restore point at {offset} would miss {logs[p].start - offset} record(s), the "
+        "log now starts at "
+        f"{logs[p].start}; keep records for longer, or checkpoint more often"
+        for p, offset in restore_point.items()
         if offset < logs[p].start and p not in lost
     ]
     warnings = [*_closing_in(region, evidence), *_foreign_commits(region, evidence)]
-    fine = f"{len(logs)} log(s): positions, base and committed offsets are inside"
+    fine = f"{len(logs)} log(s): positions, restore point and committed offsets are inside"
     return Findings(failed=(*outside, *overtaken), warnings=tuple(warnings), fine=fine)
 
 
 def _closing_in(region: Region, evidence: Evidence) -> Iterator[str]:
-    """Yield partitions whose base would be overtaken if retention went on as it did since that cut."""
-    if region.base is None or region.base_epoch is not None or evidence.bounds is None:
+    """Yield partitions whose restore point would be overtaken if retention went on as it did since that checkpoint."""
+    if region.restore_point is None or region.restore_point_epoch is not None or evidence.bounds is None:
         return
-    then = {p: log for part in contributions_to(region, region.base).values() for p, log in part.bounds.items()}
-    for partition, offset in base_offsets(region).items():
+    then = {
+        p: log for part in contributions_to(region, region.restore_point).values() for p, log in part.bounds.items()
+    }
+    for partition, offset in restore_point_offsets(region).items():
         log, before = evidence.bounds.get(partition), then.get(partition)
         if log is None or before is None or recreated.is_another(before.topic_id, log.topic_id):
             continue
         if before.start < log.start <= offset < log.end and offset - log.start <= log.start - before.start:
             yield (
-                f"{partition}: retention is about to overtake the base: since that cut the log's start moved "
-                f"{log.start - before.start} to {log.start}, the base is at {offset}; keep records for longer, or cut"
+                f"{partition}: retention is about to overtake the restore point: since that checkpoint the log's "
+                "start moved "
+                f"{log.start - before.start} to {log.start}, the restore point is at {offset}; keep records for "
+                "longer, or checkpoint"
             )
 
 
@@ -163,7 +169,9 @@ def _foreign_commits(region: Region, evidence: Evidence) -> Iterator[str]:
             yield f"{partition}: {why}"
 
 
-def strange_commit(region: Region, partition: GroupPartition, held: Offset | None, noted: Sequence | None) -> str:
+def strange_commit(
+    region: Region, partition: GroupPartition, held: Offset | None, noted: CheckpointNumber | None
+) -> str:
     """Return why what Kafka holds for a partition is not what the region committed; empty: it is, or is not known.
 
     Args:
@@ -172,7 +180,7 @@ def strange_commit(region: Region, partition: GroupPartition, held: Offset | Non
         held: Kafka's committed offset; None: there is none.
         noted: the checkpoint or reset that it says it is of; None: the region has not written it.
     """
-    if region.base is None or region.base_epoch is not None:
+    if region.restore_point is None or region.restore_point_epoch is not None:
         return ""
     own = _committable(region, partition)
     if noted is not None and noted >= region.next_sequence:
@@ -181,22 +189,23 @@ def strange_commit(region: Region, partition: GroupPartition, held: Offset | Non
             "store has not reached: the store was restored from an older state; members that start find that out, and "
             "halt the region with what can be done"
         )
-    if region.checkpoints[region.base].committed is not Committed.YES or not own or held in own:
+    if region.checkpoints[region.restore_point].committed is not Committed.YES or not own or held in own:
         return ""
     if held is None:
         return (
             f"Kafka holds no committed offset, the region committed {min(own)}: the group, or its offsets, were "
-            "deleted in Kafka; the region stays where it is, the next cut commits again"
+            "deleted in Kafka; the region stays where it is, the next checkpoint commits again"
         )
     return (
         f"Kafka's committed offset is {held}, the region committed {min(own)}: somebody else commits to this group, or "
-        "altered its offsets with a tool; find out who, the region stays where it is and the next cut commits again"
+        "altered its offsets with a tool; find out who, the region stays where it is and the next checkpoint "
+        "commits again"
     )
 
 
 def _committable(region: Region, partition: GroupPartition) -> set[Offset]:
     claim = region.claims.get(partition)
-    at_base = base_offsets(region).get(partition)
-    if at_base is None:
+    at_restore_point = restore_point_offsets(region).get(partition)
+    if at_restore_point is None:
         return set()
-    return {at_base} if claim is None or claim.resume is None else {at_base, claim.resume}
+    return {at_restore_point} if claim is None or claim.resume is None else {at_restore_point, claim.resume}

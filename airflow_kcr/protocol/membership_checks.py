@@ -1,7 +1,8 @@
 """Membership validation: is every group what its region takes it for (docs/how-to/validate-a-group.md)?
 
-Pure: from what was read (`evidence`) and the region as stored. Checks decide nothing: outsiders are reported to the
-store, whose policy does (`region.outsiders`), and positions outside their logs are found again by the members.
+Pure: from what was read (`evidence`) and the region as stored. Checks decide nothing: foreign consumers are reported to
+the store, whose policy does (`region.foreign_consumers`), and positions outside their logs are found again by the
+members.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def judge(region: Region, now: datetime, evidence: Evidence, seen: Seen = NOTHIN
         Question.TOPIC_IDS: log_checks.topic_ids(region, evidence),
         Question.PROTOCOL: group_checks.protocol(evidence),
         Question.SUBSCRIPTION: group_checks.subscription(region, now, evidence),
-        Question.ROSTER: group_checks.roster(region, now, evidence),
-        Question.OUTSIDERS: group_checks.outsiders(region, evidence),
+        Question.PARTICIPANTS: group_checks.participants(region, now, evidence),
+        Question.FOREIGN_CONSUMERS: group_checks.foreign_consumers(region, evidence),
         Question.CLAIMS: log_checks.claims(region, now, evidence),
         Question.OFFSETS: log_checks.offsets(region, evidence),
         Question.PROGRESS: progress(region, now, evidence, seen),

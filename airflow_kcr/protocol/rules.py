@@ -29,14 +29,14 @@ class Assignor(StrEnum):
     """Only in the preview: librdkafka has no eager sticky assignor."""
 
 
-class CutMode(StrEnum):
-    """Who asks for the cut of a scheduled bound."""
+class CheckpointMode(StrEnum):
+    """Who asks for the checkpoint of a scheduled boundary."""
 
     AUTO = "auto"
-    """The region cuts itself at each bound; a DAG run finds its cut."""
+    """The region checkpoints itself at each boundary; a DAG run finds its checkpoint."""
 
     DAG_RUN = "dag_run"
-    """Members hold at the bound until the run asks."""
+    """Members hold at the boundary until the run asks."""
 
 
 class OutOfRangePolicy(StrEnum):
@@ -47,7 +47,7 @@ class OutOfRangePolicy(StrEnum):
     LATEST = "latest"
 
 
-class OutsiderPolicy(StrEnum):
+class ForeignConsumerPolicy(StrEnum):
     """What happens when a foreign consumer is in the group."""
 
     FAIL = "fail"
@@ -56,7 +56,7 @@ class OutsiderPolicy(StrEnum):
 
 
 class Schedule(Protocol):
-    """The instants of a region's bounds. Implementations are pure: same question, same answer."""
+    """The instants of a region's boundaries. Implementations are pure: same question, same answer."""
 
     def after(self, instant: datetime) -> datetime:
         """Return the first scheduled instant strictly after `instant` (both with zone)."""
@@ -107,21 +107,21 @@ class GroupRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutRules:
-    """When cuts are made."""
+class CheckpointRules:
+    """When checkpoints are made."""
 
     schedule: Schedule | None = None
-    """Bounds by time; absent: only on request, or by count."""
+    """Boundaries by time; absent: only on request, or by count."""
 
     records: int | None = None
-    """A cut after this many records (offsets counted from the base); regions of one member only."""
+    """A checkpoint after this many records (offsets counted from the restore point); regions of one member only."""
 
-    mode: CutMode = CutMode.AUTO
+    mode: CheckpointMode = CheckpointMode.AUTO
     grace: timedelta = timedelta(seconds=2)
-    """How long after a bound its records may still be on their way, and how far the brokers' clocks may be off."""
+    """How long after a boundary its records may still be on their way, and how far the brokers' clocks may be off."""
 
     catchup: bool = False
-    """Whether every bound missed during an outage gets a cut of its own."""
+    """Whether every boundary missed during an outage gets a checkpoint of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +138,10 @@ class RegionRules:
     """Everything of a region's spec that decisions depend on."""
 
     groups: Mapping[GroupId, GroupRules]
-    cut: CutRules = field(default_factory=CutRules)
+    checkpoint: CheckpointRules = field(default_factory=CheckpointRules)
     timeouts: Timeouts = field(default_factory=Timeouts)
     max_failures: int = 5
-    outsiders: OutsiderPolicy = OutsiderPolicy.FAIL
+    foreign_consumers: ForeignConsumerPolicy = ForeignConsumerPolicy.FAIL
     out_of_range: OutOfRangePolicy = OutOfRangePolicy.FAIL
     beyond_end: OutOfRangePolicy = OutOfRangePolicy.FAIL
     retention: RetentionRules = field(default_factory=RetentionRules)

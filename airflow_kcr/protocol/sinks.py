@@ -12,10 +12,10 @@ class FileFormat(StrEnum):
     """What readers of a file sink find."""
 
     PARQUET = "parquet"
-    """Files, which the manifests of cuts name."""
+    """Files, which the manifests of checkpoints name."""
 
     DELTA = "delta"
-    """The same, and a Delta table in which each cut comes and goes as a whole."""
+    """The same, and a Delta table in which each checkpoint comes and goes as a whole."""
 
 
 class SinkMode(StrEnum):

@@ -25,7 +25,7 @@ from airflow_kcr.protocol.targets import (
     ToRun,
     parse_target,
 )
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
 
 _TEXT: Final = {TargetKind.TO_DATETIME: "instant", TargetKind.BY_DURATION: "duration"}
 
@@ -63,7 +63,7 @@ def target_from_json(document: object) -> Target:
     target: Target | None = None
     match document:
         case {"kind": "to-checkpoint", "sequence": int(number), **rest} if _only(rest, number):
-            target = ToCheckpoint(sequence=Sequence(number))
+            target = ToCheckpoint(sequence=CheckpointNumber(number))
         case {"kind": "to-run", "dag_id": str(dag_id), "run_id": str(run_id), **rest} if _only(rest):
             target = ToRun(dag_id=dag_id, run_id=run_id)
         case {"kind": "shift-by", "by": int(number), **rest} if _only(rest, number):

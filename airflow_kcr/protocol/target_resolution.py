@@ -51,19 +51,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What a target is resolved against: the cut's positions, what is stored, and the logs, all given by the caller."""
+    """What a target is resolved against.
+
+    The checkpoint's positions, what is stored, and the logs, all given by the caller.
+    """
 
     partitions: Collection[GroupPartition]
     """Every partition of the region."""
 
     current: OffsetMap
-    """Their positions at the cut; for a forced reset, the last done ones. One never claimed has none."""
+    """Their positions at the checkpoint; for a forced reset, the last done ones. One never claimed has none."""
 
     initial: OffsetMap
     """Their stored initial offsets."""
 
     log: LogView
-    """What the target needs of the logs; bounds beyond that are used to report what is unreachable."""
+    """What the target needs of the logs; boundaries beyond that are used to report what is unreachable."""
 
     checkpoint: OffsetMap | None = None
     """The offsets of the target checkpoint; None for targets that name none."""

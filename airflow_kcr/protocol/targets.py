@@ -7,7 +7,7 @@ with the reset, resolved for the plan, and resolved anew when it is applied. Wha
 
 - Nothing is symbolic or local: instants have a zone, offsets are numbers >= 0.
 - `needs` says what must have been read before a target can be resolved. `to-current` is the only one that depends on
-  nothing but the cut. Stored offsets need the log too, not to be found but to know that they can still be read.
+  nothing but the checkpoint. Stored offsets need the log too, not to be found but to know that they can still be read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_kcr.protocol.durations import format_duration, parse_duration
 from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
-from airflow_kcr.protocol.values import MAX_NUMBER, Offset, Sequence
+from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, Offset
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -69,7 +69,7 @@ class Needs(Flag):
     """What has to be read before a target can be resolved."""
 
     NOTHING = 0
-    """The positions of the cut are enough."""
+    """The positions of the checkpoint are enough."""
 
     LOG_BOUNDS = 1
     """Log start and end of every partition in scope."""
@@ -88,7 +88,7 @@ class ToCheckpoint:
     kind: ClassVar = TargetKind.TO_CHECKPOINT
     needs: ClassVar = Needs.CHECKPOINT | Needs.LOG_BOUNDS
 
-    sequence: Sequence
+    sequence: CheckpointNumber
 
     def __post_init__(self) -> None:
         _whole(self.sequence, self.kind, "a checkpoint's sequence")
@@ -104,7 +104,7 @@ class ToInitial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToRun:
-    """The newest complete checkpoint on the path that answered a nonce of a DAG run; the caller finds it."""
+    """The newest complete checkpoint on the path that answered a request id of a DAG run; the caller finds it."""
 
     kind: ClassVar = TargetKind.TO_RUN
     needs: ClassVar = Needs.CHECKPOINT | Needs.LOG_BOUNDS
@@ -196,7 +196,7 @@ class ToOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToCurrent:
-    """The current position: a new lineage without moving anything."""
+    """The current position: a new timeline without moving anything."""
 
     kind: ClassVar = TargetKind.TO_CURRENT
     needs: ClassVar = Needs.NOTHING
@@ -285,7 +285,7 @@ def describe(target: Target) -> str:
 def _with_value(kind: TargetKind, value: str) -> Target:
     match kind:
         case TargetKind.TO_CHECKPOINT:
-            return ToCheckpoint(sequence=Sequence(_integer(value, kind)))
+            return ToCheckpoint(sequence=CheckpointNumber(_integer(value, kind)))
         case TargetKind.TO_RUN:
             # A dag_id has no slash in it; a run_id may.
             dag_id, _, run_id = value.partition("/")

@@ -45,13 +45,13 @@ class Timeouts:
     """How long one attempt of a reset may take."""
 
     drain: timedelta = timedelta(seconds=180)
-    """How long a drain may take, from when the last member has reached the bound."""
+    """How long a drain may take, from when the last member has reached the boundary."""
 
     publish: timedelta = timedelta(seconds=300)
     """How long the sinks may take to publish a complete checkpoint before that is an event."""
 
     commit: timedelta = timedelta(seconds=30)
-    """How long a member waits for its commit at a cut before it goes on without."""
+    """How long a member waits for its commit at a checkpoint before it goes on without."""
 
     close: timedelta = timedelta(seconds=10)
     """How long a stopped process may finish its batch before it cancels it."""
@@ -133,7 +133,7 @@ class Timeouts:
 
     @property
     def unowned_wait(self) -> timedelta:
-        """How long a cut waits for a partition without an owner before it goes on without, inexact.
+        """How long a checkpoint waits for a partition without an owner before it goes on without, inexact.
 
         A static session, within which an owner that is down comes back or loses its slot, and a drain.
         """
@@ -148,10 +148,10 @@ class Timeouts:
         return min(self.reset / 4, self.max_poll_interval / 2, LONGEST_STORE_GRACE)
 
     @property
-    def process_end_bound(self) -> timedelta:
+    def process_end_boundary(self) -> timedelta:
         """How long a batch may still run after its cancellation before its process ends itself.
 
-        With the lease it bounds how long a dead member's batch can keep a region from being quiet.
+        With the lease it boundaries how long a dead member's batch can keep a region from being quiet.
         """
         return self.store_grace
 

@@ -28,11 +28,11 @@ Offset = NewType("Offset", int)
 Epoch = NewType("Epoch", int)
 """`region_epoch`: the fencing token, +1 at every start, kill and reset attempt."""
 
-Lineage = NewType("Lineage", int)
+Timeline = NewType("Timeline", int)
 """+1 whenever a seek map is not what the automatic reset would have used."""
 
-Sequence = NewType("Sequence", int)
-"""Numbers cuts and resets; each burns one, none is ever used twice."""
+CheckpointNumber = NewType("CheckpointNumber", int)
+"""Numbers checkpoints and resets; each burns one, none is ever used twice."""
 
 Incarnation = NewType("Incarnation", int)
 """Counts the starts of one member."""
@@ -44,7 +44,7 @@ EventNumber = NewType("EventNumber", int)
 """Position of an event in a region's history, from 1; commit order."""
 
 BatchId = NewType("BatchId", str)
-Nonce = NewType("Nonce", str)
+RequestId = NewType("RequestId", str)
 
 MAX_NUMBER: Final = 2**63 - 1
 """The largest number the store can hold."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from airflow_kcr.errors import KcrError, MemberInUse, RefusedError
-from airflow_kcr.ports import Beat, CommittedOffset, MemberStore, Renewal
+from airflow_kcr.ports import CommittedOffset, Heartbeat, MemberStore, Renewal
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Batch, Noted
 from airflow_kcr.protocol.region.unowned import Standing
-from airflow_kcr.protocol.values import GroupPartition, Incarnation, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.identity import Identity, read_note
 from airflow_kcr.runtime.renewals import LeaseCalls
@@ -74,7 +74,7 @@ class Asking:
             takeover=who.takeover,
             previous=effect.previous,
             sinks_fenced=self._sinks_fenced,
-            ends_within=who.timeouts.process_end_bound,
+            ends_within=who.timeouts.process_end_boundary,
             spec_revision=self.spec_revision,
         )
 
@@ -107,14 +107,18 @@ class Asking:
         """Renew the lease; its age counts from before the request was sent."""
         who = self._who
 
-        def answered(beat: Beat | RefusedError, sent_at: Seconds) -> events.Event:
-            if isinstance(beat, RefusedError):
+        def answered(heartbeat: Heartbeat | RefusedError, sent_at: Seconds) -> events.Event:
+            if isinstance(heartbeat, RefusedError):
                 return events.RenewalRefused(incarnation=Incarnation(0))
-            self._store_clock.tell(beat.now)
-            if not beat.renewed:
-                return events.RenewalRefused(incarnation=beat.incarnation, epoch=beat.epoch, counter=beat.counter)
-            due = beat.due_at is not None and beat.due_at <= beat.now
-            return events.Renewed(sent_at=sent_at, counter=beat.counter, due=due, epoch=beat.epoch)
+            self._store_clock.tell(heartbeat.now)
+            if not heartbeat.renewed:
+                return events.RenewalRefused(
+                    incarnation=heartbeat.incarnation, epoch=heartbeat.epoch, counter=heartbeat.counter
+                )
+            due = heartbeat.reconcile_at is not None and heartbeat.reconcile_at <= heartbeat.now
+            return events.Renewed(
+                sent_at=sent_at, counter=heartbeat.counter, needs_reconciling=due, epoch=heartbeat.epoch
+            )
 
         renewal = Renewal(
             region=who.region, member=who.member, incarnation=effect.incarnation, lease=who.timeouts.lease
@@ -129,9 +133,9 @@ class Asking:
             lambda error: events.ReadRefused(why=error.message),
         )
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """Have done what is due."""
-        self._requests.tell(lambda: self._store.settle(self._who.region))
+        self._requests.tell(lambda: self._store.reconcile(self._who.region))
 
     def leave(self, effect: effects.LeaveStore) -> None:
         """Give up lease and claims."""
@@ -192,7 +196,7 @@ class Asking:
             lambda _: events.PartitionsReported(standing=Standing(again=True)),
         )
 
-    def compare(self, held: Mapping[GroupPartition, CommittedOffset], newest: Sequence) -> None:
+    def compare(self, held: Mapping[GroupPartition, CommittedOffset], newest: CheckpointNumber) -> None:
         """Compare what Kafka holds with what the store knows: a store that was restored knows less.
 
         Args:
@@ -203,16 +207,16 @@ class Asking:
         later = [(p, note) for p, note in notes if note.region == self._who.region and note.sequence > newest]
         if not later:
             return
-        place, last = max(later, key=lambda one: (max(one[1].epoch, one[1].sequence, one[1].lineage), one[0]))
-        noted = Noted(member=self._who.member, epoch=last.epoch, sequence=last.sequence, lineage=last.lineage)
+        place, last = max(later, key=lambda one: (max(one[1].epoch, one[1].sequence, one[1].timeline), one[0]))
+        noted = Noted(member=self._who.member, epoch=last.epoch, sequence=last.sequence, timeline=last.timeline)
         self._requests.tell(lambda: self._store.report_noted(self._who.region, place, noted))
 
     # -- batches -------------------------------------------------------------------------------------------------
 
     def store_bounds(self, effect: effects.StoreBounds) -> None:
-        """Store where a bound falls."""
+        """Store where a boundary falls."""
         self._requests.tell(
-            lambda: self._store.store_bounds(self._who.region, effect.caller, effect.bound, effect.found)
+            lambda: self._store.store_bounds(self._who.region, effect.caller, effect.boundary, effect.found)
         )
 
     def begin(self, effect: effects.Begin) -> None:
@@ -245,10 +249,11 @@ class Asking:
 
         self._requests.call(ask, lambda _: events.Discarded(batch=effect.batch))
 
-    # -- cuts ----------------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # ----------------------------------------------------------------------------------------------------
 
     def contribute(self, effect: effects.Contribute) -> None:
-        """Store the member's part of a cut."""
+        """Store the member's part of a checkpoint."""
         part = effect.part
 
         def ask() -> events.Event:
@@ -256,8 +261,8 @@ class Asking:
 
         self._requests.call(ask, lambda error: events.ContributionRefused(sequence=part.sequence, why=error.message))
 
-    def published(self, sequence: Sequence) -> None:
-        """Say that the sinks show a cut."""
+    def published(self, sequence: CheckpointNumber) -> None:
+        """Say that the sinks show a checkpoint."""
 
         def ask() -> events.Event:
             view = self._store.published_by(self._who.region, sequence, self._who.member)
@@ -265,11 +270,11 @@ class Asking:
 
         self._requests.call(ask, lambda _: events.Published(sequence=sequence))
 
-    def echo(self, effect: effects.Echo) -> None:
+    def read_back(self, effect: effects.ReportReadBack) -> None:
         """Store what Kafka answered."""
         who = self._who
         self._requests.tell(
-            lambda: self._store.echo(who.region, effect.sequence, who.member, effect.incarnation, effect.offsets)
+            lambda: self._store.read_back(who.region, effect.sequence, who.member, effect.incarnation, effect.offsets)
         )
 
     def note_seek_commit(self, effect: effects.CommitSeek, failure: str) -> None:

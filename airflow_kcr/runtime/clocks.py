@@ -25,8 +25,8 @@ def boot_time() -> Seconds:
 class StoreClock:
     """A lower bound of the store's clock, from the last time that it was told.
 
-    Bounds are judged by the store's clock. It was read before its answer arrived, so what it said plus the time since
-    the arrival is never ahead of it: a bound is looked at late, never early.
+    Boundaries are judged by the store's clock. It was read before its answer arrived, so what it said plus the time
+    since the arrival is never ahead of it: a boundary is looked at late, never early.
 
     Args:
         clock: the member's own.

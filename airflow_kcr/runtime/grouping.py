@@ -12,7 +12,7 @@ from typing import TypeAlias
 from airflow_kcr.ports import CommitAnswer, Membership
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.values import AssignmentId, GroupPartition, Lineage, Sequence
+from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, GroupPartition, Timeline
 from airflow_kcr.runtime.identity import CommitNote, Identity
 from airflow_kcr.runtime.metrics import Metrics
 
@@ -94,13 +94,16 @@ class Grouping:
 
     # -- effects -------------------------------------------------------------------------------------------------
 
-    def commit(self, effect: effects.Commit, lineage: Lineage, may_write: Callable[[], bool]) -> None:
-        """Commit the base, while the member may write; what Kafka holds afterwards, as read, is the echo."""
-        note = CommitNote(region=self._who.region, lineage=lineage, sequence=effect.sequence, epoch=effect.epoch)
+    def commit(self, effect: effects.Commit, timeline: Timeline, may_write: Callable[[], bool]) -> None:
+        """Commit the restore point, while the member may write.
+
+        What Kafka holds afterwards, as read, is the commit read-back.
+        """
+        note = CommitNote(region=self._who.region, timeline=timeline, sequence=effect.sequence, epoch=effect.epoch)
 
         def answered(answer: CommitAnswer) -> None:
             if answer.failure:
-                self._failed(f"the commit of cut {effect.sequence}: {answer.failure}")
+                self._failed(f"the commit of checkpoint {effect.sequence}: {answer.failure}")
             held = OffsetMap({p: row.offset for p, row in answer.held.items() if p in effect.offsets})
             self._happened(events.Committed(sequence=effect.sequence, offsets=held))
 
@@ -109,8 +112,8 @@ class Grouping:
     def commit_seek(
         self,
         effect: effects.CommitSeek,
-        lineage: Lineage,
-        sequence: Sequence,
+        timeline: Timeline,
+        sequence: CheckpointNumber,
         noted: Callable[[str], None],
         may_write: Callable[[], bool],
     ) -> None:
@@ -118,7 +121,7 @@ class Grouping:
 
         `noted` is told why that failed, or an empty text.
         """
-        note = CommitNote(region=self._who.region, lineage=lineage, sequence=sequence, epoch=effect.caller.epoch)
+        note = CommitNote(region=self._who.region, timeline=timeline, sequence=sequence, epoch=effect.caller.epoch)
 
         def answered(answer: CommitAnswer) -> None:
             if answer.failure:

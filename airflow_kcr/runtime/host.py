@@ -33,9 +33,9 @@ from airflow_kcr.protocol.member import effects, events, facts
 from airflow_kcr.protocol.member.state import Member, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.claims import Assigned
-from airflow_kcr.protocol.region.rows import CutPhase, ResetCause
-from airflow_kcr.protocol.rules import CutRules
-from airflow_kcr.protocol.values import GroupPartition, Lineage, Sequence
+from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
+from airflow_kcr.protocol.rules import CheckpointRules
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeline
 from airflow_kcr.runtime.asking import Asking
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.grouping import Grouping, Happening
@@ -57,7 +57,7 @@ CLOSE_SHARE: Final = 0.6
 Assignments: TypeAlias = "Mapping[GroupPartition, Assigned]"
 Held: TypeAlias = "Mapping[GroupPartition, CommittedOffset]"
 
-_USUAL: Final = frozenset({None, Why.DRAINED, Why.BOUND})
+_USUAL: Final = frozenset({None, Why.DRAINED, Why.BOUNDARY})
 
 _TEACHES: Final = frozenset({ResetCause.BATCH_TIMEOUT, ResetCause.BATCH_FAILED})
 """What says of a batch that it may have been too large."""
@@ -122,12 +122,12 @@ class MemberHost:
 
     Args:
         who: the member.
-        cut: the region's cuts, for the grace of bounds.
+        checkpoint: the region's checkpoints, for the grace of boundaries.
         limits: of a batch.
         world: what it works with.
     """
 
-    def __init__(self, who: Identity, cut: CutRules, limits: Limits, world: World) -> None:
+    def __init__(self, who: Identity, checkpoint: CheckpointRules, limits: Limits, world: World) -> None:
         self.who, self._world, self._clock = who, world, world.clock
         # What is left of the close time is for telling the store, and for closing the Kafka client.
         times = replace(who.timeouts, close=who.timeouts.close * CLOSE_SHARE)
@@ -158,7 +158,7 @@ class MemberHost:
         self._grouping = Grouping(who, self.tell, self.fail, self._metrics)
         membership = world.membership(self._grouping)
         self._grouping.use(membership)
-        self._planner = Planner(world.logs, self._clock, world.store_clock, cut.grace, _linger(limits))
+        self._planner = Planner(world.logs, self._clock, world.store_clock, checkpoint.grace, _linger(limits))
         self._working = Working(
             who,
             world.engine,
@@ -182,7 +182,10 @@ class MemberHost:
         self.tell(events.Terminated())
 
     def hold(self) -> None:
-        """Plan no further batch; for a process that is about to end, and wants nothing begun that no cut would hold."""
+        """Plan no further batch.
+
+        For a process that is about to end, and wants nothing begun that no checkpoint would hold.
+        """
         self._working.hold()
 
     @property
@@ -202,17 +205,17 @@ class MemberHost:
         view = self._machine.view
         return "" if view is None else view.proposed
 
-    def adopt(self, cut: CutRules, limits: Limits, revision: int) -> None:
+    def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
         """Follow a changed spec from now on, as far as it changes while members live.
 
         Args:
-            cut: the region's cuts, for the grace of bounds.
+            checkpoint: the region's checkpoints, for the grace of boundaries.
             limits: of a batch.
             revision: of that spec.
         """
 
         def adopted() -> None:
-            self._planner.grace, self._planner.linger = cut.grace, _linger(limits)
+            self._planner.grace, self._planner.linger = checkpoint.grace, _linger(limits)
             self._size = self._size.within(limits)
             self._asking.spec_revision = revision
 
@@ -306,14 +309,14 @@ class MemberHost:
         after = self._machine
         if (before.state, before.why) != (after.state, after.why):
             why = "" if after.why is None else f" ({after.why})"
-            # What every cut brings is for whoever debugs; what it takes to get there is for everybody.
+            # What every checkpoint brings is for whoever debugs; what it takes to get there is for everybody.
             usual = {before.state, after.state} <= {State.PROCESSING, State.HOLDING} and after.why in _USUAL
             level = logging.DEBUG if usual else logging.INFO
             _LOG.log(level, "%s: %s, now %s%s", self.who.member, before.state, after.state, why)
-        cut = None if after.view is None else after.view.cut
-        self._working.open_cut = None if cut is None else cut.sequence
-        if cut is not None and cut.phase is CutPhase.DRAINING and not cut.contributed:
-            self._metrics.drain_seen(cut.sequence, self._clock())
+        checkpoint = None if after.view is None else after.view.checkpoint
+        self._working.open_checkpoint = None if checkpoint is None else checkpoint.sequence
+        if checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING and not checkpoint.contributed:
+            self._metrics.drain_seen(checkpoint.sequence, self._clock())
 
     def _is_over(self) -> bool:
         machine = self._machine
@@ -353,8 +356,8 @@ class MemberHost:
                 asking.renew(effect)
             case effects.Read():
                 asking.read()
-            case effects.Settle():
-                asking.settle()
+            case effects.Reconcile():
+                asking.reconcile()
             case effects.Join():
                 self._grouping.membership.join()
             case effects.LeaveGroup():
@@ -398,9 +401,9 @@ class MemberHost:
             case effects.Publish(sequence=sequence):
                 working.publish(sequence, lambda: asking.published(sequence))
             case effects.Commit():
-                self._grouping.commit(effect, self._machine.newest_lineage, self._lease())
-            case effects.Echo():
-                asking.echo(effect)
+                self._grouping.commit(effect, self._machine.newest_timeline, self._lease())
+            case effects.ReportReadBack():
+                asking.read_back(effect)
             case effects.CommitSeek():
                 self._commit_seek(effect)
             case effects.LeaveStore():
@@ -451,11 +454,11 @@ class MemberHost:
             member=row.member,
             batch=row.batch,
             epoch=row.epoch,
-            lineage=row.lineage,
+            timeline=row.timeline,
             sequence=row.sequence,
             ranges=effect.ranges,
             progress=effect.progress,
-            bound=None if view is None else view.limit,
+            boundary=None if view is None else view.limit,
         )
         self._run_since = self._clock()
         self._working.run(call, took)
@@ -476,11 +479,11 @@ class MemberHost:
 
     def _commit_seek(self, effect: effects.CommitSeek) -> None:
         view = self._machine.view
-        lineage = Lineage(0) if view is None else view.lineage
-        sequence = Sequence(0) if view is None else Sequence(view.next_sequence - 1)
+        timeline = Timeline(0) if view is None else view.timeline
+        sequence = CheckpointNumber(0) if view is None else CheckpointNumber(view.next_sequence - 1)
         self._grouping.commit_seek(
             effect,
-            lineage,
+            timeline,
             sequence,
             lambda failure: self._asking.note_seek_commit(effect, failure),
             self._lease(),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import BatchId, Epoch, Lineage, MemberId, RegionName, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, MemberId, RegionName, Timeline
 
 
 def _token() -> str:
@@ -54,14 +54,14 @@ class CommitNote:
     """What a region writes beside the offsets that it commits, as Kafka's metadata."""
 
     region: RegionName
-    lineage: Lineage
-    sequence: Sequence
+    timeline: Timeline
+    sequence: CheckpointNumber
     epoch: Epoch
 
     def text(self) -> str:
         """Return the metadata: JSON, far below Kafka's limit of 4096 bytes."""
         return json.dumps(
-            {"region": self.region, "lineage": self.lineage, "sequence": self.sequence, "epoch": self.epoch},
+            {"region": self.region, "timeline": self.timeline, "sequence": self.sequence, "epoch": self.epoch},
             separators=(",", ":"),
         )
 
@@ -72,8 +72,8 @@ def read_note(metadata: str) -> CommitNote | None:
         value = json.loads(metadata)
         return CommitNote(
             region=RegionName(str(value["region"])),
-            lineage=Lineage(int(value["lineage"])),
-            sequence=Sequence(int(value["sequence"])),
+            timeline=Timeline(int(value["timeline"])),
+            sequence=CheckpointNumber(int(value["sequence"])),
             epoch=Epoch(int(value["epoch"])),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):

@@ -13,8 +13,8 @@ from typing import Final
 from airflow_kcr.protocol.member.state import Member, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import recreated
-from airflow_kcr.protocol.region.rows import Claim, CutPhase, RegionState
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, Lineage, MemberId, Offset, Sequence
+from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, RegionState
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, MemberId, Offset, Timeline
 from airflow_kcr.runtime.clocks import Seconds
 
 UNKNOWN: Final = -1
@@ -29,15 +29,15 @@ class Snapshot:
     state: State
     why: Why | None
     epoch: Epoch
-    lineage: Lineage
+    timeline: Timeline
     region_state: RegionState | None
     """None before the region was read."""
 
-    newest: Sequence
-    """The newest number that a cut or a reset has used, as far as the member has seen."""
+    newest: CheckpointNumber
+    """The newest number that a checkpoint or a reset has used, as far as the member has seen."""
 
-    cut: Sequence | None
-    cut_phase: CutPhase | None
+    checkpoint: CheckpointNumber | None
+    checkpoint_phase: CheckpointPhase | None
     positions: Mapping[GroupPartition, Offset]
     """The next offset to process of each claimed partition."""
 
@@ -62,7 +62,7 @@ class Metrics:
     failed_batches: int = 0
     discarded_batches: int = 0
     resets: int = 0
-    cuts: int = 0
+    checkpoints: int = 0
     commits_failed: int = 0
     troubles: int = 0
     store_losses: int = 0
@@ -71,17 +71,17 @@ class Metrics:
     drain_millis: int = UNKNOWN
     drain_millis_max: int = UNKNOWN
     last_trouble: str = ""
-    _draining: tuple[Sequence, Seconds] | None = field(default=None, repr=False)
+    _draining: tuple[CheckpointNumber, Seconds] | None = field(default=None, repr=False)
 
-    def drain_seen(self, cut: Sequence, now: Seconds) -> None:
-        """Note that a cut drains; the first look at it counts."""
-        if self._draining is None or self._draining[0] != cut:
-            self._draining = (cut, now)
+    def drain_seen(self, checkpoint: CheckpointNumber, now: Seconds) -> None:
+        """Note that a checkpoint drains; the first look at it counts."""
+        if self._draining is None or self._draining[0] != checkpoint:
+            self._draining = (checkpoint, now)
 
-    def contributed(self, cut: Sequence, now: Seconds) -> None:
-        """Note that this member's part of a cut is stored: its drain is over."""
-        self.cuts += 1
-        if self._draining is None or self._draining[0] != cut:
+    def contributed(self, checkpoint: CheckpointNumber, now: Seconds) -> None:
+        """Note that this member's part of a checkpoint is stored: its drain is over."""
+        self.checkpoints += 1
+        if self._draining is None or self._draining[0] != checkpoint:
             return
         self.drain_millis = round((now - self._draining[1]) * 1000)
         self.drain_millis_max = max(self.drain_millis_max, self.drain_millis)
@@ -105,7 +105,7 @@ class Metrics:
             ends: the logs as they were last read.
         """
         view = member.view
-        cut = None if view is None else view.cut
+        checkpoint = None if view is None else view.checkpoint
         positions = dict(member.positions)
         lag = {p: _lag(o, ends.get(p), None if view is None else view.claims.get(p)) for p, o in positions.items()}
         return Snapshot(
@@ -113,11 +113,11 @@ class Metrics:
             state=member.state,
             why=member.why,
             epoch=member.newest_epoch,
-            lineage=member.newest_lineage,
+            timeline=member.newest_timeline,
             region_state=None if view is None else view.state,
             newest=member.newest_sequence,
-            cut=None if cut is None else cut.sequence,
-            cut_phase=None if cut is None else cut.phase,
+            checkpoint=None if checkpoint is None else checkpoint.sequence,
+            checkpoint_phase=None if checkpoint is None else checkpoint.phase,
             positions=positions,
             lag=lag,
             counters=self.counters(member, lag),
@@ -141,7 +141,7 @@ class Metrics:
             "nFailedBatches": self.failed_batches,
             "nDiscardedBatches": self.discarded_batches,
             "nResets": self.resets,
-            "nCuts": self.cuts,
+            "nCheckpoints": self.checkpoints,
             "nFailedCommits": self.commits_failed,
             "nTroubles": self.troubles,
             "nStoreLosses": self.store_losses,

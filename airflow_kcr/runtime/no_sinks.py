@@ -8,7 +8,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.rules import GroupRules
-from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 
 
 class NoSinks:
@@ -37,8 +37,8 @@ class NoSinks:
         """Nothing is known, so nothing is answered."""
         return {}
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         """Nothing is held back."""
 
-    def publish(self, sequence: Sequence) -> None:
+    def publish(self, sequence: CheckpointNumber) -> None:
         """Everything is there already."""

@@ -1,6 +1,6 @@
-"""What the next batch reads: from the positions to the ends of the logs, never across a bound.
+"""What the next batch reads: from the positions to the ends of the logs, never across a boundary.
 
-The order of the questions is what makes a bound exact: the ends of the logs are read first, then the time index is
+The order of the questions is what makes a boundary exact: the ends of the logs are read first, then the time index is
 asked, so a batch planned from such a pair holds no record that the look-up did not see (design 7.2, scenarios C5, C26).
 The pair is kept: while it shows enough to do, plans are cut from it without asking the brokers again.
 """
@@ -16,8 +16,8 @@ from airflow_kcr.ports import Logs
 from airflow_kcr.protocol.member.events import Planned
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import bounds, recreated
-from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.region import boundaries, recreated
+from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
 from airflow_kcr.runtime.clocks import Clock, StoreClock
@@ -38,9 +38,9 @@ class Seen:
     """The logs as they were read, and the time index as it was asked after that."""
 
     logs: Mapping[GroupPartition, LogBounds]
-    bound: datetime | None
+    boundary: datetime | None
     answers: Mapping[GroupPartition, TimeAnswer]
-    """For the bound, where its offset was not known."""
+    """For the boundary, where its offset was not known."""
 
     at: float
     """When the first of it was asked, by the member's clock."""
@@ -49,7 +49,7 @@ class Seen:
     """A moment that the store's clock had reached then: records of before it that were in the logs have been seen."""
 
     highs: Mapping[GroupPartition, Offset] = field(default_factory=dict)
-    """The high watermarks, read before the logs' bounds; only where the bound may be decided without a record."""
+    """The high watermarks, read before the logs' bounds; only where the boundary may be decided without a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Reach:
     ranges: dict[GroupPartition, int] = field(default_factory=dict)
     """Partition to the offset at which reading has to stop; only those with something to read."""
 
-    bounds: dict[GroupPartition, BoundOffset] = field(default_factory=dict)
+    bounds: dict[GroupPartition, BoundaryOffset] = field(default_factory=dict)
     outside: dict[GroupPartition, LogBounds] = field(default_factory=dict)
 
 
@@ -91,7 +91,7 @@ class Planner:
         logs: the cluster's.
         clock: the member's.
         store_clock: what is known of the store's.
-        grace: `cut.grace`.
+        grace: `checkpoint.grace`.
         linger: how long few records are waited with.
     """
 
@@ -100,7 +100,7 @@ class Planner:
     ) -> None:
         self._logs, self._clock, self._store_clock = logs, clock, store_clock
         self.grace = grace
-        """Of bounds; may be changed at any time, from any thread: a plan reads it once."""
+        """Of boundaries; may be changed at any time, from any thread: a plan reads it once."""
 
         self.linger = linger
         """As `grace`."""
@@ -110,12 +110,12 @@ class Planner:
         """Since when there have been records, too few to be taken."""
 
     def plan(self, batch: BatchId, positions: OffsetMap, view: MemberView, size: int) -> Planned:
-        """Return the next ranges, and where the bound falls in partitions that lacked it.
+        """Return the next ranges, and where the boundary falls in partitions that lacked it.
 
         Args:
             batch: what the batch will be called.
             positions: the member's, of every claimed partition.
-            view: what it sees of its region: the bound, skipped records, the count of the next cut.
+            view: what it sees of its region: the boundary, skipped records, the count of the next checkpoint.
             size: how many records the batch may take.
 
         Raises:
@@ -127,27 +127,27 @@ class Planner:
         )
         if seen is not None and reach == NOTHING and self._has_nothing_new(seen, positions, view):
             self._few_since = None
-            return Planned(batch=batch, ranges={}, bound=view.limit)
-        # Outside of a log is declared only after it was read again, and a bound only from a look-up of its own.
+            return Planned(batch=batch, ranges={}, boundary=view.limit)
+        # Outside of a log is declared only after it was read again, and a boundary only from a look-up of its own.
         if reach is None or reach.outside or _available(reach, positions) < size:
             seen = self._seen = self._look(positions, view)
             reach = self._reach(positions, view, seen)
         if self._lingers(positions, view, reach, size):
-            return Planned(batch=batch, ranges={}, bound=view.limit, outside=reach.outside)
+            return Planned(batch=batch, ranges={}, boundary=view.limit, outside=reach.outside)
         most = size if view.records_left is None else min(size, view.records_left)
         backlog = {p: to - positions[p] for p, to in reach.ranges.items()}
         taken = shares(backlog, most) if most > 0 else {}
         ranges = {p: Range(positions[p], Offset(positions[p] + n)) for p, n in sorted(taken.items())}
-        return Planned(batch=batch, ranges=ranges, bound=view.limit, bounds=reach.bounds, outside=reach.outside)
+        return Planned(batch=batch, ranges=ranges, boundary=view.limit, bounds=reach.bounds, outside=reach.outside)
 
     def _lingers(self, positions: OffsetMap, view: MemberView, reach: Reach, size: int) -> bool:
         """Whether there is so little to read that more is waited for.
 
-        Never where somebody waits for it to be read: before a bound that has passed, in an open cut, or where a count
-        of records is to be reached. Nor where the batch may take no more than there is.
+        Never where somebody waits for it to be read: before a boundary that has passed, in an open checkpoint, or where
+        a count of records is to be reached. Nor where the batch may take no more than there is.
         """
         linger, available = self.linger, _available(reach, positions)
-        awaited = view.cut is not None or view.records_left is not None or view.bound_offsets or reach.bounds
+        awaited = view.checkpoint is not None or view.records_left is not None or view.boundary_offsets or reach.bounds
         if not 0 < available < min(linger.least, size) or awaited:
             self._few_since = None
             return False
@@ -181,30 +181,30 @@ class Planner:
 
     def _is_fresh(self, seen: Seen, positions: OffsetMap, view: MemberView) -> bool:
         young = self._clock() - seen.at < KEPT
-        return young and seen.bound == view.limit and positions.keys() <= seen.logs.keys()
+        return young and seen.boundary == view.limit and positions.keys() <= seen.logs.keys()
 
     def _has_nothing_new(self, seen: Seen, positions: OffsetMap, view: MemberView) -> bool:
         """Whether the logs still end where they did when there was nothing to read, which is asked most of the time.
 
-        Where a bound is looked for that has passed, time itself may tell where it falls, so all is asked.
+        Where a boundary is looked for that has passed, time itself may tell where it falls, so all is asked.
         """
-        awaited = view.limit is not None and not positions.keys() <= view.bound_offsets.keys()
+        awaited = view.limit is not None and not positions.keys() <= view.boundary_offsets.keys()
         if awaited and view.limit is not None and self._store_clock.now() >= view.limit:
             return False
         ends = self._logs.stable_ends(positions.keys())
         return all(p in ends and ends[p] == seen.logs[p].end for p in positions)
 
     def _look(self, positions: OffsetMap, view: MemberView) -> Seen:
-        at, now, bound = self._clock(), self._store_clock.now(), view.limit
-        unknown = {p for p in positions if p in view.claims and p not in view.bound_offsets}
-        is_late = bound is not None and now >= bound + self.grace
+        at, now, boundary = self._clock(), self._store_clock.now(), view.limit
+        unknown = {p for p in positions if p in view.claims and p not in view.boundary_offsets}
+        is_late = boundary is not None and now >= boundary + self.grace
         highs = self._logs.high_watermarks(unknown) if is_late and unknown else {}
         logs = self._logs.bounds(positions.keys())
         answers: Mapping[GroupPartition, TimeAnswer] = {}
-        if bound is not None:
-            asked = dict.fromkeys(unknown & logs.keys(), bound)
+        if boundary is not None:
+            asked = dict.fromkeys(unknown & logs.keys(), boundary)
             answers = self._logs.first_at_or_after(asked) if asked else {}
-        return Seen(logs=logs, bound=bound, answers=answers, at=at, now=now, highs=highs)
+        return Seen(logs=logs, boundary=boundary, answers=answers, at=at, now=now, highs=highs)
 
     def _reach(self, positions: OffsetMap, view: MemberView, seen: Seen) -> Reach:
         reach = Reach()
@@ -216,8 +216,8 @@ class Planner:
             if _is_outside(position, log, partition, view):
                 reach.outside[partition] = log
                 continue
-            row = self._bound_offset(partition, view, log, seen)
-            if row is not None and partition not in view.bound_offsets:
+            row = self._boundary_offset(partition, view, log, seen)
+            if row is not None and partition not in view.boundary_offsets:
                 reach.bounds[partition] = row
             to = int(log.end) if row is None else min(int(log.end), max(int(row.offset), int(position)))
             to = min((int(s) for s in view.skips.get(partition, ()) if position <= s < to), default=to)
@@ -225,17 +225,17 @@ class Planner:
                 reach.ranges[partition] = to
         return reach
 
-    def _bound_offset(
+    def _boundary_offset(
         self, partition: GroupPartition, view: MemberView, log: LogBounds, seen: Seen
-    ) -> BoundOffset | None:
-        known, answer = view.bound_offsets.get(partition), seen.answers.get(partition)
-        if known is not None or answer is None or seen.bound is None:
+    ) -> BoundaryOffset | None:
+        known, answer = view.boundary_offsets.get(partition), seen.answers.get(partition)
+        if known is not None or answer is None or seen.boundary is None:
             return known
-        return bounds.locate(
-            bound=seen.bound,
+        return boundaries.locate(
+            boundary=seen.boundary,
             end_before=log,
             answer=answer,
-            base=view.base.get(partition, Offset(0)),
+            restore_point=view.restore_point.get(partition, Offset(0)),
             now=seen.now,
             grace=self.grace,
             high_before=seen.highs.get(partition),

@@ -16,11 +16,11 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from airflow_kcr.errors import RefusedError, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
-from airflow_kcr.ports import Beat, Heartbeats, MemberStore, Renewal
+from airflow_kcr.ports import Heartbeat, Heartbeats, MemberStore, Renewal
 from airflow_kcr.protocol.member import events
 from airflow_kcr.runtime.clocks import Clock, Seconds
 
-Answered: TypeAlias = "Callable[[Beat | RefusedError, Seconds], events.Event]"
+Answered: TypeAlias = "Callable[[Heartbeat | RefusedError, Seconds], events.Event]"
 """Makes the event of an answer, and of when the request for it was sent."""
 
 GATHER: Final = 0.05
@@ -93,7 +93,7 @@ class LeaseCalls:
         if self._asked is not None:
             self._deliver(events.StoreLost())
 
-    def take(self, answer: Beat | RefusedError, sent_at: Seconds) -> None:
+    def take(self, answer: Heartbeat | RefusedError, sent_at: Seconds) -> None:
         """Deliver an answer."""
         asked, self._asked, self._waiting_since = self._asked, None, None
         if asked is None:

@@ -10,8 +10,9 @@ Rules:
 - A batch that failed, or ran into its timeout, makes the next one smaller, and each further one in a row more so, below
   the floor too: else the same batch would be planned again until the region halts. Its records in the time that it ran
   are the most that the pipeline can be trusted with. No batch comes near its size again before many smaller ones have
-  done their work, and many more each time that it fails again: between two failures there has to be time for a cut. A
-  process that has run no batch yet goes by the failures that the region counts: whoever saw them may be gone.
+  done their work, and many more each time that it fails again: between two failures there has to be time for a
+  checkpoint. A process that has run no batch yet goes by the failures that the region counts: whoever saw them may be
+  gone.
 - Shares follow the backlog of each partition, so that all come to their ends together and a skewed one is not left
   behind. Whoever has any backlog gets at least one record, if there are enough.
 """
@@ -232,7 +233,7 @@ def shares(backlog: Mapping[GroupPartition, int], size: int) -> dict[GroupPartit
     least = 1 if len(waiting) <= size else 0
     size, total = size - least * len(waiting), total - least * len(waiting)
     given = {p: least + (n - least) * size // total for p, n in waiting.items()}
-    # What the division left over goes to those that it cut most, the longest backlog first where equal.
+    # What the division left over goes to those that it shortened most, the longest backlog first where equal.
     rest = size + least * len(waiting) - sum(given.values())
     by_loss = sorted(waiting, key=lambda p: (-((waiting[p] - least) * size % total), -waiting[p], p))
     for partition in by_loss[:rest]:

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.claims import Assigned
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Lineage, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupPartition, Timeline
 from airflow_kcr.runtime.clocks import Clock, Seconds
 from airflow_kcr.runtime.grouping import Happening
 from airflow_kcr.runtime.identity import Identity
@@ -62,15 +62,15 @@ class Working:
         self._happened, self._clock = happened, clock
         self._reader = Worker(f"{who.member} reads", failed)
         self._batches = Worker(f"{who.member} batches", failed)
-        # A cut of many files takes its time; meanwhile the next batches are planned, and a reset is carried out.
+        # A checkpoint of many files takes its time; meanwhile the next batches are planned, and a reset is carried out.
         self._publisher = Worker(f"{who.member} publishes", failed)
         # Cancelling asks the engine, which may not answer; the loop has a lease to keep.
         self._canceller = Worker(f"{who.member} cancels", failed)
         self._cancelled: frozenset[BatchId] = frozenset()
         """Written in the loop before the engine is told, so whoever hears of the end sees it."""
 
-        self.open_cut: Sequence | None = None
-        """The cut that is open, as the loop last saw it; written by the loop."""
+        self.open_checkpoint: CheckpointNumber | None = None
+        """The checkpoint that is open, as the loop last saw it; written by the loop."""
 
         self._ending = threading.Event()
         self._holding = threading.Event()
@@ -146,7 +146,7 @@ class Working:
         self._reader.post(task)
 
     def prepare(self, effect: effects.PrepareSinks) -> None:
-        """Have the sinks make durable what they hold for a cut, and read what the contribution tells."""
+        """Have the sinks make durable what they hold for a checkpoint, and read what the contribution tells."""
 
         def read() -> events.Event:
             self._sinks.prepare(effect.sequence)
@@ -155,24 +155,24 @@ class Working:
             return events.SinksPrepared(sequence=effect.sequence, bounds=bounds, committed=OffsetMap(held))
 
         def task() -> None:
-            # A cut that can't be prepared in time is aborted; what is said of one that is gone is refused.
+            # A checkpoint that can't be prepared in time is aborted; what is said of one that is gone is refused.
             nothing = events.SinksPrepared(sequence=effect.sequence, bounds={}, committed=EMPTY)
             within = self._who.timeouts.drain
-            what = f"prepare cut {effect.sequence}"
+            what = f"prepare checkpoint {effect.sequence}"
             self._happened(
-                self._persistently(read, what, within, nothing, wanted=lambda: self.open_cut == effect.sequence)
+                self._persistently(read, what, within, nothing, wanted=lambda: self.open_checkpoint == effect.sequence)
             )
 
         self._reader.post(task)
 
-    def publish(self, sequence: Sequence, done: Callable[[], None]) -> None:
-        """Publish a cut; `done` tells the store. A failure is tried again in its turn."""
+    def publish(self, sequence: CheckpointNumber, done: Callable[[], None]) -> None:
+        """Publish a checkpoint; `done` tells the store. A failure is tried again in its turn."""
 
         def task() -> None:
             try:
                 self._sinks.publish(sequence)
             except SinkError as error:
-                _LOG.warning("%s: cut %s is not published: %s", self._who.member, sequence, error)
+                _LOG.warning("%s: checkpoint %s is not published: %s", self._who.member, sequence, error)
                 # It is asked for again as soon as this is answered.
                 self._ending.wait(TRY_AGAIN)
                 self._happened(events.Published(sequence=sequence))
@@ -191,7 +191,7 @@ class Working:
             in_logs = self._places.found(of_logs, effect.target)
             places = {p: answer.offset for p, answer in in_logs.items() if answer.offset is not None}
             if places:
-                # Where these resume is known only now; a sink whose lineage is older goes back to there.
+                # Where these resume is known only now; a sink whose timeline is older goes back to there.
                 self._sinks.reset(replace(effect, resume=OffsetMap(places), open={}))
             return events.SinksReset(epoch=effect.epoch, found={**found, **in_logs})
 
@@ -200,8 +200,8 @@ class Working:
                 return reset()
             except SinkAhead as error:
                 # Trying again would not make it younger: the store was restored, or a newer epoch is there.
-                fence, lineage = Epoch(error.fence), Lineage(error.lineage)
-                return events.SinkFailed(epoch=effect.epoch, why=error.message, fence=fence, lineage=lineage)
+                fence, timeline = Epoch(error.fence), Timeline(error.timeline)
+                return events.SinkFailed(epoch=effect.epoch, why=error.message, fence=fence, timeline=timeline)
 
         def task() -> None:
             within = self._who.timeouts.reset
@@ -249,16 +249,16 @@ class Working:
             report = self._engine.run(call)
         except BatchCancelled as error:
             # Cancelled by somebody else, in Spark's own page for instance, it is a failure like any other.
-            return self._quiet(call.batch) or events.BatchFailed(batch=call.batch, why=error.message)
+            return self._quiesced(call.batch) or events.BatchFailed(batch=call.batch, why=error.message)
         except BatchError as error:
             _LOG.warning("%s: %s", self._who.member, error)
-            return self._quiet(call.batch) or events.BatchFailed(batch=call.batch, why=error.message)
+            return self._quiesced(call.batch) or events.BatchFailed(batch=call.batch, why=error.message)
         for warning in report.warnings:
             _LOG.warning("%s: batch %s: %s", self._who.member, call.batch, warning)
         return events.BatchFinished(batch=call.batch)
 
-    def _quiet(self, batch: BatchId) -> events.Event | None:
-        return events.BatchQuiet(batch=batch) if batch in self._cancelled else None
+    def _quiesced(self, batch: BatchId) -> events.Event | None:
+        return events.BatchQuiesced(batch=batch) if batch in self._cancelled else None
 
     def cancel(self, effect: effects.Cancel) -> None:
         """Cancel a batch."""

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class KcrCheckpointSensor(RegionSensor):
     """Waits until a region's path has a published checkpoint that holds the records of the run's data interval.
 
-    Asks for no cut: the region makes it by itself (`request: auto`), or another DAG asks.
+    Asks for no checkpoint: the region makes it by itself (`request: auto`), or another DAG asks.
 
     Args:
-        bound: an instant with a zone to wait for instead of the interval's end (templated).
+        boundary: an instant with a zone to wait for instead of the interval's end (templated).
         sequence: wait for a checkpoint of at least that sequence instead (templated).
         kwargs: as for every sensor; `region`, `kcr_conn_id` and `deferrable` among them.
 
@@ -29,19 +29,21 @@ class KcrCheckpointSensor(RegionSensor):
         ConfigurationError: both are given.
     """
 
-    template_fields = (*RegionSensor.template_fields, "bound", "sequence")
+    template_fields = (*RegionSensor.template_fields, "boundary", "sequence")
 
     def __init__(
         self,
         *,
-        bound: datetime | str | None = None,
+        boundary: datetime | str | None = None,
         sequence: int | str | None = None,
         **kwargs: Any,  # noqa: ANN401 (Airflow's own)
     ) -> None:
         super().__init__(**kwargs)
-        if bound is not None and sequence is not None:
-            raise ConfigurationError("a checkpoint is waited for by its bound or by its sequence; give one of the two")
-        self.bound = bound
+        if boundary is not None and sequence is not None:
+            raise ConfigurationError(
+                "a checkpoint is waited for by its boundary or by its sequence; give one of the two"
+            )
+        self.boundary = boundary
         self.sequence = sequence
 
     def waiting_for(self, context: Context) -> CheckpointExists:
@@ -54,14 +56,14 @@ class KcrCheckpointSensor(RegionSensor):
             if not str(self.sequence).isdecimal():
                 raise ConfigurationError(f"sequence is {self.sequence!r}; give the number of a checkpoint")
             return CheckpointExists(sequence=int(self.sequence))
-        if isinstance(self.bound, datetime):
-            return CheckpointExists(bound=format_instant(self.bound))
-        if self.bound is not None:
-            return CheckpointExists(bound=format_instant(parse_instant(self.bound)))
+        if isinstance(self.boundary, datetime):
+            return CheckpointExists(boundary=format_instant(self.boundary))
+        if self.boundary is not None:
+            return CheckpointExists(boundary=format_instant(parse_instant(self.boundary)))
         interval = contexts.interval_of(context)
         if interval is None:
             raise ConfigurationError(
                 f"run {context['dag_run'].run_id} has no data interval whose checkpoint could be waited for; give "
-                "bound or sequence"
+                "boundary or sequence"
             )
-        return CheckpointExists(bound=format_instant(checked_instant(interval[1])))
+        return CheckpointExists(boundary=format_instant(checked_instant(interval[1])))

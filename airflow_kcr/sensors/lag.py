@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 class KcrLagSensor(RegionSensor):
     """Waits until a region's partitions are together fewer than so many offsets behind the ends of their logs.
 
-    Counted from the positions that the store has, not from what is committed in Kafka, which is told only at cuts.
-    Offsets are at most as many records: aborted transactions, markers of transactions and compaction leave offsets
-    that no reader gets.
-    Kafka is asked for the ends at most every ten seconds; nobody joins the group.
+    Counted from the positions that the store has, not from what is committed in Kafka, which is told only at
+    checkpoints. Offsets are at most as many records: aborted transactions, markers of transactions and compaction leave
+    offsets that no reader gets. Kafka is asked for the ends at most every ten seconds; nobody joins the group.
 
     Args:
         below: a number of offsets above 0 (templated).

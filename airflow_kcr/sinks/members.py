@@ -7,11 +7,11 @@ from typing import Protocol
 
 from airflow_kcr.ports import Sinks
 from airflow_kcr.protocol.member.effects import ResetSinks
-from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 
 
 class FencedSink(Protocol):
-    """A sink that refuses an older epoch by itself, and shows output with its batch rather than with a cut."""
+    """A sink that refuses an older epoch by itself, and shows output with its batch rather than with a checkpoint."""
 
     def reset(self, order: ResetSinks) -> Mapping[GroupPartition, Offset | None]:
         """Raise the fence, then roll back or skip, and answer the open entries; see `ports.Sinks`."""
@@ -26,21 +26,21 @@ class UserSink(FencedSink, Protocol):
         """Whether it refuses an older epoch by itself."""
         ...
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         """Make durable what it holds; see `ports.Sinks`."""
         ...
 
 
-class CutSink(Protocol):
-    """A sink that shows output with its cut."""
+class CheckpointSink(Protocol):
+    """A sink that shows output with its checkpoint."""
 
-    def publish(self, sequence: Sequence) -> None:
-        """Show what belongs to a cut; see `ports.Sinks`."""
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Show what belongs to a checkpoint; see `ports.Sinks`."""
         ...
 
 
 class MemberSinks:
-    """Carries a reset out on every sink; of ours, cuts need nothing.
+    """Carries a reset out on every sink; of ours, checkpoints need nothing.
 
     Args:
         ours: tables and files: what a zombie writes, a database refuses, and no manifest names.
@@ -65,14 +65,14 @@ class MemberSinks:
 
         Raises:
             SinkError: one of them could not; the others may have done it, and do nothing when asked again.
-            SinkAhead: one of them has seen a later epoch or lineage.
+            SinkAhead: one of them has seen a later epoch or timeline.
         """
         answers: dict[GroupPartition, Offset | None] = {}
         for sink in self._sinks:
             answers.update(sink.reset(order))
         return answers
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         """Have users' sinks make durable what they hold; ours have every batch that ended.
 
         Raises:
@@ -81,21 +81,21 @@ class MemberSinks:
         for sink in self._users:
             sink.prepare(sequence)
 
-    def publish(self, sequence: Sequence) -> None:
-        """Tables have it already; what is shown with its cut is `WithCuts`' to show."""
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Tables have it already; what is shown with its checkpoint is `WithCheckpoints`' to show."""
 
 
-class WithCuts:
-    """The sinks of one member's pipeline, and those of the whole region that show output with its cut.
+class WithCheckpoints:
+    """The sinks of one member's pipeline, and those of the whole region that show output with its checkpoint.
 
-    One member publishes a cut for all groups.
+    One member publishes a checkpoint for all groups.
 
     Args:
         inner: the member's.
-        of_region: every sink that shows output with its cut, of whatever group.
+        of_region: every sink that shows output with its checkpoint, of whatever group.
     """
 
-    def __init__(self, inner: Sinks, of_region: Iterable[CutSink]) -> None:
+    def __init__(self, inner: Sinks, of_region: Iterable[CheckpointSink]) -> None:
         self._inner, self._of_region = inner, tuple(of_region)
 
     @property
@@ -107,12 +107,12 @@ class WithCuts:
         """Carry out a reset on the member's sinks; see `ports.Sinks`."""
         return self._inner.reset(order)
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         """Make durable what the member's sinks hold; see `ports.Sinks`."""
         self._inner.prepare(sequence)
 
-    def publish(self, sequence: Sequence) -> None:
-        """Show what belongs to a cut, in all of the region's sinks.
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Show what belongs to a checkpoint, in all of the region's sinks.
 
         Raises:
             SinkError: one could not; the others may have done it, and do nothing when asked again.

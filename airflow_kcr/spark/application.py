@@ -33,9 +33,9 @@ from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.region.state import is_live
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
-from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.spark import spec_trials
@@ -123,10 +123,10 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
             a sink's table can't be written as the spec wants.
         SinkError: a sink's database can't be reached.
         BrokerUnavailable: Kafka can't be reached.
-        OutsiderInGroup: somebody else is in the group, and the policy is `fail`.
+        ForeignConsumerInGroup: somebody else is in the group, and the policy is `fail`.
         MemberInUse: another process holds an index, and lives.
     """
-    store.settle(run.region)  # a changed spec may have waited for members who live no more
+    store.reconcile(run.region)  # a changed spec may have waited for members who live no more
     region, now = store.read(run.region)
     store_clock = StoreClock(boot_time, now)
     for member in run.members:
@@ -182,7 +182,7 @@ def still_wanted(store: RegionStore, run: MemberRun) -> MemberRun | None:
     return replace(run, indexes=indexes) if indexes else None
 
 
-def follow(store: RegionStore, prepared: Prepared, crew: Crew) -> Prepared:
+def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> Prepared:
     """Have the members follow the spec in force, as far as it changes while members live; return what they follow.
 
     A spec that they have to be built anew for is none of it: it came in force with the end of their leases, and as long
@@ -191,9 +191,9 @@ def follow(store: RegionStore, prepared: Prepared, crew: Crew) -> Prepared:
     Args:
         store: where the region is.
         prepared: what they have followed so far.
-        crew: the members.
+        member_pool: the members.
     """
-    if crew.spec_revision() <= prepared.revision:
+    if member_pool.spec_revision() <= prepared.revision:
         return prepared
     try:
         region, _ = store.read(prepared.run.region)
@@ -203,7 +203,7 @@ def follow(store: RegionStore, prepared: Prepared, crew: Crew) -> Prepared:
     spec = RegionSpec.from_json(region.spec.text)
     if any(one.takes_effect is not TakesEffect.AT_ONCE for one in differences(prepared.spec, spec)):
         return prepared
-    crew.adopt(spec.rules().cut, _limits(spec), region.spec.revision)
+    member_pool.adopt(spec.rules().checkpoint, _limits(spec), region.spec.revision)
     _LOG.info("region %s: its spec has changed, the members follow", prepared.run.region)
     return replace(prepared, spec=spec, revision=region.spec.revision, digest=region.spec.digest)
 
@@ -213,7 +213,7 @@ class Hosted:
     """A running application and its members."""
 
     application: Application
-    crew: Crew
+    member_pool: MemberPool
 
 
 @contextmanager
@@ -242,19 +242,24 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
             store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
         shared = _Shared(spark, logs, end_process, application.label(), sinks, warming, renewals)
         hosts = [_host(store, prepared, shared, member) for member in run.members]
-        crew = Crew(store, run.region, hosts)
-        stack.callback(crew.end)
+        member_pool = MemberPool(store, run.region, hosts)
+        stack.callback(member_pool.end)
         watch = GroupWatch(
-            store, run.region, [run.group], lambda spec, group: nullcontext(reader), kafka_names, crew.newest_cut
+            store,
+            run.region,
+            [run.group],
+            lambda spec, group: nullcontext(reader),
+            kafka_names,
+            member_pool.newest_checkpoint,
         )
         stack.callback(watch.end)
-        trial = SpecTrial(store, run.region, run.group, crew, spark)
+        trial = SpecTrial(store, run.region, run.group, member_pool, spark)
         stack.callback(trial.end)
         _LOG.info("region %s: hosting %s", spec.region, ", ".join(map(str, run.members)))
-        crew.start()
+        member_pool.start()
         watch.start()
         trial.start()
-        yield Hosted(application=application, crew=crew)
+        yield Hosted(application=application, member_pool=member_pool)
 
 
 def _session(prepared: Prepared, logs: BrokerLogs) -> SparkSession:
@@ -337,7 +342,7 @@ def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: Membe
         version=__version__,
         spec_revision=prepared.revision,
     )
-    return MemberHost(who, rules.cut, _limits(spec), world)
+    return MemberHost(who, rules.checkpoint, _limits(spec), world)
 
 
 def _source(prepared: Prepared, member: MemberId) -> Source:

@@ -1,9 +1,9 @@
 """Deleting what nobody can read any more from a region's file sinks.
 
-    from airflow_kcr.spark import clean_cuts
+    from airflow_kcr.spark import clean_checkpoints
 
-    clean_cuts(spark, "flights")                 # what resets have undone, and what died
-    clean_cuts(spark, "flights", "retired")      # the output of retired checkpoints as well
+    clean_checkpoints(spark, "flights")                 # what resets have undone, and what died
+    clean_checkpoints(spark, "flights", "retired")      # the output of retired checkpoints as well
 
 Spark is there for its file systems; nothing is read.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PACKAGES: Final = "spark.jars.packages"
 
 
-def clean_cuts(
+def clean_checkpoints(
     spark: SparkSession,
     region: str,
     what: GivenUp | str = GivenUp.UNDONE,
@@ -45,14 +45,14 @@ def clean_cuts(
 ) -> tuple[Cleaned, ...]:
     """Delete what nobody can read any more from a region's file sinks, whatever else is at work meanwhile.
 
-    No file goes that a cut has which can be read, or that a later cut may need. Killed, or run twice at a time, it
-    has deleted a part; the next one goes on.
+    No file goes that a checkpoint has which can be read, or that a later checkpoint may need. Killed, or run twice at a
+    time, it has deleted a part; the next one goes on.
 
     Args:
         spark: a session that can write to the folders.
         region: whose sinks.
-        what: `undone`: files of cuts that resets have undone, and of batches that never counted. `retired`: the output
-            of cuts whose checkpoints are retired as well; these could be read until now.
+        what: `undone`: files of checkpoints that resets have undone, and of batches that never counted. `retired`: the
+            output of checkpoints whose checkpoints are retired as well; these could be read until now.
         store: the store's URL; absent: `KCR_STORE_URL`.
         environ: where references of the sinks' paths are looked up.
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol, Self
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupId,
-    Lineage,
     MemberId,
     Range,
     RegionName,
-    Sequence,
+    Timeline,
     TopicPartition,
 )
 
@@ -50,8 +50,8 @@ class BatchContext:
       other ranges; so it names a piece of output, and does not recognise a repetition.
     - `topic`, `partition` and `offset`, columns of the batch, are one record's name for ever: a target keyed by
       them holds each record once, however often it is written.
-    - (`lineage`, `sequence`) only ever grows and says to which cut the batch belongs: of two writers of one record the
-      higher one is right.
+    - (`timeline`, `sequence`) only ever grows and says to which checkpoint the batch belongs: of two writers of one
+      record the higher one is right.
     - `epoch` is the fencing token: a target that remembers the highest one can refuse a writer that is out of date.
     """
 
@@ -61,15 +61,15 @@ class BatchContext:
 
     batch_id: BatchId
     epoch: Epoch
-    lineage: Lineage
-    sequence: Sequence
-    """Of the cut that the batch belongs to: the open one, else the next one."""
+    timeline: Timeline
+    sequence: CheckpointNumber
+    """Of the checkpoint that the batch belongs to: the open one, else the next one."""
 
     ranges: Mapping[TopicPartition, Range]
     """Offsets [from, to) of every partition in the batch; none of them empty."""
 
-    bound: datetime | None = None
-    """The instant that the next cut is aligned to, if it has one."""
+    boundary: datetime | None = None
+    """The instant that the next checkpoint is aligned to, if it has one."""
 
     sinks: Mapping[str, SinkWriter] = field(default_factory=lambda: MappingProxyType({}))
     """The sinks of the spec by name."""
@@ -87,10 +87,10 @@ class BatchContext:
             member=call.member,
             batch_id=call.batch,
             epoch=call.epoch,
-            lineage=call.lineage,
+            timeline=call.timeline,
             sequence=call.sequence,
             ranges={p.topic_partition: call.ranges[p] for p in sorted(call.ranges)},
-            bound=call.bound,
+            boundary=call.boundary,
             sinks=sinks,
         )
 

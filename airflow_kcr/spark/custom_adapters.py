@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Protocol
 from airflow_kcr.errors import ConfigurationError, KcrError, PipelineUnusable, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.effects import ResetSinks
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionName, Timeline
 from airflow_kcr.sinks.files.accepted import Contents
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.spark.context import BatchContext
-from airflow_kcr.spark.custom_sinks import WANTED, AcceptedBatch, CompleteCut, CustomSink, CutId, Factory, Reset
+from airflow_kcr.spark.custom_sinks import (
+    WANTED,
+    AcceptedBatch,
+    CheckpointId,
+    CompleteCheckpoint,
+    CustomSink,
+    Factory,
+    Reset,
+)
 from airflow_kcr.spark.file_sinks import with_coordinates
 from airflow_kcr.spark.pipelines import Named, load_function
 from airflow_kcr.spark.written import not_written, written_twice
@@ -43,7 +51,7 @@ class CustomTarget:
 
 
 def custom_targets(spec: RegionSpec, environ: Mapping[str, str] = os.environ) -> tuple[CustomTarget, ...]:
-    """Return the custom sinks of a region, of all its groups: whichever member publishes a cut does so for all.
+    """Return the custom sinks of a region, of all its groups: whichever member publishes a checkpoint does so for all.
 
     Args:
         spec: the region's.
@@ -93,12 +101,12 @@ def _factory(name: str) -> Factory:
 class Accepted(Protocol):
     """What a custom sink asks of the ledger. Every call may raise SinkError: the store is away."""
 
-    def contents(self, sequence: Sequence, group: GroupId) -> Contents:
-        """Return what one group has in a complete cut."""
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
+        """Return what one group has in a complete checkpoint."""
         ...
 
-    def undone(self) -> Mapping[CutName, Lineage]:
-        """Return the cuts that resets have undone, with the lineages that were opened by them."""
+    def undone(self) -> Mapping[CheckpointName, Timeline]:
+        """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
         ...
 
 
@@ -125,31 +133,31 @@ class MemberCustomSink:
         Raises:
             SinkError: it could not.
         """
-        undone = {_id(cut): lineage for cut, lineage in self._ledger.undone().items()}
+        undone = {_id(checkpoint): timeline for checkpoint, timeline in self._ledger.undone().items()}
         resume = {p.topic_partition: offset for p, offset in order.resume.items()}
         with _told(self.target, "roll back"):
-            self.sink.rollback(Reset(epoch=order.epoch, lineage=order.lineage, undone=undone, resume=resume))
+            self.sink.rollback(Reset(epoch=order.epoch, timeline=order.timeline, undone=undone, resume=resume))
         return {}
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         """Have it make durable what it holds.
 
         Raises:
             SinkError: it could not.
         """
-        with _told(self.target, f"prepare cut {sequence}"):
+        with _told(self.target, f"prepare checkpoint {sequence}"):
             self.sink.prepare(sequence)
 
-    def publish(self, sequence: Sequence) -> None:
-        """Have it show a cut, if no reset has undone that meanwhile.
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Have it show a checkpoint, if no reset has undone that meanwhile.
 
         Raises:
             SinkError: it could not.
         """
         contents = self._ledger.contents(sequence, self.target.group)
         if contents.undone_by is None:
-            with _told(self.target, f"publish cut {sequence}"):
-                self.sink.publish(_cut(contents))
+            with _told(self.target, f"publish checkpoint {sequence}"):
+                self.sink.publish(_checkpoint(contents))
 
 
 @contextmanager
@@ -163,16 +171,16 @@ def _told(target: CustomTarget, what: str) -> Iterator[None]:
         raise SinkError(f"{target} could not {what}: {type(error).__name__}: {error}") from error
 
 
-def _cut(contents: Contents) -> CompleteCut:
-    return CompleteCut(
-        id=_id(contents.cut),
+def _checkpoint(contents: Contents) -> CompleteCheckpoint:
+    return CompleteCheckpoint(
+        id=_id(contents.checkpoint),
         previous=None if contents.previous is None else _id(contents.previous),
-        bound=contents.bound,
+        boundary=contents.boundary,
         batches=tuple(
             AcceptedBatch(
                 batch_id=piece.batch.batch,
                 epoch=piece.batch.epoch,
-                cut=_id(piece.stamp),
+                checkpoint=_id(piece.stamp),
                 ranges={p.topic_partition: range_ for p, range_ in sorted(piece.kept.items())},
                 is_whole=piece.is_whole,
             )
@@ -181,8 +189,8 @@ def _cut(contents: Contents) -> CompleteCut:
     )
 
 
-def _id(cut: CutName) -> CutId:
-    return CutId(lineage=cut.lineage, sequence=cut.sequence)
+def _id(checkpoint: CheckpointName) -> CheckpointId:
+    return CheckpointId(timeline=checkpoint.timeline, sequence=checkpoint.sequence)
 
 
 class CustomWriter:
@@ -212,7 +220,7 @@ class CustomWriter:
         self._sink.sink.write(rows, BatchContext.of(self._call, {}))
 
     def publish(self) -> None:
-        """Nothing is left to do; what was written counts with its cut.
+        """Nothing is left to do; what was written counts with its checkpoint.
 
         Raises:
             SinkError: nothing was written.

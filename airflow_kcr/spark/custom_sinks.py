@@ -1,9 +1,8 @@
 """A sink of your own: what it is told, when, and what it may rely on.
 
-    class Lake(CustomSink):
-        def write(self, rows, batch): ...        # in each batch: keep it where nobody looks yet
-        def publish(self, cut): ...              # the cut is complete: show what `cut` names, and nothing else
-        def rollback(self, reset): ...           # what `reset.undone` names is void
+    class Lake(CustomSink): def write(self, rows, batch): ...        # in each batch: keep it where nobody looks yet def
+        publish(self, checkpoint): ...              # the checkpoint is complete: show what `checkpoint` names, and
+        nothing else def rollback(self, reset): ...           # what `reset.undone` names is void
 
     def make(options, spark):
         return Lake(options["path"], spark)
@@ -11,9 +10,9 @@
 named in the spec as `kind: custom` with `factory: jobs.lake:make`. `sink_contract` has tests that a sink should pass.
 
 Two kinds are easily right. One *keeps back*: `write` puts output where readers don't look, under the batch's id, and
-`publish` shows that of the accepted batches which the cut names. It shows each record once, whatever happens. The other
-*overwrites*: `write` puts rows under their records' coordinates, where they may be written again; it shows them at
-once, and what a dead batch wrote stays until it is written again.
+`publish` shows that of the accepted batches which the checkpoint names. It shows each record once, whatever happens.
+The other *overwrites*: `write` puts rows under their records' coordinates, where they may be written again; it shows
+them at once, and what a dead batch wrote stays until it is written again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_kcr.protocol.values import BatchId, Epoch, Lineage, Offset, Range, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, Offset, Range, Timeline
 from airflow_kcr.protocol.values import TopicPartition as Place
 
 if TYPE_CHECKING:
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class CutId:
-    """Which cut: (lineage, sequence) only ever grows, and no other cut of the region has it."""
+class CheckpointId:
+    """Which checkpoint: (timeline, sequence) only ever grows, and no other checkpoint of the region has it."""
 
-    lineage: Lineage
-    sequence: Sequence
+    timeline: Timeline
+    sequence: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +46,8 @@ class AcceptedBatch:
 
     batch_id: BatchId
     epoch: Epoch
-    cut: CutId
-    """What its context said: the cut that it belonged to when it began."""
+    checkpoint: CheckpointId
+    """What its context said: the checkpoint that it belonged to when it began."""
 
     ranges: Mapping[Place, Range]
     """Offsets [from, to) that count. Less than the batch had where a reset has undone the rest of it."""
@@ -58,19 +57,19 @@ class AcceptedBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteCut:
-    """A complete cut, as far as one group of the region is concerned."""
+class CompleteCheckpoint:
+    """A complete checkpoint, as far as one group of the region is concerned."""
 
-    id: CutId
-    previous: CutId | None
-    """The published cut before it on the path; None: it is the first."""
+    id: CheckpointId
+    previous: CheckpointId | None
+    """The published checkpoint before it on the path; None: it is the first."""
 
-    bound: datetime | None
+    boundary: datetime | None
     """The instant that it is aligned to, if it has one."""
 
     batches: tuple[AcceptedBatch, ...]
     """All that counts of it, by the ledger: everything accepted since `previous`, in the order of the begins. A batch
-    of an undone cut is among them where a reset has left a part of it standing."""
+    of an undone checkpoint is among them where a reset has left a part of it standing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +79,10 @@ class Reset:
     epoch: Epoch
     """From now on; who writes under a lower one is a zombie."""
 
-    lineage: Lineage
-    undone: Mapping[CutId, Lineage]
-    """Every cut of the region that a reset has undone, this one's or an older one's, and the lineage that took its
-    place."""
+    timeline: Timeline
+    undone: Mapping[CheckpointId, Timeline]
+    """Every checkpoint of the region that a reset has undone, this one's or an older one's, and the timeline that took
+    its place."""
 
     resume: Mapping[Place, Offset]
     """Where this member's partitions resume, as far as that is known already."""
@@ -113,8 +112,9 @@ class CustomSink(ABC):
     def write(self, rows: DataFrame, batch: BatchContext) -> None:
         """Write rows of one batch, by the pipeline's `context.sinks["name"].write(rows)`; once in each batch.
 
-        The batch may still fail, be cancelled, or be discarded: output of it counts only once a cut names it. Its
-        records may come again in a batch of another id, with other ranges. Only jobs that it waits for belong to it.
+        The batch may still fail, be cancelled, or be discarded: output of it counts only once a checkpoint names it.
+        Its records may come again in a batch of another id, with other ranges. Only jobs that it waits for belong to
+        it.
 
         Args:
             rows: with the columns `topic`, `partition` and `offset`: the record that each row was made of.
@@ -122,24 +122,25 @@ class CustomSink(ABC):
         """
 
     @abstractmethod
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         """Make durable what this member's accepted batches have written: from then on it may die and nothing is lost.
 
-        It is asked in a drain, by each member of the group, before its part of the cut is stored. No batch of it runs.
+        It is asked in a drain, by each member of the group, before its part of the checkpoint is stored. No batch of it
+        runs.
 
         Args:
-            sequence: the cut's.
+            sequence: the checkpoint's.
         """
 
     @abstractmethod
-    def publish(self, cut: CompleteCut) -> None:
-        """Show what belongs to a complete cut, and nothing else.
+    def publish(self, checkpoint: CompleteCheckpoint) -> None:
+        """Show what belongs to a complete checkpoint, and nothing else.
 
         One member of the region does so, of whatever group; where it is too slow, another one as well, at the same
-        time. Cuts come in their order, each after the one before it was published.
+        time. Checkpoints come in their order, each after the one before it was published.
 
         Args:
-            cut: what counts.
+            checkpoint: what counts.
         """
 
     @abstractmethod
@@ -147,7 +148,8 @@ class CustomSink(ABC):
         """Hide what a reset has undone, and refuse older epochs, if that is this sink's to do.
 
         Each member of the group is asked, with none of its batches running; others may still write under the older
-        epoch. The region goes on only after all of them have answered. Output of cuts on the path is not touched.
+        epoch. The region goes on only after all of them have answered. Output of checkpoints on the path is not
+        touched.
 
         Args:
             reset: what is void, and from when.
@@ -156,15 +158,15 @@ class CustomSink(ABC):
 
 Factory: TypeAlias = "Callable[[Mapping[str, str], SparkSession], CustomSink]"
 """Makes a sink of its options, references filled in, and of the application's session. Every application of the region
-calls it, those of other groups too: whichever member publishes a cut does so for all groups."""
+calls it, those of other groups too: whichever member publishes a checkpoint does so for all groups."""
 
 WANTED: str = "def make(options: Mapping[str, str], spark: SparkSession) -> CustomSink"
 
 __all__ = [
     "AcceptedBatch",
-    "CompleteCut",
+    "CheckpointId",
+    "CompleteCheckpoint",
     "CustomSink",
-    "CutId",
     "Factory",
     "Reset",
 ]

@@ -1,11 +1,13 @@
-"""The Delta table of a file sink: whoever reads it sees whole cuts, each row with the cut that it came with.
+"""The Delta table of a file sink.
 
-Publication adds a cut's rows in one commit of Delta, and a reset's cuts go in one. That each is there once, and that
-nothing comes back which a reset has undone, is Delta's own doing: it refuses a write whose transaction version it has
-seen. A write has for its version the one after the table's newest, as it was before the ledger was asked; so a write
-makes those void that were decided before it.
+Whoever reads it sees whole checkpoints, each row with the checkpoint that it came with.
 
-What was done to the table, with the region's name, the lineage and the sequence, is in its history (`userMetadata`).
+Publication adds a checkpoint's rows in one commit of Delta, and a reset's checkpoints go in one. That each is there
+once, and that nothing comes back which a reset has undone, is Delta's own doing: it refuses a write whose transaction
+version it has seen. A write has for its version the one after the table's newest, as it was before the ledger was
+asked; so a write makes those void that were decided before it.
+
+What was done to the table, with the region's name, the timeline and the sequence, is in its history (`userMetadata`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.sinks.files import FileTarget, layout
 from airflow_kcr.sinks.files.documents import Manifest, Undone
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.cuts import COORDINATES, rows_of
+from airflow_kcr.spark.checkpoints import COORDINATES, rows_of
 from airflow_kcr.spark.session import CATALOG, DELTA, DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
 
 if TYPE_CHECKING:
@@ -30,9 +32,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LINEAGE: Final = "kcr_lineage"
+TIMELINE: Final = "kcr_timeline"
 SEQUENCE: Final = "kcr_sequence"
-"""Of the cut that a row came with; the table is partitioned by them, so a cut is found and taken out unread."""
+"""Of the checkpoint that a row came with.
+
+The table is partitioned by them, so a checkpoint is found and taken out unread.
+"""
 
 ATTEMPTS: Final = 10
 """At a write that has to be made, while others write to the table as well."""
@@ -44,7 +49,7 @@ LONGEST_REASON: Final = 500
 """Letters of an error of Delta's that are repeated in ours."""
 
 _STACK: Final = ("at ", "JVM stacktrace")
-_OF_CUT: Final = f"{LINEAGE} INT, {SEQUENCE} BIGINT"
+_OF_CHECKPOINT: Final = f"{TIMELINE} INT, {SEQUENCE} BIGINT"
 _ALONE: Final = frozenset({"s3", "s3a", "s3n"})
 _LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 _OVERTAKEN: Final = (
@@ -102,7 +107,7 @@ class DeltaTable:
 
     Args:
         spark: the application's session; it can write Delta tables.
-        target: the sink whose cuts it shows.
+        target: the sink whose checkpoints it shows.
     """
 
     def __init__(self, spark: SparkSession, target: FileTarget) -> None:
@@ -136,7 +141,7 @@ class DeltaTable:
         if schema in self._fitting:
             return
         known: StructType = Struct.fromJson(json.loads(schema))
-        ours = [f.name for f in known.fields if f.name.lower() in (LINEAGE, SEQUENCE)]
+        ours = [f.name for f in known.fields if f.name.lower() in (TIMELINE, SEQUENCE)]
         if ours:
             raise SinkError(f"{self._target}: column {ours[0]} is the table's own; give the rows' another name")
         for _ in range(ATTEMPTS):
@@ -147,26 +152,26 @@ class DeltaTable:
         raise self._busy("take new columns")
 
     def show(self, manifest: Manifest, seen: int) -> bool:
-        """Add the rows of a cut, unless they are there."""
-        if self._tried("read", lambda: self._holds(manifest.cut, seen)):
+        """Add the rows of a checkpoint, unless they are there."""
+        if self._tried("read", lambda: self._holds(manifest.checkpoint, seen)):
             return True
         rows = self._tried("write", lambda: self._stamped(rows_of(self._spark, self._target.path, manifest), manifest))
-        return self._committed(rows, seen, {"published": str(manifest.cut), **_named(manifest.cut)})
+        return self._committed(rows, seen, {"published": str(manifest.checkpoint), **_named(manifest.checkpoint)})
 
     def hide(self, undone: Collection[Undone]) -> None:
-        """Delete the rows of cuts; a commit is made in any case."""
+        """Delete the rows of checkpoints; a commit is made in any case."""
         where, names = _undone(undone), [one._asdict() for one in undone]
         for _ in range(ATTEMPTS):
             seen = self.seen()
             if self._committed(self._nothing(), seen, {"superseded": names}, replaceWhere=where):
                 return
-        raise self._busy("take undone cuts out")
+        raise self._busy("take undone checkpoints out")
 
     # -- what is asked of Delta ----------------------------------------------------------------------------------
 
     def _make(self) -> None:
         def attempt() -> None:
-            writer = self._nothing().write.format("delta").partitionBy(LINEAGE, SEQUENCE)
+            writer = self._nothing().write.format("delta").partitionBy(TIMELINE, SEQUENCE)
             writer.option("userMetadata", self._note({})).mode("ignore").save(self.uri)
 
         # Whoever was faster has made the same one.
@@ -183,25 +188,25 @@ class DeltaTable:
 
     def _widened(self, known: StructType) -> bool:
         def attempt() -> None:
-            rows = self._spark.createDataFrame([], known).selectExpr(*_cut_columns("NULL", "NULL"), "*")
+            rows = self._spark.createDataFrame([], known).selectExpr(*_checkpoint_columns("NULL", "NULL"), "*")
             writer = rows.write.format("delta").option("mergeSchema", "true").option("userMetadata", self._note({}))
             writer.mode("append").save(self.uri)
 
         return self._unless_overtaken("take the rows' columns in", attempt)
 
-    def _holds(self, cut: CutName, version: int) -> bool:
-        return not self._table(version).where(_condition(cut)).limit(1).isEmpty()
+    def _holds(self, checkpoint: CheckpointName, version: int) -> bool:
+        return not self._table(version).where(_condition(checkpoint)).limit(1).isEmpty()
 
     def _table(self, version: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")
         return (reader if version is None else reader.option("versionAsOf", version)).load(self.uri)
 
     def _nothing(self) -> DataFrame:
-        columns = (column.split() for column in f"{_OF_CUT}, {COORDINATES}".split(", "))
+        columns = (column.split() for column in f"{_OF_CHECKPOINT}, {COORDINATES}".split(", "))
         return self._spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns))
 
     def _stamped(self, rows: DataFrame, manifest: Manifest) -> DataFrame:
-        return rows.selectExpr(*_cut_columns(str(manifest.lineage), str(manifest.sequence)), "*")
+        return rows.selectExpr(*_checkpoint_columns(str(manifest.timeline), str(manifest.sequence)), "*")
 
     def _committed(self, rows: DataFrame, seen: int, told: Mapping[str, object], **how: str) -> bool:
         """Write in one commit; False: there was one since the table was seen, and nothing was written."""
@@ -255,23 +260,23 @@ class _Overtaken(SinkError):
     """Somebody else has written to the table meanwhile."""
 
 
-def _named(cut: CutName) -> dict[str, int]:
-    return {"lineage": cut.lineage, "sequence": cut.sequence}
+def _named(checkpoint: CheckpointName) -> dict[str, int]:
+    return {"timeline": checkpoint.timeline, "sequence": checkpoint.sequence}
 
 
-def _cut_columns(lineage: str, sequence: str) -> tuple[str, str]:
-    return f"CAST({lineage} AS INT) AS {LINEAGE}", f"CAST({sequence} AS BIGINT) AS {SEQUENCE}"
+def _checkpoint_columns(timeline: str, sequence: str) -> tuple[str, str]:
+    return f"CAST({timeline} AS INT) AS {TIMELINE}", f"CAST({sequence} AS BIGINT) AS {SEQUENCE}"
 
 
-def _condition(cut: CutName) -> str:
-    """Return which rows are those of a cut, by the table's partitions alone."""
-    return f"{LINEAGE} = {cut.lineage} AND {SEQUENCE} = {cut.sequence}"
+def _condition(checkpoint: CheckpointName) -> str:
+    """Return which rows are those of a checkpoint, by the table's partitions alone."""
+    return f"{TIMELINE} = {checkpoint.timeline} AND {SEQUENCE} = {checkpoint.sequence}"
 
 
 def _undone(undone: Collection[Undone]) -> str:
-    """Return which rows are those of undone cuts, by the table's partitions alone."""
+    """Return which rows are those of undone checkpoints, by the table's partitions alone."""
     return " OR ".join(
-        f"({LINEAGE} < {one.lineage} AND {SEQUENCE} >= {one.first} AND {SEQUENCE} <= {one.last})" for one in undone
+        f"({TIMELINE} < {one.timeline} AND {SEQUENCE} >= {one.first} AND {SEQUENCE} <= {one.last})" for one in undone
     )
 
 

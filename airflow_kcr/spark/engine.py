@@ -144,7 +144,7 @@ class SparkEngine:
             # Once more: a cancellation from now on finds the batch, one from before is remembered.
             self._refuse_cancelled(call.batch, context)
             try:
-                self._pipeline(read(self._spark, self._source, call.ranges, call.lineage), context)
+                self._pipeline(read(self._spark, self._source, call.ranges, call.timeline), context)
             except (Exception, SystemExit) as error:
                 self._closed(running)
                 raise self._outcome(running, context, error) from error
@@ -173,7 +173,7 @@ class SparkEngine:
             )
             self._wait(running, lambda: group.is_told() and not group.running(group.jobs()))
             jobs = group.jobs()
-        self._wait(running, group.is_quiet)
+        self._wait(running, group.is_quiesced)
         if running.cancelled.is_set():
             self._closed(running)
             raise BatchCancelled(f"{context} was cancelled")
@@ -224,7 +224,7 @@ class SparkEngine:
         self._uninterrupted(running)
         running.group.cancel()
         running.group.settle()
-        self._wait(running, running.group.is_quiet)
+        self._wait(running, running.group.is_quiesced)
         # A task's Python worker notices a moment later that its task has ended.
         threading.Event().wait(_PYTHON_ENDS_WITHIN)
 

@@ -64,16 +64,16 @@ def essential_line(error: BaseException) -> str:
         return f"the pipeline ended its process (SystemExit: {error.code}); it must return"
     told = _python_of_task(error)
     if told:
-        return _cut(_last_line(told))
+        return _shortened(_last_line(told))
     thrown = tuple(_java_chain(error))
     if not thrown:
-        return _cut(f"{type(error).__name__}: {_first_line(str(error))}{_place(error)}")
+        return _shortened(f"{type(error).__name__}: {_first_line(str(error))}{_place(error)}")
     innermost = thrown[-1]
     name, message = innermost.getClass().getName(), str(innermost.getMessage() or "")
     if name == _PYTHON_TASK:
         # Its message is the worker's traceback, whose last line is the user's error.
-        return _cut(_last_line(message))
-    return _cut(f"{name.rpartition('.')[2]}: {_first_line(message)}")
+        return _shortened(_last_line(message))
+    return _shortened(f"{name.rpartition('.')[2]}: {_first_line(message)}")
 
 
 def conditions(error: BaseException) -> frozenset[str]:
@@ -149,5 +149,5 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"

@@ -79,7 +79,7 @@ class FilesWriter:
         _parquet(named, f"{self._sink.folder.uri}/{self._sink.attempt(self._call)}")
 
     def publish(self) -> None:
-        """Write the list of what was written; it counts once the batch is accepted and its cut published.
+        """Write the list of what was written; it counts once the batch is accepted and its checkpoint published.
 
         Raises:
             SinkError: nothing was written, or the list can't be.

@@ -15,7 +15,7 @@ from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.target import FILE_SIZE, MIB
-from airflow_kcr.sinks.members import CutSink, FencedSink, MemberSinks, WithCuts
+from airflow_kcr.sinks.members import CheckpointSink, FencedSink, MemberSinks, WithCheckpoints
 from airflow_kcr.sinks.postgres import PostgresSink, Target
 from airflow_kcr.spark.custom_adapters import CustomWriter, MemberCustomSink
 from airflow_kcr.spark.file_formats import table_of
@@ -75,7 +75,9 @@ def checked_sinks(
 
 
 def file_targets(spec: RegionSpec, environ: Mapping[str, str] = os.environ) -> tuple[FileTarget, ...]:
-    """Return the file sinks of a region, of all its groups: whichever member publishes a cut writes for all of them.
+    """Return the file sinks of a region, of all its groups.
+
+    Whichever member publishes a checkpoint writes for all of them.
 
     Args:
         spec: the region's.
@@ -151,8 +153,8 @@ class OpenedSinks:
         ours: tuple[FencedSink, ...] = (*self.tables, *self._own_files)
         users = self._own_custom
         inner = MemberSinks(ours, users) if ours or users else NoSinks(spec.rules().groups[self.group])
-        with_cuts: tuple[CutSink, ...] = (*self.files, *self.custom)
-        return WithCuts(inner, with_cuts) if with_cuts else inner
+        with_checkpoints: tuple[CheckpointSink, ...] = (*self.files, *self.custom)
+        return WithCheckpoints(inner, with_checkpoints) if with_checkpoints else inner
 
     def output(self) -> Callable[[BatchCall], Output]:
         """Return what makes the output of a batch of the group."""

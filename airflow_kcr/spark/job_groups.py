@@ -1,7 +1,7 @@
 """The Spark jobs of one batch as one: begun under a name, cancelled from anywhere, and known to have ended.
 
-Spark answers a cancellation before the tasks have ended: on a cluster the executors are only told. A batch is over
-when the scheduler has no task of the group any more, and that is what `is_quiet` asks the scheduler itself for. A task
+Spark answers a cancellation before the tasks have ended: on a cluster the executors are only told. A batch is over when
+the scheduler has no task of the group any more, and that is what `is_quiesced` asks the scheduler itself for. A task
 leaves its books when its executor reports the end, or when the executor is gone; so an executor that is cut off from
 the driver is taken for gone, as everywhere in Spark, and what it still writes is for the sinks' fences.
 """
@@ -72,7 +72,7 @@ class JobGroup:
             # Refused, as it should be: the group is cancelled. A thread that was interrupted raises, too.
             return
 
-    def is_quiet(self) -> bool:
+    def is_quiesced(self) -> bool:
         """Whether no task of the group runs, or waits to run."""
         return self.tasks() == 0
 

@@ -44,7 +44,7 @@ class Watched:
             records_done=records,
             records_per_second=self._rate(one.member, records),
             lag=sum(one.lag.values()) if known else None,
-            cut="" if one.cut is None else f"{one.cut} {one.cut_phase}",
+            checkpoint="" if one.checkpoint is None else f"{one.checkpoint} {one.checkpoint_phase}",
             last_batch=timedelta(milliseconds=millis) if one.counters["nBatches"] else None,
         )
 

@@ -1,8 +1,8 @@
 """The process around an application: its log, its signals, its progress, and how it ends.
 
 It ends by itself when its members have: the region stopped, they were fenced or refused, a signal came, or the Airflow
-task that it works for is gone (`lifeline`). It ends at once, leaving nothing of Spark behind, when a batch can't be
-stopped: its members come back as one reset wherever they are started again.
+task that it works for is gone (`parent_watchdog`). It ends at once, leaving nothing of Spark behind, when a batch can't
+be stopped: its members come back as one reset wherever they are started again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rich.logging import RichHandler
 
 from airflow_kcr.errors import BatchError, KcrError, RefusedError
 from airflow_kcr.protocol.values import MemberId
-from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import End, Ended
+from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.spark.application import Hosted, MemberRun, follow, hosting, prepare, still_wanted
-from airflow_kcr.spark.lifeline import Jvm, Lifeline
 from airflow_kcr.spark.lines import LOG_FORMAT
 from airflow_kcr.spark.member_progress import Watched
+from airflow_kcr.spark.parent_watchdog import Jvm, ParentWatchdog
 from airflow_kcr.spark.progress import shown
 from airflow_kcr.spark.task import Task
 from airflow_kcr.store.regions import RegionStore
@@ -56,12 +56,12 @@ def run_members(store: RegionStore, run: MemberRun, environ: Mapping[str, str] =
     _log_to(console)
     task = Task.from_environment(environ)
     jvm = Jvm.of_this_process(environ)
-    lifeline = Lifeline(store, run.region, task=task, jvm=jvm, end_process=end_at_once)
+    parent_watchdog = ParentWatchdog(store, run.region, task=task, jvm=jvm, end_process=end_at_once)
     listener = sys.stdout if task is not None else None
-    with lifeline.watching():
+    with parent_watchdog.watching():
         wanted: MemberRun | None = run
         while wanted is not None:
-            ends = _host(store, wanted, lifeline, listener, console)
+            ends = _host(store, wanted, parent_watchdog, listener, console)
             if not any(ended.is_outdated for ended in ends.values()):
                 _raise_for(ends)
                 return
@@ -72,20 +72,20 @@ def run_members(store: RegionStore, run: MemberRun, environ: Mapping[str, str] =
 
 
 def _host(
-    store: RegionStore, run: MemberRun, lifeline: Lifeline, listener: TextIO | None, console: Console
+    store: RegionStore, run: MemberRun, parent_watchdog: ParentWatchdog, listener: TextIO | None, console: Console
 ) -> dict[MemberId, Ended]:
     """Host members as the spec in force has them, until they have ended, and return how."""
     prepared = prepare(store, run)
-    with hosting(store, prepared, end_at_once) as hosted, _signals(hosted.crew):
-        crew = hosted.crew
-        lifeline.hold(crew)
+    with hosting(store, prepared, end_at_once) as hosted, _signals(hosted.member_pool):
+        member_pool = hosted.member_pool
+        parent_watchdog.hold(member_pool)
         announcement = Announcement(hosted, listener)
-        with shown(f"region {run.region}", Watched(crew.snapshots), console=console):
+        with shown(f"region {run.region}", Watched(member_pool.snapshots), console=console):
             announcement.renew()
-            while not crew.wait(LOOK):
+            while not member_pool.wait(LOOK):
                 announcement.renew()
-                prepared = follow(store, prepared, crew)
-        return crew.ends()
+                prepared = follow(store, prepared, member_pool)
+        return member_pool.ends()
 
 
 class Announcement:
@@ -103,7 +103,7 @@ class Announcement:
         """Tell what has not been told yet."""
         if self._out is None:
             return
-        members = {str(one.member): one.incarnation for one in self._hosted.crew.snapshots() if one.incarnation}
+        members = {str(one.member): one.incarnation for one in self._hosted.member_pool.snapshots() if one.incarnation}
         line = replace(self._hosted.application, members=members).line()
         if line == self._last:
             return
@@ -112,7 +112,7 @@ class Announcement:
             self._out.write(f"{line}\n")
             self._out.flush()
         except OSError:
-            self._out = None  # nobody listens any more; why is for the lifeline to find out
+            self._out = None  # nobody listens any more; why is for the parent watchdog to find out
 
 
 def end_at_once(why: str) -> NoReturn:
@@ -124,7 +124,7 @@ def end_at_once(why: str) -> NoReturn:
 
 
 @contextmanager
-def _signals(crew: Crew) -> Iterator[None]:
+def _signals(member_pool: MemberPool) -> Iterator[None]:
     """Have SIGTERM and Ctrl-C end the members; a second one ends the process at once."""
     asked = threading.Event()
 
@@ -132,7 +132,7 @@ def _signals(crew: Crew) -> Iterator[None]:
         if asked.is_set():
             end_at_once(f"{signal.Signals(number).name} came twice")
         asked.set()
-        crew.terminate()
+        member_pool.terminate()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -40,8 +40,8 @@ class MemberProgress:
     lag: int | None
     """Offsets between its positions and the ends; None: not known yet."""
 
-    cut: str = ""
-    """Sequence and phase of the open cut, empty without one."""
+    checkpoint: str = ""
+    """Sequence and phase of the open checkpoint, empty without one."""
 
     last_batch: timedelta | None = None
     """How long the last batch took; None before the first."""
@@ -93,7 +93,7 @@ def table(title: str, members: Sequence[MemberProgress]) -> Table:
     picture.add_column("state", min_width=12)
     for name in ("partitions", "records", "rec/s", "lag", "last batch"):
         picture.add_column(name, justify="right")
-    picture.add_column("cut")
+    picture.add_column("checkpoint")
     for one in members:
         picture.add_row(*_cells(one), style="dim" if one.partitions == 0 else "")
     if len(members) > 1:
@@ -106,15 +106,18 @@ def line(title: str, members: Sequence[MemberProgress]) -> str:
     """Return the members' progress as one line: the sum, and who does what."""
     everybody = total(members)
     states = ", ".join(f"{one.member} {one.state}" for one in members) or "no member"
-    cut = f"; cut {everybody.cut}" if everybody.cut else ""
+    checkpoint = f"; checkpoint {everybody.checkpoint}" if everybody.checkpoint else ""
     return (
         f"{title}: {everybody.records_done:,} records, {everybody.records_per_second:,.0f}/s, "
-        f"{_number(everybody.lag)} offsets behind{cut} ({states})"
+        f"{_number(everybody.lag)} offsets behind{checkpoint} ({states})"
     )
 
 
 def total(members: Sequence[MemberProgress]) -> MemberProgress:
-    """Return the sum of the members: unknown where one's lag is, the cuts that are open, the longest last batch."""
+    """Return the sum of the members.
+
+    Unknown where one's lag is, the checkpoints that are open, the longest last batch.
+    """
     lags = [one.lag for one in members]
     known = [lag for lag in lags if lag is not None]
     return MemberProgress(
@@ -124,7 +127,7 @@ def total(members: Sequence[MemberProgress]) -> MemberProgress:
         records_done=sum(one.records_done for one in members),
         records_per_second=sum(one.records_per_second for one in members),
         lag=sum(known) if len(known) == len(lags) else None,
-        cut=", ".join(sorted({one.cut for one in members if one.cut})),
+        checkpoint=", ".join(sorted({one.checkpoint for one in members if one.checkpoint})),
         last_batch=max((one.last_batch for one in members if one.last_batch is not None), default=None),
     )
 
@@ -140,7 +143,7 @@ def _cells(one: MemberProgress) -> tuple[str, ...]:
         rate,
         _number(one.lag),
         seconds,
-        one.cut or _UNKNOWN,
+        one.checkpoint or _UNKNOWN,
     )
 
 

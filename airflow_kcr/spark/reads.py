@@ -9,7 +9,7 @@ fails rather than leave a record out. Three things are not obvious:
 - Executors keep their Kafka consumers from batch to batch, by group id and partition. So the id is the same for all
   batches of a member, never the region's own, and another one as soon as any setting changes: the connector refuses
   two sets of settings under one id. They keep records that were fetched too far as well: of a topic that was deleted
-  and created again, those of the old one would be read (seen). What follows that is a new lineage, so the id has it.
+  and created again, those of the old one would be read (seen). What follows that is a new timeline, so the id has it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.values import GroupPartition, Lineage, MemberId, Range, RegionName, checked_range
+from airflow_kcr.protocol.values import GroupPartition, MemberId, Range, RegionName, Timeline, checked_range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +65,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kafka.group.id": "executors keep consumers by it, so it is made from the region, the member and the settings",
     "groupidprefix": "executors keep consumers by the group id, so it is made from region, member and settings",
     "kafka.auto.offset.reset": "positions come from the store; leave it out",
-    "kafka.enable.auto.commit": "Kafka is committed only at cuts, by the region; leave it out",
+    "kafka.enable.auto.commit": "Kafka is committed only at checkpoints, by the region; leave it out",
     "kafka.key.deserializer": "the connector hands on bytes; decode them in the pipeline",
     "kafka.value.deserializer": "the connector hands on bytes; decode them in the pipeline",
     "kafka.interceptor.classes": "an interceptor could drop or change records; do that in the pipeline",
@@ -117,7 +117,7 @@ class Source:
         if not self._settings().get("kafka.bootstrap.servers"):
             raise ConfigurationError(f"{self.member} can't read Kafka: bootstrap.servers is missing")
 
-    def options_for(self, ranges: Mapping[GroupPartition, Range], lineage: Lineage) -> dict[str, str]:
+    def options_for(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> dict[str, str]:
         """Return the connector's options for a read of these ranges, none of which is empty."""
         assign: dict[str, list[int]] = {}
         begins: dict[str, dict[str, int]] = {}
@@ -128,17 +128,17 @@ class Source:
             ends.setdefault(place.topic, {})[str(place.partition)] = range_.to
         return {
             **self._settings(),
-            "kafka.group.id": self.executor_group(lineage),
+            "kafka.group.id": self.executor_group(timeline),
             "assign": json.dumps(assign),
             "startingOffsets": json.dumps(begins),
             "endingOffsets": json.dumps(ends),
         }
 
-    def executor_group(self, lineage: Lineage) -> str:
+    def executor_group(self, timeline: Timeline) -> str:
         """The group id of the executors' consumers; they are assigned partitions, so no broker ever sees a group."""
         settings = json.dumps(sorted(self._settings().items())).encode()
         digest = hashlib.blake2b(settings, key=_PROCESS_KEY, digest_size=6).hexdigest()
-        return f"kcr-{self.region}-{self.member.group}-{self.member.index}-{lineage}-{digest}"
+        return f"kcr-{self.region}-{self.member.group}-{self.member.index}-{timeline}-{digest}"
 
     def _given(self) -> Iterator[tuple[str, str]]:
         yield from ((f"kafka.{name}", value) for name, value in self.kafka.items())
@@ -183,7 +183,7 @@ def tasks_for(ranges: Mapping[GroupPartition, Range], cores: int) -> int:
     return -(-len(ranges) // each)
 
 
-def read(spark: SparkSession, source: Source, ranges: Mapping[GroupPartition, Range], lineage: Lineage) -> DataFrame:
+def read(spark: SparkSession, source: Source, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> DataFrame:
     """Return the records of these ranges; nothing is read yet.
 
     The columns are the connector's: key, value, topic, partition, offset, timestamp, timestampType.
@@ -192,7 +192,7 @@ def read(spark: SparkSession, source: Source, ranges: Mapping[GroupPartition, Ra
         spark: a session made by `session.member_session`, or the read would not go through V2.
         source: where and how to read.
         ranges: at least one offset in all; empty ranges are left out.
-        lineage: of the batch.
+        timeline: of the batch.
 
     Raises:
         NumberOutOfRange: a range is reversed, or none has an offset.
@@ -200,6 +200,6 @@ def read(spark: SparkSession, source: Source, ranges: Mapping[GroupPartition, Ra
     full = {place: range_ for place, range_ in ranges.items() if range_.width}
     for place, range_ in (full or ranges).items():
         checked_range(range_, place)
-    frame = spark.read.format("kafka").options(**source.options_for(full, lineage)).load()
+    frame = spark.read.format("kafka").options(**source.options_for(full, timeline)).load()
     tasks = tasks_for(full, spark.sparkContext.defaultParallelism)
     return frame.coalesce(tasks) if tasks < len(full) else frame

@@ -8,11 +8,11 @@ from typing import TypeVar
 from airflow_kcr.errors import KcrError, SinkError
 from airflow_kcr.protocol.region.rows import Checkpoint
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, RegionName, Timeline
 from airflow_kcr.sinks.files import accepted
 from airflow_kcr.sinks.files.accepted import Contents
-from airflow_kcr.sinks.files.documents import Lineages
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.documents import Timelines
+from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.store.regions import RegionStore
 
 T = TypeVar("T")
@@ -29,40 +29,40 @@ class RegionLedger:
     def __init__(self, store: RegionStore, name: RegionName) -> None:
         self._store, self._name = store, name
 
-    def contents(self, sequence: Sequence, group: GroupId) -> Contents:
-        """Return what one group has in a complete cut."""
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
+        """Return what one group has in a complete checkpoint."""
 
         def attempt() -> Contents:
             region = self._region()
             before = accepted.previous(region, sequence)
-            batches = self._store.batches_since(self._name, Sequence(0) if before is None else before.sequence)
+            batches = self._store.batches_since(self._name, CheckpointNumber(0) if before is None else before.sequence)
             # A reset may have begun between the two; what it has undone is then seen in both, or in the batches only.
             return accepted.contents(self._region(), batches, sequence, group)
 
         return self._asked(attempt)
 
-    def undone(self) -> Mapping[CutName, Lineage]:
-        """Return the cuts that resets have undone, with the lineages that were opened by them."""
+    def undone(self) -> Mapping[CheckpointName, Timeline]:
+        """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
         return self._asked(lambda: accepted.undone(self._region()))
 
-    def lineages(self, since: Lineage) -> Lineages:
-        """Return what a lineage and the later ones have undone."""
-        return self._asked(lambda: accepted.lineages(self._region(), since))
+    def timelines(self, since: Timeline) -> Timelines:
+        """Return what a timeline and the later ones have undone."""
+        return self._asked(lambda: accepted.timelines(self._region(), since))
 
-    def cuts(self) -> Mapping[CutName, Checkpoint]:
-        """Return every cut that the store remembers."""
-        return self._asked(lambda: accepted.cuts(self._region()))
+    def checkpoints(self) -> Mapping[CheckpointName, Checkpoint]:
+        """Return every checkpoint that the store remembers."""
+        return self._asked(lambda: accepted.checkpoints(self._region()))
 
-    def progress(self, lineage: Lineage, group: GroupId) -> Mapping[GroupPartition, Offset]:
-        """Return up to where one group has done everything in this lineage, since the base."""
+    def progress(self, timeline: Timeline, group: GroupId) -> Mapping[GroupPartition, Offset]:
+        """Return up to where one group has done everything in this timeline, since the restore point."""
 
         def attempt() -> Mapping[GroupPartition, Offset]:
-            base = self._region().base or Sequence(0)
-            return accepted.progress(self._store.batches_since(self._name, base), lineage, group)
+            restore_point = self._region().restore_point or CheckpointNumber(0)
+            return accepted.progress(self._store.batches_since(self._name, restore_point), timeline, group)
 
         return self._asked(attempt)
 
-    def stamp(self) -> Sequence:
+    def stamp(self) -> CheckpointNumber:
         """Return the sequence that a batch would be stamped with that begins now."""
         return self._asked(lambda: accepted.next_stamp(self._region()))
 

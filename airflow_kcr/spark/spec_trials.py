@@ -83,7 +83,7 @@ def told(
 
 
 class Living(Protocol):
-    """The members of this process, as far as a trial looks at them (`runtime.crew.Crew` is one)."""
+    """The members of this process, as far as a trial looks at them (`runtime.member_pool.MemberPool` is one)."""
 
     def proposed_spec(self) -> str:
         """Return the digest of the changed spec that waits; empty: there is none."""

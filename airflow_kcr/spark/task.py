@@ -19,7 +19,7 @@ from airflow_kcr.errors import ConfigurationError
 PID: Final = "KCR_TASK_PID"
 STARTED: Final = "KCR_TASK_STARTED"
 PARENT: Final = "KCR_TASK_PARENT"
-NONCE: Final = "KCR_TASK_NONCE"
+REQUEST_ID: Final = "KCR_TASK_REQUEST_ID"
 DRAIN: Final = "KCR_TASK_GONE_DRAIN"
 
 DRAIN_WITHIN: Final = timedelta(seconds=30)
@@ -70,23 +70,23 @@ class Task:
     pid: int
     started: int = _UNKNOWN
     parent: int = _UNKNOWN
-    nonce: str = ""
-    """Names the cut that is asked for when the task goes, whoever asks first."""
+    request_id: str = ""
+    """Names the checkpoint that is asked for when the task goes, whoever asks first."""
 
     drain: timedelta = DRAIN_WITHIN
     """How long the application may take to drain once the task is gone."""
 
     @classmethod
-    def of_this_process(cls, nonce: str, drain: timedelta = DRAIN_WITHIN) -> Self:
+    def of_this_process(cls, request_id: str, drain: timedelta = DRAIN_WITHIN) -> Self:
         """Return this process as a task.
 
         Args:
-            nonce: names this try's cut.
+            request_id: names this try's checkpoint.
             drain: how long its application may drain when it is gone.
         """
         state = look(os.getpid())
         started = _UNKNOWN if state is None else state.started
-        return cls(pid=os.getpid(), started=started, parent=os.getppid(), nonce=nonce, drain=drain)
+        return cls(pid=os.getpid(), started=started, parent=os.getppid(), request_id=request_id, drain=drain)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self | None:
@@ -102,7 +102,7 @@ class Task:
                 pid=int(environ[PID]),
                 started=int(environ.get(STARTED, _UNKNOWN)),
                 parent=int(environ.get(PARENT, _UNKNOWN)),
-                nonce=environ.get(NONCE, ""),
+                request_id=environ.get(REQUEST_ID, ""),
                 drain=timedelta(seconds=float(environ.get(DRAIN, DRAIN_WITHIN.total_seconds()))),
             )
         except (ValueError, OverflowError) as error:
@@ -115,7 +115,7 @@ class Task:
             PID: str(self.pid),
             STARTED: str(self.started),
             PARENT: str(self.parent),
-            NONCE: self.nonce,
+            REQUEST_ID: self.request_id,
             DRAIN: f"{self.drain.total_seconds():g}",
         }
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.values import GroupPartition, Lineage, Offset, Range
+from airflow_kcr.protocol.values import GroupPartition, Offset, Range, Timeline
 from airflow_kcr.spark.pipelines import Pipeline
 from airflow_kcr.spark.reads import Source, read
 from airflow_kcr.spark.session import member_session
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 WITHIN: Final = 60.0
 """Seconds that the members wait for it; then they begin, and their first batch pays for what is left."""
 
-_NO_LINEAGE: Final = Lineage(0)
-"""Executors keep consumers by the lineage; a batch has none of these."""
+_NO_TIMELINE: Final = Timeline(0)
+"""Executors keep consumers by the timeline; a batch has none of these."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def warm_up(
     context.setJobDescription("kcr: gets Spark ready")
     ranges = {p: Range(log.start, Offset(log.start + 1)) for p, log in logs.items() if log.start < log.end}
     slots = context.defaultParallelism
-    rows = read(session, source, ranges, _NO_LINEAGE) if ranges else session.range(slots, numPartitions=slots)
+    rows = read(session, source, ranges, _NO_TIMELINE) if ranges else session.range(slots, numPartitions=slots)
     # What pipelines are made of: a function in Python, a shuffle, a write.
     ready = udf(_imported(tuple(imports)), "int")
     rows.select(ready(rows.columns[0]).alias("modules")).groupBy("modules").count().write.format("noop").mode(

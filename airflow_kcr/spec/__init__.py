@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from airflow_kcr.kafka_settings import KafkaSettings, refusals, resolve_environment
 from airflow_kcr.spec.changes import Difference, Split, TakesEffect, differences, split
-from airflow_kcr.spec.model import FOREVER, BatchSpec, CutSpec, GroupSpec, HistorySpec, RegionSpec
+from airflow_kcr.spec.model import FOREVER, BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 from airflow_kcr.spec.reading import load, parse
 from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 
 __all__ = [
     "FOREVER",
     "BatchSpec",
-    "CutSpec",
+    "CheckpointSpec",
     "Difference",
     "GroupSpec",
     "HistorySpec",

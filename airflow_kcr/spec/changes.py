@@ -1,9 +1,9 @@
 """What a changed spec means for a running region: when each change takes effect (docs/reference/states.md).
 
-- *At once*: when cuts are made, batches, timeouts, retention, history and policies.
-- *At the next cut, with a restart of the members*: whatever a member is built from, so topics, members, pipeline,
-  delivery, and also what its Kafka client was given: assignor, membership, its settings. Three times are among those
-  settings, also where they follow from others: the change of `timeouts.reset` counts at once, but the
+- *At once*: when checkpoints are made, batches, timeouts, retention, history and policies.
+- *At the next checkpoint, with a restart of the members*: whatever a member is built from, so topics, members,
+  pipeline, delivery, and also what its Kafka client was given: assignor, membership, its settings. Three times are
+  among those settings, also where they follow from others: the change of `timeouts.reset` counts at once, but the
   `max_poll_interval` that follows from it needs new clients, and is listed as well.
 - *Refused*: the region's name, a group's id and its cluster; that would be another region. Groups may come and go, but
   when some go while others come, nobody can tell that from a new id for the same group.
@@ -32,8 +32,8 @@ class TakesEffect(StrEnum):
     AT_ONCE = "at_once"
     """As soon as the members read the region's row again."""
 
-    NEXT_CUT = "next_cut"
-    """After the next cut, with a restart of the members."""
+    NEXT_CHECKPOINT = "next_checkpoint"
+    """After the next checkpoint, with a restart of the members."""
 
     REFUSED = "refused"
     """Never; make another region."""
@@ -65,7 +65,7 @@ def differences(old: RegionSpec, new: RegionSpec) -> list[Difference]:
     for name in sorted((before.keys() | after.keys()) - {"region", "groups", "kafka", "kafka_conn_id"}):
         at_once = _leaves(before.get(name), after.get(name), name)
         found += [Difference(path, TakesEffect.AT_ONCE) for path in at_once if path not in _CLIENT_TIMES]
-    found += [Difference(path, TakesEffect.NEXT_CUT) for path in _client_times(old, new)]
+    found += [Difference(path, TakesEffect.NEXT_CHECKPOINT) for path in _client_times(old, new)]
     return found
 
 
@@ -76,14 +76,14 @@ class Split(NamedTuple):
     """What is in force from now on."""
 
     later: RegionSpec | None
-    """The whole new spec, where some of it waits for the next cut; else None."""
+    """The whole new spec, where some of it waits for the next checkpoint; else None."""
 
 
 def split(old: RegionSpec, new: RegionSpec) -> Split:
     """Return what of `new` counts at once, and `new` itself where the rest waits.
 
-    What can't be combined with the groups as they still are waits with them: a cut by count, say, comes in with the
-    only member that it allows.
+    What can't be combined with the groups as they still are waits with them: a checkpoint by count, say, comes in with
+    the only member that it allows.
 
     Args:
         old: the spec of the running region.
@@ -96,7 +96,7 @@ def split(old: RegionSpec, new: RegionSpec) -> Split:
     refused = [path for path, takes_effect in found if takes_effect is TakesEffect.REFUSED]
     if refused:
         raise SpecError(tuple((path, "can't change in a region that exists; make another region") for path in refused))
-    later = new if any(takes_effect is TakesEffect.NEXT_CUT for _, takes_effect in found) else None
+    later = new if any(takes_effect is TakesEffect.NEXT_CHECKPOINT for _, takes_effect in found) else None
     if later is None:
         return Split(new, None)
     try:
@@ -128,12 +128,12 @@ def _groups(old: RegionSpec, new: RegionSpec) -> list[Difference]:
     after = {group["group_id"]: group for group in new.to_json()["groups"]}
     gone, come = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
     renamed = bool(gone and come)
-    effect = TakesEffect.REFUSED if renamed else TakesEffect.NEXT_CUT
+    effect = TakesEffect.REFUSED if renamed else TakesEffect.NEXT_CHECKPOINT
     found = [Difference(f"groups[{name}]{'.group_id' if renamed else ''}", effect) for name in gone + come]
     clusters: dict[str, TakesEffect] = {}
     for name in sorted(before.keys() & after.keys()):
         leaves = _leaves(_own(before[name]), _own(after[name]), f"groups[{name}]")
-        found += [Difference(path, TakesEffect.NEXT_CUT) for path in leaves]
+        found += [Difference(path, TakesEffect.NEXT_CHECKPOINT) for path in leaves]
         for path, takes_effect in _cluster(old, new, name):
             clusters.setdefault(path, takes_effect)
     return found + [Difference(path, takes_effect) for path, takes_effect in clusters.items()]
@@ -156,7 +156,7 @@ def _cluster(old: RegionSpec, new: RegionSpec, group_id: str) -> Iterator[tuple[
         if old_settings.get(name) == new_settings.get(name):
             continue
         other = name == "bootstrap.servers" and not _share_an_address(old_settings[name], new_settings[name])
-        yield f"{place}kafka.{name}", TakesEffect.REFUSED if other else TakesEffect.NEXT_CUT
+        yield f"{place}kafka.{name}", TakesEffect.REFUSED if other else TakesEffect.NEXT_CHECKPOINT
 
 
 def _share_an_address(servers: str, others: str) -> bool:

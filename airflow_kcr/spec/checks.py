@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from airflow_kcr.confidential import secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.kafka_settings import broken_references, refusals
-from airflow_kcr.protocol.rules import Assignor, CutMode
+from airflow_kcr.protocol.rules import Assignor, CheckpointMode
 from airflow_kcr.protocol.timeout_checks import check
 from airflow_kcr.protocol.values import group_id, region_name, topic_name
 from airflow_kcr.schedules import CronSchedule, Every
@@ -24,7 +24,7 @@ from airflow_kcr.spec.sinks import sinks_findings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, HistorySpec, RegionSpec
+    from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PIPELINE: Final = re.compile(rf"(?:{_NAME}(?:\.{_NAME})*|[^:\s][^:]*\.py):{_NAME}")
@@ -42,11 +42,13 @@ def findings_of(spec: RegionSpec) -> Iterator[Finding]:
     yield from _refused(region_name, spec.region, ("region",))
     yield from _cluster(spec.kafka, spec.kafka_conn_id, ())
     yield from _groups(spec)
-    yield from _cut(spec.cut, sum(max(1, group.members) for group in spec.groups))
+    yield from _checkpoint(spec.checkpoint, sum(max(1, group.members) for group in spec.groups))
     yield from _batch(spec.batch)
     yield from _timeouts(spec)
     yield from _within(spec.max_failures, 0, MOST_RECORDS, ("max_failures",))
-    yield from _within(spec.retention.keep, 1, MOST_RECORDS, ("retention", "keep"), ": the base is always kept")
+    yield from _within(
+        spec.retention.keep, 1, MOST_RECORDS, ("retention", "keep"), ": the restore point is always kept"
+    )
     if spec.retention.max_age is not None and spec.retention.max_age <= _ZERO:
         yield Finding(("retention", "for"), "must be longer than 0; leave it out to retire nothing by age")
     yield from _history(spec.history)
@@ -170,34 +172,37 @@ def _cluster(kafka: Mapping[str, str] | None, conn_id: str | None, path: Path) -
         yield Finding((*here, name), "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
 
 
-def _cut(cut: CutSpec, members: int) -> Iterator[Finding]:
-    given = [name for name in ("every", "cron", "records") if getattr(cut, name) is not None]
+def _checkpoint(checkpoint: CheckpointSpec, members: int) -> Iterator[Finding]:
+    given = [name for name in ("every", "cron", "records") if getattr(checkpoint, name) is not None]
     if len(given) > 1:
-        yield Finding(("cut",), f"has {' and '.join(given)}; at most one of every, cron and records")
-    if cut.request is CutMode.DAG_RUN and cut.every is None and cut.cron is None:
+        yield Finding(("checkpoint",), f"has {' and '.join(given)}; at most one of every, cron and records")
+    if checkpoint.request is CheckpointMode.DAG_RUN and checkpoint.every is None and checkpoint.cron is None:
         yield Finding(
-            ("cut", "request"), "dag_run waits at scheduled bounds, and there are none; write every or cron, or auto"
+            ("checkpoint", "request"),
+            "dag_run waits at scheduled boundaries, and there are none; write every or cron, or auto",
         )
-    yield from _schedule(cut)
-    if cut.records is not None:
-        yield from _within(cut.records, 1, MOST_RECORDS, ("cut", "records"))
-    if cut.records is not None and members > 1:
+    yield from _schedule(checkpoint)
+    if checkpoint.records is not None:
+        yield from _within(checkpoint.records, 1, MOST_RECORDS, ("checkpoint", "records"))
+    if checkpoint.records is not None and members > 1:
         yield Finding(
-            ("cut", "records"), f"counts the records of one member, and the region has {members}; use every or cron"
+            ("checkpoint", "records"),
+            f"counts the records of one member, and the region has {members}; use every or cron",
         )
-    if cut.grace < _ZERO:
-        yield Finding(("cut", "grace"), "must not be negative")
+    if checkpoint.grace < _ZERO:
+        yield Finding(("checkpoint", "grace"), "must not be negative")
 
 
-def _schedule(cut: CutSpec) -> Iterator[Finding]:
-    if cut.every is not None:
-        yield from _refused(Every, cut.every, ("cut", "every"))
-    yield from _refused(lambda zone: CronSchedule("@daily", zone), cut.timezone, ("cut", "timezone"))
-    if cut.cron is not None:
-        yield from _refused(CronSchedule, cut.cron, ("cut", "cron"))
-    elif cut.timezone != "UTC":
+def _schedule(checkpoint: CheckpointSpec) -> Iterator[Finding]:
+    if checkpoint.every is not None:
+        yield from _refused(Every, checkpoint.every, ("checkpoint", "every"))
+    yield from _refused(lambda zone: CronSchedule("@daily", zone), checkpoint.timezone, ("checkpoint", "timezone"))
+    if checkpoint.cron is not None:
+        yield from _refused(CronSchedule, checkpoint.cron, ("checkpoint", "cron"))
+    elif checkpoint.timezone != "UTC":
         yield Finding(
-            ("cut", "timezone"), f"{cut.timezone!r} has no effect without cron; `every` is aligned in UTC. Leave it out"
+            ("checkpoint", "timezone"),
+            f"{checkpoint.timezone!r} has no effect without cron; `every` is aligned in UTC. Leave it out",
         )
 
 

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.durations import parse_duration
-from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, OutsiderPolicy
+from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy
 from airflow_kcr.protocol.sinks import FileFormat, SinkMode
 from airflow_kcr.protocol.start_positions import parse_start
 from airflow_kcr.spec.findings import not_one_of
@@ -90,8 +90,8 @@ AssignorWord = Annotated[Assignor, BeforeValidator(_word(Assignor))]
 SinkKindWord = Annotated[SinkKind, BeforeValidator(_word(SinkKind))]
 FileFormatWord = Annotated[FileFormat, BeforeValidator(_word(FileFormat))]
 SinkModeWord = Annotated[SinkMode, BeforeValidator(_word(SinkMode))]
-CutModeWord = Annotated[CutMode, BeforeValidator(_word(CutMode))]
-OutsiderWord = Annotated[OutsiderPolicy, BeforeValidator(_word(OutsiderPolicy))]
+CheckpointModeWord = Annotated[CheckpointMode, BeforeValidator(_word(CheckpointMode))]
+ForeignConsumerWord = Annotated[ForeignConsumerPolicy, BeforeValidator(_word(ForeignConsumerPolicy))]
 OutOfRangeWord = Annotated[OutOfRangePolicy, BeforeValidator(_word(OutOfRangePolicy))]
 
 
@@ -138,14 +138,14 @@ class GroupDocument(_Document):
     sinks: dict[str, SinkDocument] | None = None
 
 
-class CutDocument(_Document):
-    """The section `cut`."""
+class CheckpointDocument(_Document):
+    """The section `checkpoint`."""
 
     every: Duration | None = None
     cron: str | None = None
     records: int | None = None
     timezone: str | None = None
-    request: CutModeWord | None = None
+    request: CheckpointModeWord | None = None
     grace: Duration | None = None
     catchup: bool | None = None
 
@@ -202,11 +202,11 @@ class RegionDocument(_Document):
     groups: list[GroupDocument]
     kafka: dict[str, Setting] | None = None
     kafka_conn_id: str | None = None
-    cut: CutDocument = CutDocument()
+    checkpoint: CheckpointDocument = CheckpointDocument()
     batch: BatchDocument = BatchDocument()
     timeouts: TimeoutsDocument = TimeoutsDocument()
     max_failures: int | None = None
-    outsiders: OutsiderWord | None = None
+    foreign_consumers: ForeignConsumerWord | None = None
     out_of_range: OutOfRangeWord | None = None
     beyond_end: OutOfRangeWord | None = None
     retention: RetentionDocument = RetentionDocument()

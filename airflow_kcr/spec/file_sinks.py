@@ -55,6 +55,6 @@ def _is_folder(value: str, scheme: str, place: str, folder: str) -> bool:
 
 
 def size_findings(value: int | None, path: Path) -> Iterator[Finding]:
-    """Yield what is wrong with the size of a cut's files."""
+    """Yield what is wrong with the size of a checkpoint's files."""
     if value is not None and not 0 <= value <= LARGEST_MIB:
         yield Finding(path, f"is {value}; it must be from 0 (small files stay as they are) to {LARGEST_MIB} MiB")

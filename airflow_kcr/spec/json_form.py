@@ -22,7 +22,7 @@ from airflow_kcr.protocol.timeout_checks import setting_name
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec.document import FOREVER_WORD
 from airflow_kcr.spec.findings import path_text
-from airflow_kcr.spec.model import FOREVER, BatchSpec, CutSpec, GroupSpec, HistorySpec, RegionSpec
+from airflow_kcr.spec.model import FOREVER, BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 from airflow_kcr.spec.shape import shaped
 from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 
@@ -125,11 +125,11 @@ def to_json(spec: RegionSpec) -> dict[str, Any]:
             "kafka": spec.kafka,
             "kafka_conn_id": spec.kafka_conn_id,
             "groups": [_group_fields(group) for group in spec.groups],
-            "cut": _fields(spec.cut),
+            "checkpoint": _fields(spec.checkpoint),
             "batch": _fields(spec.batch),
             "timeouts": {name: getattr(spec.timeouts, field) for field, name in TIMEOUT_NAMES.items()},
             "max_failures": spec.max_failures,
-            "outsiders": spec.outsiders,
+            "foreign_consumers": spec.foreign_consumers,
             "out_of_range": spec.out_of_range,
             "beyond_end": spec.beyond_end,
             "retention": {"keep": spec.retention.keep, "for": spec.retention.max_age},
@@ -154,7 +154,7 @@ def _built(document: RegionDocument, kind: type[_S]) -> _S:
         **{
             **given,
             "groups": tuple(map(_group, document.groups)),
-            "cut": CutSpec(**document.cut.given()),
+            "checkpoint": CheckpointSpec(**document.checkpoint.given()),
             "batch": BatchSpec(**batch),
             "timeouts": Timeouts(
                 **{field: timeouts[name] for field, name in TIMEOUT_NAMES.items() if name in timeouts}
@@ -211,7 +211,7 @@ def _sink_fields(sink: SinkSpec) -> dict[str, Any]:
     return _fields(sink) | {"name": None, "key": sink.key or None, "mode": mode}
 
 
-def _fields(value: GroupSpec | SinkSpec | CutSpec | BatchSpec) -> dict[str, Any]:
+def _fields(value: GroupSpec | SinkSpec | CheckpointSpec | BatchSpec) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -16,11 +16,11 @@ from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.rules import (
     Assignor,
-    CutMode,
-    CutRules,
+    CheckpointMode,
+    CheckpointRules,
+    ForeignConsumerPolicy,
     GroupRules,
     OutOfRangePolicy,
-    OutsiderPolicy,
     RegionRules,
     RetentionRules,
     Schedule,
@@ -97,33 +97,33 @@ class GroupSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutSpec:
-    """When cuts are made: by one of `every`, `cron` and `records`, or only on request."""
+class CheckpointSpec:
+    """When checkpoints are made: by one of `every`, `cron` and `records`, or only on request."""
 
     every: timedelta | None = None
     """Aligned to 1970-01-01T00:00Z."""
 
     cron: str | None = None
     records: int | None = None
-    """Offsets counted from the base; only where the region has one member in total."""
+    """Offsets counted from the restore point; only where the region has one member in total."""
 
     timezone: str = "UTC"
     """Whose clock `cron` goes by."""
 
-    request: CutMode = CutMode.AUTO
+    request: CheckpointMode = CheckpointMode.AUTO
     grace: timedelta = timedelta(seconds=2)
     catchup: bool = False
 
     @property
     def schedule(self) -> Schedule | None:
-        """The instants of the bounds; None: there are none."""
+        """The instants of the boundaries; None: there are none."""
         if self.every is not None:
             return Every(self.every)
         return None if self.cron is None else CronSchedule(self.cron, self.timezone)
 
-    def rules(self) -> CutRules:
+    def rules(self) -> CheckpointRules:
         """Return what the protocol decides by."""
-        return CutRules(
+        return CheckpointRules(
             schedule=self.schedule,
             records=self.records,
             mode=self.request,
@@ -140,7 +140,7 @@ class BatchSpec:
     """How long a batch should take; its size adapts to that."""
 
     linger: timedelta = timedelta(0)
-    """How long fewer than `min_records` are waited with, before a bound or a cut wants them."""
+    """How long fewer than `min_records` are waited with, before a boundary or a checkpoint wants them."""
 
     min_records: int = 1_000
     max_records: int = 2_000_000
@@ -176,7 +176,7 @@ class RegionSpec:
     """librdkafka's settings, `${NAME}` unresolved; or `kafka_conn_id`."""
 
     kafka_conn_id: str | None = None
-    cut: CutSpec = field(default_factory=CutSpec)
+    checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     batch: BatchSpec = field(default_factory=BatchSpec)
     timeouts: Timeouts = field(default_factory=Timeouts)
     """All times; its `batch` is always `batch.timeout`, whatever it was given as."""
@@ -184,7 +184,7 @@ class RegionSpec:
     max_failures: int = 5
     """How many failures in a row are answered by a reset; one more halts the region."""
 
-    outsiders: OutsiderPolicy = OutsiderPolicy.FAIL
+    foreign_consumers: ForeignConsumerPolicy = ForeignConsumerPolicy.FAIL
     out_of_range: OutOfRangePolicy = OutOfRangePolicy.FAIL
     beyond_end: OutOfRangePolicy = OutOfRangePolicy.FAIL
     retention: RetentionRules = field(default_factory=RetentionRules)
@@ -224,10 +224,10 @@ class RegionSpec:
         """Return what the protocol decides by."""
         return RegionRules(
             groups={GroupId(group.group_id): group.rules() for group in self.groups},
-            cut=self.cut.rules(),
+            checkpoint=self.checkpoint.rules(),
             timeouts=self.timeouts,
             max_failures=self.max_failures,
-            outsiders=self.outsiders,
+            foreign_consumers=self.foreign_consumers,
             out_of_range=self.out_of_range,
             beyond_end=self.beyond_end,
             retention=self.retention,

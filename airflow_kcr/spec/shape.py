@@ -17,7 +17,7 @@ from airflow_kcr.errors import SpecError
 from airflow_kcr.spec.document import (
     OWN_SENTENCE,
     BatchDocument,
-    CutDocument,
+    CheckpointDocument,
     GroupDocument,
     HistoryDocument,
     RegionDocument,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "groups": GroupDocument,
-    "cut": CutDocument,
+    "checkpoint": CheckpointDocument,
     "batch": BatchDocument,
     "timeouts": TimeoutsDocument,
     "retention": RetentionDocument,

@@ -22,7 +22,7 @@ from airflow_kcr.spec.file_sinks import path_findings, size_findings
 from airflow_kcr.spec.findings import Finding, Path
 
 LONGEST_NAME: Final = 63
-"""Bytes of an identifier; Postgres cuts a longer one without a word."""
+"""Bytes of an identifier; Postgres checkpoints a longer one without a word."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
@@ -40,7 +40,7 @@ class SinkKind(StrEnum):
     """A table; the batch's progress is stored with its rows, under a fence."""
 
     FILES = "files"
-    """Files in a folder; the manifest of each cut says which of them count."""
+    """Files in a folder; the manifest of each checkpoint says which of them count."""
 
     CUSTOM = "custom"
     """Whatever a user's own code writes to; see `airflow_kcr.spark.custom_sinks`."""
@@ -74,7 +74,7 @@ class SinkSpec:
     """Of `files`: what readers find there; absent: parquet."""
 
     file_size_mib: int | None = None
-    """Of `files`: into how large ones a cut's small files are put together, in MiB; 0: never; absent: 128."""
+    """Of `files`: into how large ones a checkpoint's small files are put together, in MiB; 0: never; absent: 128."""
 
     factory: str | None = None
     """`module:function` or `path/to/file.py:function` that makes the sink; of `custom`."""

@@ -7,8 +7,7 @@ and the contract suite holds it against Postgres.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from collections.abc import Sequence as Sequence_
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import TypeVar, assert_never
@@ -23,9 +22,9 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.ports import (
     ArchiveFile,
-    Beat,
     Certificate,
     Dropped,
+    Heartbeat,
     Heartbeats,
     Horizon,
     Renewal,
@@ -39,12 +38,12 @@ from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Claimed, Event, MemberRegistered
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rewinds import Rewinds
-from airflow_kcr.protocol.region.rows import Batch, Lease, Outcome, RegionState, Wanted
+from airflow_kcr.protocol.region.rows import Batch, DesiredState, Lease, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
     BatchesProven,
-    BatchQuietAfter,
+    BatchQuiescedAfter,
     CheckpointsUndone,
     LedgerChange,
     OffsetsForgotten,
@@ -57,6 +56,7 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
@@ -64,7 +64,6 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
-    Sequence,
     TopicPartition,
 )
 
@@ -103,7 +102,7 @@ class MemoryTransactions:
         self._require_free_groups(region)
         return self._stored(region)
 
-    def permit(
+    def admit(
         self,
         name: RegionName,
         member: MemberId,
@@ -111,14 +110,14 @@ class MemoryTransactions:
         partitions: frozenset[GroupPartition] | None,
         rule: Rule,
     ) -> Region:
-        """See `ports.Transactions.permit`; here the rule gets the whole region."""
+        """See `ports.Transactions.admit`; here the rule gets the whole region."""
         return self._stored(rule(self._region(name), self._clock()))
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions.renew`."""
         return {renewal: self._renewed(renewal) for renewal in renewals}
 
-    def _renewed(self, renewal: Renewal) -> Beat | RefusedError:
+    def _renewed(self, renewal: Renewal) -> Heartbeat | RefusedError:
         name, member = renewal.region, renewal.member
         try:
             region, now = self._region(name), self._clock()
@@ -131,13 +130,13 @@ class MemoryTransactions:
         if renewed:
             fresh = Lease(incarnation=renewal.incarnation, until=now + renewal.lease)
             self._regions[name] = replace(region, leases={**region.leases, member: fresh})
-        return Beat(
+        return Heartbeat(
             now=now,
             counter=region.counter,
             epoch=region.epoch,
             incarnation=row.incarnation,
             renewed=renewed,
-            due_at=region.due_at,
+            reconcile_at=region.reconcile_at,
         )
 
     def read(self, name: RegionName) -> tuple[Region, datetime]:
@@ -174,7 +173,7 @@ class MemoryTransactions:
         rewinds = Rewinds(self._tables_of(name).seek_maps)
         yield from map(rewinds.seen_in, self._ledgers[name].values())
 
-    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_since`."""
         return tuple(b for b in self.batches(name) if b.sequence > after)
 
@@ -209,10 +208,10 @@ class MemoryTransactions:
         found: dict[RegionName, tuple[Sign, datetime]] = {}
         for name in sorted(set(names) & self._regions.keys()):
             region = self._regions[name]
-            begins = region.state is RegionState.RUNNING and region.wanted is Wanted.RUNNING
+            begins = region.state is RegionState.RUNNING and region.desired_state is DesiredState.RUNNING
             sign = Sign(
                 counter=region.counter,
-                is_due=region.due_at is not None and region.due_at <= now,
+                is_due=region.reconcile_at is not None and region.reconcile_at <= now,
                 leases=sum(lease.until > now for lease in region.leases.values()),
                 running=0 if begins else len(region.running),
             )
@@ -302,8 +301,8 @@ class MemoryChronicle:
     def __init__(
         self,
         counter: EventNumber,
-        events: Sequence_[Event],
-        batches: Sequence_[Batch],
+        events: Sequence[Event],
+        batches: Sequence[Batch],
         certificates: list[Certificate],
     ) -> None:
         self._counter = counter
@@ -348,7 +347,7 @@ class MemoryChronicle:
         if self._certificates[number - 1].archive is None:
             self._certificates[number - 1] = replace(self._certificates[number - 1], archive=file, resume=resume)
 
-    def drop(self, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+    def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
         """See `ports.Chronicle.drop`; what is in memory is gone with the process, so that nothing need be dropped."""
         yield from ()
 
@@ -374,11 +373,11 @@ def _applied(tables: Tables, change: LedgerChange) -> Tables:
                 tables,
                 offsets=without(tables.offsets, gone),
                 frozen=without(tables.frozen, gone),
-                echoes=without(tables.echoes, gone),
+                read_backs=without(tables.read_backs, gone),
                 contributions={key: part for key, part in tables.contributions.items() if key[0] not in gone},
             )
-        case CheckpointsUndone(sequences=sequences, by=lineage):
-            rows = {s: replace(tables.checkpoints[s], undone_by=lineage) for s in sequences}
+        case CheckpointsUndone(sequences=sequences, by=timeline):
+            rows = {s: replace(tables.checkpoints[s], undone_by=timeline) for s in sequences}
             return replace(tables, checkpoints={**tables.checkpoints, **rows})
         case _:
             return tables
@@ -392,8 +391,8 @@ def _apply(ledger: Ledger, change: LedgerChange) -> None:
             ledger[batch.batch] = batch
         case BatchClosed(batch=batch_id, outcome=outcome, at=at, after=after):
             ledger[batch_id] = replace(ledger[batch_id], outcome=outcome, ended_at=at, ended_after=after)
-        case BatchQuietAfter(batch=batch_id, at=at):
-            ledger[batch_id] = replace(ledger[batch_id], quiet_after=at)
+        case BatchQuiescedAfter(batch=batch_id, at=at):
+            ledger[batch_id] = replace(ledger[batch_id], quiesced_after=at)
         case BatchesProven():
             ledger.update({b.batch: proven(b, change) for b in ledger.values()})
         case OffsetsForgotten() | CheckpointsUndone():

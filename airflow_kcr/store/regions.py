@@ -1,7 +1,7 @@
 """The verbs of the region store: each one transaction, its decision asked of the protocol, everything due done with it.
 
 Every verb may be repeated: after a lost answer (`OutcomeUnknown`) the same call finds out what became of the first one
-instead of doing it twice. A nonce, a batch id, a process token or an epoch is what it recognises it by.
+instead of doing it twice. A request id, a batch id, a process token or an epoch is what it recognises it by.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
-from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span, Transactions
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.ports import Chronicle, Heartbeat, Heartbeats, Renewal, Replayed, Rule, Sign, Span, Transactions
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
     acknowledgement,
     batches,
-    bounds,
+    boundaries,
     claims,
     completion,
-    due,
     events,
+    foreign_consumers,
     lifecycle,
     membership,
     out_of_range,
-    outsiders,
     person,
     plans,
+    reconciliation,
     requests,
     retirement,
     specs,
@@ -43,31 +43,31 @@ from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import (
     Batch,
-    BoundOffset,
-    CutPurpose,
-    CutRequest,
+    BoundaryOffset,
+    CheckpointPurpose,
+    CheckpointRequest,
+    DesiredState,
     Noted,
     Outcome,
     PersonReset,
     Requester,
     ResetCause,
     SpecCheck,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import Region, Spec, person_reset_of, record, request_of, require_member
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
-    Nonce,
     Offset,
     RegionName,
-    Sequence,
+    RequestId,
     TopicPartition,
 )
 
@@ -111,7 +111,7 @@ class RegionStore:
         return self._transactions.create(name, lambda now: lifecycle.declare(name, spec, now))
 
     def change_spec(self, name: RegionName, update: SpecUpdate) -> Region:
-        """Change the spec: part of it at once, the rest at the next cut or start."""
+        """Change the spec: part of it at once, the rest at the next checkpoint or start."""
         return self._decide(
             name, lambda region, now: specs.change(region, now, at_once=update.at_once, later=update.later)
         )
@@ -130,11 +130,11 @@ class RegionStore:
         return self._decide(name, lambda region, now: lifecycle.pause(region, now, requester))
 
     def stop(self, name: RegionName, requester: Requester = lifecycle.NOBODY) -> Region:
-        """Stop: a cut, published and committed, then all leave."""
+        """Stop: a checkpoint, published and committed, then all leave."""
         return self._decide(name, lambda region, now: lifecycle.stop(region, now, requester))
 
     def kill(self, name: RegionName, requester: Requester = lifecycle.NOBODY) -> Region:
-        """Kill: all leave now; the next start resumes at the base."""
+        """Kill: all leave now; the next start resumes at the restore point."""
         return self._decide(name, lambda region, now: lifecycle.kill(region, now, requester))
 
     def delete(self, name: RegionName) -> None:
@@ -145,7 +145,7 @@ class RegionStore:
         """
         self._transactions.delete(name, lifecycle.require_deletable)
 
-    def settle(self, name: RegionName) -> Region:
+    def reconcile(self, name: RegionName) -> Region:
         """Do whatever is due; anybody may, and doing it twice changes nothing."""
         return self._decide(name, lambda region, now: region)
 
@@ -165,7 +165,7 @@ class RegionStore:
         """Yield the ledger in the order in which batches began."""
         return self._transactions.batches(name)
 
-    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """Return the batches that are stamped with a later sequence than this, oldest first."""
         return self._transactions.batches_since(name, after)
 
@@ -217,7 +217,7 @@ class RegionStore:
         region = self._decide(name, lambda region, now: membership.register(region, now, arrival))
         return region.members[arrival.member].incarnation
 
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Beat:
+    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Heartbeat:
         """Renew one lease; `renew_all` says how.
 
         Raises:
@@ -225,12 +225,12 @@ class RegionStore:
             StoreBusy: somebody writes the lease at this moment.
         """
         renewal = Renewal(region=name, member=member, incarnation=incarnation, lease=lease)
-        beat = self.renew_all([renewal]).get(renewal)
-        if beat is None:
+        heartbeat = self.renew_all([renewal]).get(renewal)
+        if heartbeat is None:
             raise StoreBusy(f"the lease of {member} in region {name} is being written; it was not renewed, ask again")
-        if isinstance(beat, RefusedError):
-            raise beat
-        return beat
+        if isinstance(heartbeat, RefusedError):
+            raise heartbeat
+        return heartbeat
 
     def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
         """Renew leases of any regions: one statement for all, outside the regions' locks, each answered by itself."""
@@ -261,7 +261,7 @@ class RegionStore:
         return self._decide(name, lambda region, now: acknowledgement.answer(region, now, caller, found))
 
     def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
-        """Say that the member is quiet, its fences raised and its positions set; the answer is what it now sees."""
+        """Say that the member is quiesced, its fences raised and its positions set; the answer is what it now sees."""
         return self._decide_for(
             caller.member, name, lambda region, now: acknowledgement.acknowledge(region, now, caller)
         )
@@ -284,17 +284,19 @@ class RegionStore:
         """Say that Kafka's commit metadata knows later numbers than the store; the region halts, and adopts none."""
         return self._decide(name, lambda region, now: lifecycle.noted_later(region, now, place, note))
 
-    def report_outsider(self, name: RegionName, text: str) -> Region:
+    def report_foreign_consumer(self, name: RegionName, text: str) -> Region:
         """Halt the region for a foreign consumer in one of its groups; a halted or stopped one stays as it is."""
-        return self._decide(name, lambda region, now: lifecycle.outsider(region, now, text))
+        return self._decide(name, lambda region, now: lifecycle.foreign_consumer(region, now, text))
 
-    def report_groups(self, name: RegionName, seen: Mapping[GroupId, tuple[Outsider, ...]]) -> Region:
-        """Say which outsiders are in the groups that were looked at; the region halts, holds or warns by its policy.
+    def report_groups(self, name: RegionName, seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]) -> Region:
+        """Say which foreign consumers are in the groups that were looked at.
+
+        The region halts, holds or warns by its policy.
 
         What is told twice changes nothing, and a clean report lets a region go on that holds, whoever it was that told
-        of the outsider.
+        of the foreign consumer.
         """
-        return self._decide(name, lambda region, now: outsiders.report(region, now, seen))
+        return self._decide(name, lambda region, now: foreign_consumers.report(region, now, seen))
 
     def report_partitions(self, name: RegionName, inventory: unowned.Inventory) -> unowned.Standing:
         """Say which partitions the brokers have of what a member's group subscribes to.
@@ -321,11 +323,11 @@ class RegionStore:
         """Begin a batch, and return its row.
 
         Raises:
-            FencedError: the permit is refused; see `batches.begin`.
+            FencedError: the admissions is refused; see `batches.begin`.
         """
 
         def attempt() -> Region:
-            return self._transactions.permit(
+            return self._transactions.admit(
                 name,
                 request.member,
                 request.batch,
@@ -343,7 +345,7 @@ class RegionStore:
         """
 
         def attempt() -> Region:
-            return self._transactions.permit(
+            return self._transactions.admit(
                 name, member, batch, None, lambda region, now: batches.end(region, now, batch, member, incarnation)
             )
 
@@ -364,68 +366,77 @@ class RegionStore:
 
         self._decide(name, rule)
 
-    # -- bounds and cuts -----------------------------------------------------------------------------------------
+    # -- boundaries and checkpoints
+    # -----------------------------------------------------------------------------------------
 
     def store_bounds(
-        self, name: RegionName, caller: Caller, bound: datetime, found: Mapping[GroupPartition, BoundOffset]
+        self, name: RegionName, caller: Caller, boundary: datetime, found: Mapping[GroupPartition, BoundaryOffset]
     ) -> Region:
-        """Store where a bound falls in some partitions; the first writer wins."""
+        """Store where a boundary falls in some partitions; the first writer wins."""
 
         def rule(region: Region, now: datetime) -> Region:
             require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
-            return bounds.store(region, now, bound, found)
+            return boundaries.store(region, now, boundary, found)
 
         return self._decide(name, rule)
 
-    def request_cut(
+    def request_checkpoint(
         self,
         name: RegionName,
-        nonce: Nonce,
+        request_id: RequestId,
         *,
-        bound: datetime | None = None,
-        purpose: CutPurpose = CutPurpose.REQUEST,
+        boundary: datetime | None = None,
+        purpose: CheckpointPurpose = CheckpointPurpose.REQUEST,
         allow_inexact: bool = False,
-        then: Wanted | None = None,
+        then: DesiredState | None = None,
         requester: Requester = lifecycle.NOBODY,
-    ) -> CutRequest:
-        """Ask for a cut, or find out where a request of this nonce stands.
+    ) -> CheckpointRequest:
+        """Ask for a checkpoint, or find out where a request of this request id stands.
 
         Raises:
-            RegionInState, CutRefused: see `requests.ask`.
+            RegionInState, CheckpointRefused: see `requests.ask`.
         """
         rule = partial(
             requests.ask,
-            nonce=nonce,
+            request_id=request_id,
             purpose=purpose,
-            bound=bound,
+            boundary=boundary,
             allow_inexact=allow_inexact,
             then=then,
             requester=requester,
         )
-        return _there(request_of(self._decide(name, rule), nonce))
+        return _there(request_of(self._decide(name, rule), request_id))
 
     def contribute(self, name: RegionName, part: completion.Part) -> MemberView:
-        """Store a member's part of the draining cut; the last one completes it. The answer is what it now sees."""
+        """Store a member's part of the draining checkpoint; the last one completes it.
+
+        The answer is what it now sees.
+        """
         return self._decide_for(part.member, name, lambda region, now: completion.contribute(region, now, part))
 
-    def publish(self, name: RegionName, sequence: Sequence) -> Region:
-        """Say that the sinks show what belongs to a complete cut, where no member can."""
+    def publish(self, name: RegionName, sequence: CheckpointNumber) -> Region:
+        """Say that the sinks show what belongs to a complete checkpoint, where no member can."""
         return self._decide(name, lambda region, now: completion.publish(region, now, sequence, None))
 
-    def published_by(self, name: RegionName, sequence: Sequence, member: MemberId) -> MemberView:
-        """Say that the member's sinks show what belongs to a complete cut; the answer is what it now sees."""
+    def published_by(self, name: RegionName, sequence: CheckpointNumber, member: MemberId) -> MemberView:
+        """Say that the member's sinks show what belongs to a complete checkpoint; the answer is what it now sees."""
         return self._decide_for(member, name, lambda region, now: completion.publish(region, now, sequence, member))
 
-    def echo(
-        self, name: RegionName, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
+    def read_back(
+        self,
+        name: RegionName,
+        sequence: CheckpointNumber,
+        member: MemberId,
+        incarnation: Incarnation,
+        offsets: OffsetMap,
     ) -> Region:
-        """Store what Kafka answered, read back, to a member's commit of the base."""
+        """Store what Kafka answered, read back, to a member's commit of the restore point."""
         return self._decide(
-            name, lambda region, now: completion.echo(region, now, sequence, member, incarnation, offsets)
+            name, lambda region, now: completion.read_back(region, now, sequence, member, incarnation, offsets)
         )
 
-    def repair_echo(self, name: RegionName, sequence: Sequence, offsets: OffsetMap) -> Region:
-        """Store Kafka's echo of the base as repaired while its groups were empty."""
+    def repair_read_back(self, name: RegionName, sequence: CheckpointNumber, offsets: OffsetMap) -> Region:
+        """Store Kafka's commit read-back of the restore point as repaired while its groups were empty."""
         return self._decide(name, lambda region, now: completion.repair(region, now, sequence, offsets))
 
     def note_seek_commit(self, name: RegionName, caller: Caller, failure: str) -> Region:
@@ -445,14 +456,14 @@ class RegionStore:
         def rule(region: Region, now: datetime) -> Region:
             after = retirement.retire(region, now)
             retired.append(after.counter != region.counter)
-            return due.settle(after, now)
+            return reconciliation.reconcile(after, now)
 
         while True:
             region = self._certain(lambda: self._transactions.decide(name, rule))
             if not retired[-1]:
                 return region
 
-    def pin(self, name: RegionName, sequence: Sequence, label: str, reason: str) -> Region:
+    def pin(self, name: RegionName, sequence: CheckpointNumber, label: str, reason: str) -> Region:
         """Pin a checkpoint under a label, or release it with an empty one."""
         return self._decide(name, lambda region, now: retirement.pin(region, now, sequence, label, reason))
 
@@ -475,7 +486,7 @@ class RegionStore:
                 `person.apply`.
         """
         region = self._decide(name, lambda region, now: person.apply(region, now, request))
-        return _there(person_reset_of(region, request.reset.nonce))
+        return _there(person_reset_of(region, request.reset.request_id))
 
     def epoch(self, name: RegionName) -> Epoch:
         """Return the region's epoch now."""
@@ -485,7 +496,7 @@ class RegionStore:
 
     def _decide(self, name: RegionName, rule: Rule) -> Region:
         def with_consequences(region: Region, now: datetime) -> Region:
-            return due.settle(rule(retirement.by_itself(region, now), now), now)
+            return reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
 
         return self._certain(lambda: self._transactions.decide(name, with_consequences))
 
@@ -494,7 +505,7 @@ class RegionStore:
         seen: list[MemberView] = []
 
         def looked(region: Region, now: datetime) -> Region:
-            after = due.settle(rule(retirement.by_itself(region, now), now), now)
+            after = reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
             seen.append(view.of_member(after, member, now))
             return after
 

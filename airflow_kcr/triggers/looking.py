@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Final
 from airflow_kcr.api import checkpoint_goals, goals, member_goals, partitions
 from airflow_kcr.api.opening import connect
 from airflow_kcr.api.validation import validate
-from airflow_kcr.api.waiting import AWAY, Progress, missing, settled
+from airflow_kcr.api.waiting import AWAY, Progress, missing, reconciled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
 from airflow_kcr.ports import Sign
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.instants import parse_instant
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.values import GroupId, MemberId, Nonce, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, MemberId, RegionName, RequestId
 from airflow_kcr.store.regions import RegionStore
 from airflow_kcr.triggers.payloads import (
     Answer,
     CheckpointCommitted,
     CheckpointExists,
-    CutPublished,
+    CheckpointPublished,
     LagBelow,
     MembersEnded,
     MembershipHealthy,
@@ -64,19 +64,19 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
         ConfigurationError: its instant is none.
     """
     match waiting_for:
-        case CutPublished(nonce=nonce):
-            return goals.published(Nonce(nonce))
+        case CheckpointPublished(request_id=request_id):
+            return goals.published(RequestId(request_id))
         case CheckpointCommitted(sequence=sequence):
-            return checkpoint_goals.committed(Sequence(sequence))
-        case CheckpointExists(bound=bound, sequence=number):
+            return checkpoint_goals.committed(CheckpointNumber(sequence))
+        case CheckpointExists(boundary=boundary, sequence=number):
             return checkpoint_goals.exists(
-                bound=None if bound is None else parse_instant(bound),
-                sequence=None if number is None else Sequence(number),
+                boundary=None if boundary is None else parse_instant(boundary),
+                sequence=None if number is None else CheckpointNumber(number),
             )
         case RegionReaches(state=state):
             return _STATES[state]
-        case ResetDone(nonce=nonce):
-            return goals.reset_done(Nonce(nonce))
+        case ResetDone(request_id=request_id):
+            return goals.reset_done(RequestId(request_id))
         case MembersEnded(group=group, indexes=indexes, before=before):
             members = (MemberId(GroupId(group), index) for index in indexes)
             return member_goals.ended(dict(zip(members, before, strict=True)))
@@ -109,7 +109,7 @@ def look(store: RegionStore, name: RegionName, waiting_for: WaitingFor, hook: Kc
         RefusedError: it can't be reached any more.
         StoreError, BrokerUnavailable: somebody who has to be asked is away.
     """
-    region, now = settled(store, name)
+    region, now = reconciled(store, name)
     return Look(missing=_progress(store, region, now, waiting_for, hook), now=now)
 
 
@@ -255,7 +255,7 @@ class Looks:
     def look(self, name: RegionName, waiting_for: Collection[WaitingFor], hook: KcrHook) -> dict[WaitingFor, Finding]:
         """Return what there is of each of these in one region, which is read once for all."""
         try:
-            region, now = settled(self._store, name)
+            region, now = reconciled(self._store, name)
         except AWAY as error:
             return dict.fromkeys(waiting_for, Finding(missing=f"waiting for the store: {error.message}"))
         except KcrError as error:

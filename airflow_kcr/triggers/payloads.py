@@ -43,12 +43,12 @@ class _Payload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutPublished(_Payload):
-    """The request of a nonce is answered by a cut that is published."""
+class CheckpointPublished(_Payload):
+    """The request of a request id is answered by a checkpoint that is published."""
 
-    kind: ClassVar[str] = "cut_published"
+    kind: ClassVar[str] = "checkpoint_published"
 
-    nonce: str
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +62,23 @@ class CheckpointCommitted(_Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointExists(_Payload):
-    """The path has a published checkpoint at or beyond a bound, or of at least a sequence; one of the two is given."""
+    """The path has a published checkpoint at or beyond a boundary, or of at least a sequence.
+
+    One of the two is given.
+    """
 
     kind: ClassVar[str] = "checkpoint_exists"
 
-    bound: str | None = None
+    boundary: str | None = None
     """An instant, as ISO 8601 with a zone."""
 
     sequence: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.bound is None) == (self.sequence is None):
-            raise ConfigurationError("a checkpoint is waited for by its bound or by its sequence; give one of the two")
+        if (self.boundary is None) == (self.sequence is None):
+            raise ConfigurationError(
+                "a checkpoint is waited for by its boundary or by its sequence; give one of the two"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +102,11 @@ class Progresses(_Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetDone(_Payload):
-    """A person's accepted reset, by its nonce, is done."""
+    """A person's accepted reset, by its request id, is done."""
 
     kind: ClassVar[str] = "reset_done"
 
-    nonce: str
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +155,7 @@ class LagBelow(_Payload):
 
 
 WaitingFor: TypeAlias = (
-    CutPublished
+    CheckpointPublished
     | CheckpointCommitted
     | CheckpointExists
     | RegionReaches
@@ -164,7 +169,7 @@ WaitingFor: TypeAlias = (
 _KINDS: Final[Mapping[str, Callable[..., WaitingFor]]] = {
     each.kind: each
     for each in (
-        CutPublished,
+        CheckpointPublished,
         CheckpointCommitted,
         CheckpointExists,
         RegionReaches,

@@ -34,9 +34,9 @@ class RegionTrigger(BaseTrigger):
     """Waits until a region is what a task waits for, and says how that ended: one event, `payloads.Answer`.
 
     It changes nothing but what is due anyway, so it may run twice, or anew in another triggerer. It has no `on_kill`:
-    what was asked of the region stays asked. A cut that nobody waits for any more harms nobody, and a task that is
-    cleared asks under the same name in the moment in which the old one is cancelled; to withdraw the request then would
-    withdraw the new one's.
+    what was asked of the region stays asked. A checkpoint that nobody waits for any more harms nobody, and a task that
+    is cleared asks under the same name in the moment in which the old one is cancelled; to withdraw the request then
+    would withdraw the new one's.
 
     Args:
         kcr_conn_id: the store's connection.

@@ -53,14 +53,14 @@ class Goal:
 
     text: str
     ratio: float
-    bound: float
+    boundary: float
     at_least: bool
-    """Whether the bound is a floor; else it is a ceiling."""
+    """Whether the boundary is a floor; else it is a ceiling."""
 
     @property
     def met(self) -> bool:
         """Whether it is met."""
-        return self.ratio >= self.bound if self.at_least else self.ratio <= self.bound
+        return self.ratio >= self.boundary if self.at_least else self.ratio <= self.boundary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +92,13 @@ class Report:
         texts = tuple(tuple(shown(cell) for cell in row) for row in rows)
         self.tables.append(Table(title=title, header=tuple(header), rows=texts))
 
-    def at_least(self, text: str, ratio: float, bound: float) -> None:
-        """Add a ratio that should not be below a bound."""
-        self.goals.append(Goal(text=text, ratio=ratio, bound=bound, at_least=True))
+    def at_least(self, text: str, ratio: float, boundary: float) -> None:
+        """Add a ratio that should not be below a boundary."""
+        self.goals.append(Goal(text=text, ratio=ratio, boundary=boundary, at_least=True))
 
-    def at_most(self, text: str, ratio: float, bound: float) -> None:
-        """Add a ratio that should not be above a bound."""
-        self.goals.append(Goal(text=text, ratio=ratio, bound=bound, at_least=False))
+    def at_most(self, text: str, ratio: float, boundary: float) -> None:
+        """Add a ratio that should not be above a boundary."""
+        self.goals.append(Goal(text=text, ratio=ratio, boundary=boundary, at_least=False))
 
     def close(self, folder: Path) -> None:
         """Show everything, keep it, and fail for a missed goal where that was asked for."""
@@ -119,7 +119,7 @@ class Report:
             console.print(drawn)
         for goal in self.goals:
             sign, met = (">=" if goal.at_least else "<="), ("met" if goal.met else "MISSED")
-            console.print(f"  {met:6} {goal.text}: {goal.ratio:.2f} ({sign} {goal.bound:g})", highlight=False)
+            console.print(f"  {met:6} {goal.text}: {goal.ratio:.2f} ({sign} {goal.boundary:g})", highlight=False)
 
     def _as_json(self) -> Mapping[str, object]:
         return {

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, RegionName
-from airflow_kcr.runtime.crew import Crew
+from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.spark import application
 from airflow_kcr.spark.application import MemberRun, hosting, prepare
 from airflow_kcr.spark.session import SparkSettings
@@ -48,18 +48,18 @@ class Hosted:
     store: RegionStore
     name: RegionName
     topic: Filled
-    crew: Crew
+    member_pool: MemberPool
 
     @property
     def records(self) -> int:
         """How many offsets the members' accepted batches spanned, a moment ago."""
-        return sum(int(one.counters["nRecords"]) for one in self.crew.snapshots())
+        return sum(int(one.counters["nRecords"]) for one in self.member_pool.snapshots())
 
     def until(self, condition: Callable[[], bool], what: str, within: float = WITHIN) -> None:
         """Wait for a condition, and fail where a member has ended instead."""
         deadline = time.monotonic() + within
         while not condition():
-            ends = self.crew.ends()
+            ends = self.member_pool.ends()
             if ends or time.monotonic() > deadline:
                 raise AssertionError(f"not within {within:g} s: {what}; ended: {ends}")
             time.sleep(LOOK)  # a poll of a condition, with a deadline
@@ -72,7 +72,7 @@ class Hosted:
         """Wait until every member has its claims, and the region runs."""
 
         def ready() -> bool:
-            shown = self.crew.snapshots()
+            shown = self.member_pool.snapshots()
             held = sum(int(one.counters["nClaimedPartitions"]) for one in shown)
             return held == self.topic.partitions and all(one.region_state is RegionState.RUNNING for one in shown)
 
@@ -146,13 +146,13 @@ class Lab:
             # What `kcr member run` runs, but for the session: it is one for the whole run, and its JVM is warm.
             stack.enter_context(patch.object(application, "open_session", lambda settings: self.spark))
             stack.enter_context(patch.object(self.spark, "stop", lambda: None))
-            crew = stack.enter_context(hosting(self.store, prepared, _end_process)).crew
-            one = Hosted(store=self.store, name=name, topic=topic, crew=crew)
+            member_pool = stack.enter_context(hosting(self.store, prepared, _end_process)).member_pool
+            one = Hosted(store=self.store, name=name, topic=topic, member_pool=member_pool)
             try:
                 yield one
             finally:
                 self.store.kill(name)
-                crew.wait(timedelta(seconds=30).total_seconds())
+                member_pool.wait(timedelta(seconds=30).total_seconds())
 
 
 def _end_process(why: str) -> NoReturn:

@@ -46,12 +46,12 @@ def _shown(found: Mapping[str, Any]) -> str:
             (
                 goal["text"],
                 f"{goal['ratio']:.2f}",
-                f"{'>=' if goal['at_least'] else '<='} {goal['bound']:g}",
+                f"{'>=' if goal['at_least'] else '<='} {goal['boundary']:g}",
                 "met" if goal["met"] else "**missed**",
             )
             for goal in found["goals"]
         ]
-        parts.append(_table(("goal", "ratio", "wanted", ""), rows))
+        parts.append(_table(("goal", "ratio", "desired_state", ""), rows))
     loads = " to ".join(f"{load:.1f}" for load in found["load"])
     parts.append(f"{found['cores']} cores, {found['rounds']} rounds, load average {loads}.")
     return "\n\n".join(parts)

@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3
 WIDTH = 10
 _MORE = """
     WITH begun AS (
-        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
+        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
                                begun_at, begun_after, outcome, ended_at, ended_after)
-        SELECT r.id, 'long-' || n, 'g', 0, 1, r.epoch, r.lineage, r.next_sequence, now(), r.counter, 'done',
+        SELECT r.id, 'long-' || n, 'g', 0, 1, r.epoch, r.timeline, r.next_sequence, now(), r.counter, 'done',
                now(), r.counter
         FROM kcr.region r, generate_series(%(first)s::bigint, %(last)s::bigint) n
         RETURNING number, region_id, CAST(substr(batch_id, 6) AS bigint) AS place
@@ -50,7 +50,7 @@ _TABLES = ("kcr.batch", "kcr.batch_range", "kcr.event")
 
 
 class Region:
-    """A region of one member that goes on in large steps, each closed by a cut and a certificate."""
+    """A region of one member that goes on in large steps, each closed by a checkpoint and a certificate."""
 
     def __init__(self, store: PostgresTransactions, url: str, rules: RegionRules) -> None:
         self.driver = Driver(partitions=6, rules=rules, transactions=store)
@@ -59,14 +59,14 @@ class Region:
         self.done = 0
 
     def step(self, batches: int) -> None:
-        """Do so many batches, a cut, and certify them."""
+        """Do so many batches, a checkpoint, and certify them."""
         first, self.done = self.done, self.done + batches
         self.connection.execute(_MORE, {"first": first, "last": self.done - 1})
         self.connection.execute(_MOVE, {"to": self.done * WIDTH})
         for partition in self.driver.logs:
             self.driver.grow(partition, end=self.done * WIDTH)
-        self.driver.beat()
-        self.driver.cut(f"n{self.done}")
+        self.driver.heartbeat()
+        self.driver.checkpoint(f"n{self.done}")
         verdict = Verdict.of(self.driver.name, self.driver.store.chronicle(self.driver.name))
         assert verdict.violations == ()
 

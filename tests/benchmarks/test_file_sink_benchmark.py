@@ -15,9 +15,9 @@ import pytest
 
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.spark import read_cut
+from airflow_kcr.spark import read_checkpoint
 from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
 from airflow_kcr.spark.hadoop import HadoopFolder
 from airflow_kcr.spark.region_ledger import RegionLedger
@@ -83,21 +83,21 @@ def test_publication_of_many_files(
     for name, file_size in (("as they are", 0), ("put together", 128 * 1024 * 1024)):
         taken = []
         for number in range(scale.rounds + 1):
-            sink, sequence = complete_cut(bench_spark, tmp_path / f"{file_size}-{number}", file_size)
+            sink, sequence = complete_checkpoint(bench_spark, tmp_path / f"{file_size}-{number}", file_size)
             began = time.monotonic()
             sink.publish(sequence)
             taken.append(time.monotonic() - began)
-            assert read_cut(bench_spark, sink.folder.uri, sequence=sequence).count() == FILES
+            assert read_checkpoint(bench_spark, sink.folder.uri, sequence=sequence).count() == FILES
         rows.append((name, median(taken[1:]), spread(taken[1:])))
     found.table(
-        f"a cut of {FILES:,} small files, {FILES // FILES_OF_A_BATCH} batches: seconds to publish it",
+        f"a checkpoint of {FILES:,} small files, {FILES // FILES_OF_A_BATCH} batches: seconds to publish it",
         ("files", "median", "smallest to largest"),
         rows,
     )
 
 
-def complete_cut(spark: SparkSession, folder: Path, file_size: int) -> tuple[FileSink, Sequence]:
-    """Return a sink and a complete cut that has many files, each of one record."""
+def complete_checkpoint(spark: SparkSession, folder: Path, file_size: int) -> tuple[FileSink, CheckpointNumber]:
+    """Return a sink and a complete checkpoint that has many files, each of one record."""
     driver = Driver()
     for partition in tuple(driver.logs):
         driver.grow(partition, end=1_000_000)
@@ -115,7 +115,7 @@ def complete_cut(spark: SparkSession, folder: Path, file_size: int) -> tuple[Fil
             member=batch.member,
             batch=batch.batch,
             epoch=batch.epoch,
-            lineage=batch.lineage,
+            timeline=batch.timeline,
             sequence=batch.sequence,
             ranges=batch.ranges,
             progress=EMPTY,
@@ -132,5 +132,5 @@ def complete_cut(spark: SparkSession, folder: Path, file_size: int) -> tuple[Fil
             shutil.copyfile(written, here / f"copy-{number}.parquet")
         sink.list_files(call, schema)
         driver.end(batch.batch)
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     return sink, driver.complete()

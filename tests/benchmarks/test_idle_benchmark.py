@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import RequestId
 from tests.benchmarks.figures import Report, Scale, spread
 from tests.support.counted_process import counted_process
 from tests.support.kafka import Kafka
@@ -71,5 +71,5 @@ def resting(region: Live, every: float | None) -> None:
         if left <= 0:
             return
         if every is not None:
-            region.store.request_cut(region.name, Nonce(f"{region.name}-{until}-{number}"))
+            region.store.request_checkpoint(region.name, RequestId(f"{region.name}-{until}-{number}"))
         never.wait(min(left, every or left))

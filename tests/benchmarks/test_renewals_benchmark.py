@@ -13,7 +13,7 @@ from time import perf_counter
 import pytest
 
 from airflow_kcr.api.opening import store_url
-from airflow_kcr.ports import Beat, Renewal
+from airflow_kcr.ports import Heartbeat, Renewal
 from airflow_kcr.protocol.region.rows import Lease, Member
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
@@ -65,9 +65,9 @@ def renewed(store: RegionStore, asked: Sequence[Renewal], each: int) -> tuple[in
     with statements() as run:
         began = perf_counter()
         for some in (asked[at : at + each] for at in range(0, len(asked), each)):
-            beats = store.renew_all(some).values()
-            assert len(beats) == len(some)
-            assert all(isinstance(beat, Beat) and beat.renewed for beat in beats)
+            heartbeats = store.renew_all(some).values()
+            assert len(heartbeats) == len(some)
+            assert all(isinstance(heartbeat, Heartbeat) and heartbeat.renewed for heartbeat in heartbeats)
         return len(run), perf_counter() - began
 
 

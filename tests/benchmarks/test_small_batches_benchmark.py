@@ -22,16 +22,16 @@ from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    Timeline,
     TopicName,
 )
 from airflow_kcr.spark import reads
@@ -135,8 +135,8 @@ class Walk:
             member=self._member,
             batch=BatchId(f"{self.topic.name}-{number}"),
             epoch=Epoch(1),
-            lineage=Lineage(1),
-            sequence=Sequence(1),
+            timeline=Timeline(1),
+            sequence=CheckpointNumber(1),
             ranges=ranges,
             progress=OffsetMap({p: range_.to for p, range_ in ranges.items()}),
         )

@@ -1,4 +1,4 @@
-"""What the store costs: permits, a cut's completion, a reset's begin, a plan's reading, idle heartbeats, memory.
+"""What the store costs: permits, a checkpoint's completion, a reset's begin, a plan's reading, idle heartbeats, memory.
 
 Measures and prints; asserts no time. Run with `pytest -m benchmark -s tests/benchmarks`. Every figure is a whole
 transaction, its COMMIT waiting for the disk (`fsync` and `synchronous_commit` on), over the Unix socket of a server on
@@ -29,7 +29,7 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import BatchId, Incarnation, Nonce, Offset, Range, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Incarnation, Offset, Range, RequestId
 from airflow_kcr.store.postgres import PostgresTransactions
 from tests.support.driver import GROUP, Driver, group_rules
 
@@ -113,13 +113,13 @@ def _batches(driver: Driver, width: int, rounds: int = ROUNDS) -> tuple[object, 
     return width, median(begins), median(ends), max(begins), max(ends)
 
 
-def test_cut_reset_and_view(durable_url: str) -> None:
+def test_checkpoint_reset_and_view(durable_url: str) -> None:
     rows = []
     for total in (100, 1_000, 10_000):
         # Every size has the same database, emptied: what one leaves behind must not slow the next.
         execute(durable_url, "TRUNCATE kcr.region, kcr.batch CASCADE")
         with driver_over(durable_url, partitions=total) as driver:
-            rows.append((total, *_cuts_and_resets(driver)))
+            rows.append((total, *_checkpoints_and_resets(driver)))
     show(
         "completion, reset begin, a plan, a view: ms, median of whole transactions; MiB at a completion",
         ("partitions", "completion", "reset begin", "plan", "view", "MiB"),
@@ -127,11 +127,11 @@ def test_cut_reset_and_view(durable_url: str) -> None:
     )
 
 
-def _cuts_and_resets(driver: Driver) -> tuple[object, ...]:
+def _checkpoints_and_resets(driver: Driver) -> tuple[object, ...]:
     _batches(driver, len(driver.logs), rounds=1)
     completions, begins, plans, views, peaks = [], [], [], [], []
     for turn in range(6):
-        driver.request_cut(f"n{turn}")
+        driver.request_checkpoint(f"n{turn}")
         contribute = partial(driver.store.contribute, driver.name, _part(driver))
         if turn == 0:  # tracing costs time, so once and apart
             tracemalloc.start()
@@ -152,8 +152,8 @@ def _cuts_and_resets(driver: Driver) -> tuple[object, ...]:
 def _rewind(driver: Driver) -> PersonReset:
     """Return a person's reset to the newest checkpoint: its plan reads that, and asks what the reset would undo."""
     return PersonReset(
-        nonce=Nonce("plan"),
-        target=ToCheckpoint(sequence=driver.region.base or Sequence(0)),
+        request_id=RequestId("plan"),
+        target=ToCheckpoint(sequence=driver.region.restore_point or CheckpointNumber(0)),
         scope=EVERYTHING,
         state=PersonResetState.WAITING,
         requester=Requester(who="somebody"),
@@ -170,7 +170,7 @@ def _part(driver: Driver) -> Part:
     region = driver.region
     offsets = {p: c.position for p, c in region.claims.items() if c.position is not None}
     return Part(
-        sequence=region.open_cut or Sequence(0),
+        sequence=region.open_checkpoint or CheckpointNumber(0),
         member=driver.member(0),
         incarnation=Incarnation(1),
         epoch=region.epoch,

@@ -34,9 +34,9 @@ ROUNDS = 15
 
 
 @contextmanager
-def region_of_age(url: str, cuts: int) -> Iterator[Driver]:
+def region_of_age(url: str, checkpoints: int) -> Iterator[Driver]:
     """A region that is up, with so many checkpoints behind it, beside the others in one store."""
-    name = f"age-{cuts}"
+    name = f"age-{checkpoints}"
     # A long lease, so that nothing expires while a slow machine is measured.
     timeouts = Timeouts(lease=timedelta(hours=5))
     rules = RegionRules(groups={GroupId(name): group_rules(name, members=3)}, timeouts=timeouts)
@@ -44,11 +44,11 @@ def region_of_age(url: str, cuts: int) -> Iterator[Driver]:
         driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store, name=RegionName(name))
         for partition in driver.logs:
             driver.grow(partition, end=1_000_000_000)
-        number_beyond(url, cuts, region=name)
+        number_beyond(url, checkpoints, region=name)
         driver.up()
         driver.process()
-        driver.cut("first")
-        live_through(url, cuts, region=name, analysed=False)
+        driver.checkpoint("first")
+        live_through(url, checkpoints, region=name, analysed=False)
         yield driver
 
 
@@ -62,7 +62,7 @@ def a_round(driver: Driver, number: int) -> dict[str, float]:
         found[verb] = (perf_counter() - began) * 1000
 
     driver.process()
-    timed("request", partial(driver.request_cut, f"n{number}"))
+    timed("request", partial(driver.request_checkpoint, f"n{number}"))
     first, *others, last = driver.all_members()
     timed("contribute", partial(driver.contribute, first))
     for member in others:
@@ -70,9 +70,9 @@ def a_round(driver: Driver, number: int) -> dict[str, float]:
     timed("complete", partial(driver.contribute, last))
     timed("look", partial(driver.store.view, driver.name, first))
     timed("publish", driver.publish)
-    timed("echo", partial(driver.echo, first))
+    timed("read_back", partial(driver.read_back, first))
     for member in (*others, last):
-        driver.echo(member)
+        driver.read_back(member)
     region = Region(driver.name, driver.store)
     timed("show", region.show)
     timed("20 checkpoints", partial(region.checkpoints, last=20))

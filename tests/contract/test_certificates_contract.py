@@ -45,7 +45,7 @@ def told(verdict: Verdict) -> str:
     return " ".join(v.detail for v in verdict.violations)
 
 
-STEPS = ("process", "begin", "discard", "cut", "crash", "back", "fail", "wait")
+STEPS = ("process", "begin", "discard", "checkpoint", "crash", "back", "fail", "wait")
 
 
 def step(driver: Driver, chance: Random, number: int) -> None:
@@ -64,15 +64,15 @@ def step(driver: Driver, chance: Random, number: int) -> None:
                 driver.store.request_reset(driver.name, driver.caller(batch.member), ResetCause.BATCH_FAILED, "")
                 if chance.random() < 0.5:
                     driver.settle_reset()
-        case "cut" if not driver.region.running:
+        case "checkpoint" if not driver.region.running:
             driver.settle_reset()
-            driver.cut(f"n{number}")
+            driver.checkpoint(f"n{number}")
         case "crash":
             driver.crash(member)
             driver.recover()
         case "back" if driver.region.offsets and not driver.region.running:
             driver.settle_reset()
-            driver.reset(ToCheckpoint(sequence=max(driver.region.offsets)), forced=True, nonce=f"back {number}")
+            driver.reset(ToCheckpoint(sequence=max(driver.region.offsets)), forced=True, request_id=f"back {number}")
             driver.settle_reset()
         case _:
             driver.settle_reset()
@@ -106,7 +106,7 @@ def test_a_certificate_says_what_the_history_adds_up_to(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     driver.process(width=5)
     driver.crash(driver.member(0))
     driver.recover()
@@ -133,7 +133,7 @@ def test_a_batch_that_ends_after_a_certificate_without_an_event_between_counts_f
     assert second.horizon == first.horizon
     assert (second.body["open"], second.body["outcomes"]) == ([], {"done": 1})
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     last = certified(driver)
     whole = verified(driver, from_start=True)
     assert (whole.violations, whole.certificate and whole.certificate.digest) == ((), last.digest)
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_not_certified(drive: Drive, monkeypatch: pytest.Monkey
     driver = drive()
     driver.up()
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     chronicle = driver.store.chronicle(driver.name)
     batches = chronicle.batches
     monkeypatch.setattr(chronicle, "batches", lambda after, upto: iter(list(batches(after, upto))[1:]))
@@ -192,7 +192,7 @@ def driver(drive: Drive) -> Driver:
     driver.up()
     for number in range(3):
         driver.process()
-        driver.cut(f"n{number}")
+        driver.checkpoint(f"n{number}")
         certified(driver)
     driver.process()
     return driver
@@ -209,7 +209,7 @@ def execute(url: str, statement: str, **values: object) -> None:
 def test_a_further_proof_reads_only_what_is_new(driver: Driver) -> None:
     for number in range(30):
         driver.process()
-        driver.cut(f"many {number}")
+        driver.checkpoint(f"many {number}")
     certified(driver)
     costs = []
     for _ in range(2):
@@ -306,7 +306,7 @@ def test_who_may_only_read_verifies_and_is_told_that_nothing_was_certified(datab
         driver.process()
         first = certified(driver)
         driver.process()
-        driver.cut("n")
+        driver.checkpoint("n")
         with PostgresTransactions.connect(reader, subject.specs.read) as store:
             verdict = Verdict.of(driver.name, store.chronicle(driver.name))
             assert (verdict.violations, verdict.certificate) == ((), first)

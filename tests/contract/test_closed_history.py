@@ -47,7 +47,7 @@ def whole(driver: Driver, root: Path) -> WholeHistory:
 
 def plain(batch: Batch) -> Batch:
     """What is told of a batch; until when its process could write is nobody's business once it can't any more."""
-    return replace(batch, quiet_after=None)
+    return replace(batch, quiesced_after=None)
 
 
 def told(history: History) -> tuple[list[object], list[Batch]]:
@@ -66,10 +66,10 @@ def lived(driver: Driver, seed: int, steps: int = 40) -> list[Certificate]:
     driver.settle_reset()
     for batch in driver.region.running:
         driver.end(batch)
-    driver.cut("last")
+    driver.checkpoint("last")
     made += [certified(driver)]
     driver.process()
-    driver.cut("after")
+    driver.checkpoint("after")
     made += [certified(driver)]
     return made
 
@@ -92,10 +92,10 @@ def test_a_closed_history_is_the_one_that_was_in_the_store(
     assert (again.checked_events, again.checked_batches) == (len(before.events), len(before.batches))
     # And the region goes on, and so does its proof, and the next closing.
     driver.process()
-    driver.cut("more")
+    driver.checkpoint("more")
     assert verified(driver).violations == ()
     driver.process()
-    driver.cut("and more")
+    driver.checkpoint("and more")
     assert verified(driver).violations == ()
     before = whole(driver, tmp_path).history(driver.store.history(driver.name))
     further = closed(driver, tmp_path)
@@ -112,7 +112,7 @@ def test_what_is_closed_leaves_the_store(drive: Drive, tmp_path: Path) -> None:
     driver.up()
     for number in range(5):
         driver.process()
-        driver.cut(f"n{number}")
+        driver.checkpoint(f"n{number}")
         certified(driver)
     running = driver.begin(driver.member(0))
     events, batches = len(driver.store.history(driver.name).events), len(driver.store.history(driver.name).batches)
@@ -120,10 +120,10 @@ def test_what_is_closed_leaves_the_store(drive: Drive, tmp_path: Path) -> None:
     left = driver.store.history(driver.name)
     assert (made.events, made.batches) == (events - len(left.events), batches - len(left.batches))
     assert [event.number for event in left.events] == list(range(made.upto or 0, driver.region.counter + 1))
-    # Whoever publishes or resets asks for those since the newest published cut.
-    base = driver.region.base
-    assert base is not None
-    newest = driver.store.batches_since(driver.name, base)
+    # Whoever publishes or resets asks for those since the newest published checkpoint.
+    restore_point = driver.region.restore_point
+    assert restore_point is not None
+    newest = driver.store.batches_since(driver.name, restore_point)
     assert [b.batch for b in newest] == [running]
     assert closed(driver, tmp_path).archived == []
 
@@ -133,7 +133,7 @@ def test_nothing_is_closed_that_is_not_old_enough(drive: Drive, tmp_path: Path) 
     driver.up()
     for number in range(3):
         driver.process()
-        driver.cut(f"n{number}")
+        driver.checkpoint(f"n{number}")
         certified(driver)
     assert closed(driver, tmp_path, keep=2 * LATER) == Closing(region=driver.name)
     assert [*tmp_path.iterdir()] == []

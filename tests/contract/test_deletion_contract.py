@@ -8,13 +8,13 @@ import pytest
 from airflow_kcr.errors import RegionBeingDeleted, RegionInState, StoreBusy, UnknownRegion
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.store.postgres import deletion
 from airflow_kcr.store.postgres.session import Session
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
 from tests.support.plans import touched
-from tests.support.scripts import cuts_of_ten
+from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store
 
 pytestmark = pytest.mark.postgres
@@ -25,7 +25,7 @@ GONE_ON = r"region flights is being deleted.*run `kcr region delete flights` to 
 def lived(driver: Driver) -> None:
     """Let a region go through a bit of everything, and come to its end."""
     driver.up()
-    cuts_of_ten(driver, 3)
+    checkpoints_of_ten(driver, 3)
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "for once")
     driver.settle_reset()
     driver.process()
@@ -82,7 +82,7 @@ def test_a_deletion_that_was_interrupted_is_told_by_every_verb_and_goes_on(
             lambda: store.start(driver.name),
             lambda: store.history(driver.name),
             lambda: list(store.batches(driver.name)),
-            lambda: store.batches_since(driver.name, Sequence(0)),
+            lambda: store.batches_since(driver.name, CheckpointNumber(0)),
             lambda: store.declare(driver.name, spec),
         ):
             with pytest.raises(RegionBeingDeleted, match=GONE_ON):

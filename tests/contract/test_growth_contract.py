@@ -22,12 +22,12 @@ from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Offset
 from airflow_kcr.store.postgres import chronicle
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
 from tests.support.plans import statements, touched
-from tests.support.scripts import cuts_of_ten
+from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store
 
 pytestmark = pytest.mark.postgres
@@ -53,21 +53,24 @@ def failed(driver: Driver) -> None:
 
 
 def everything(driver: Driver) -> None:
-    """Do what a region does in its life: batches, cuts, resets by themselves and by a person, a clean-up, its end."""
+    """Do what a region does in its life.
+
+    Batches, checkpoints, resets by themselves and by a person, a clean-up, its end.
+    """
     place = driver.partition(0)
     driver.process()
     failed(driver)
     driver.settle_reset()
     driver.process()
-    first = driver.cut("first")
+    first = driver.checkpoint("first")
     driver.process()
-    driver.cut("second")
+    driver.checkpoint("second")
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
     driver.settle_reset()
     driver.store.retire(driver.name)
     driver.store.history(driver.name)
-    driver.store.batches_since(driver.name, Sequence(0))
+    driver.store.batches_since(driver.name, CheckpointNumber(0))
     driver.store._transactions.batches_with(driver.name, place, Offset(15))
     Verdict.of(driver.name, driver.store.chronicle(driver.name))
     end(driver)
@@ -150,7 +153,7 @@ def test_a_batch_is_read_with_as_many_rows_however_many_resets_came_after_it(dat
     with driver_over(database_url, 4) as driver:
         driver.process()
         first, place = driver.batches[0].batch, driver.partition(0)
-        driver.cut("the base")
+        driver.checkpoint("the restore point")
 
         def read() -> list[int]:
             with touched() as rows:
@@ -165,7 +168,7 @@ def test_a_batch_is_read_with_as_many_rows_however_many_resets_came_after_it(dat
         few = read()
         for number in range(30):
             driver.process()
-            driver.cut(f"on-{number}") if number % 3 == 0 else failed(driver)
+            driver.checkpoint(f"on-{number}") if number % 3 == 0 else failed(driver)
             driver.settle_reset()
         assert read() == few
 
@@ -193,14 +196,14 @@ def asked(driver: Driver) -> list[int]:
 
 def test_however_many_checkpoints_are_kept_a_look_asks_as_often(database_url: str) -> None:
     with driver_over(database_url, 4) as driver:
-        first = cuts_of_ten(driver, 3)[0]
+        first = checkpoints_of_ten(driver, 3)[0]
         driver.reset(ToCheckpoint(sequence=first))
         driver.complete()
         driver.settle_reset()
         driver.process()
-        driver.cut("the base is a cut again")
+        driver.checkpoint("the restore point is a checkpoint again")
         few = asked(driver)
         for number in range(12):
             driver.process()
-            driver.cut(f"more-{number}")
+            driver.checkpoint(f"more-{number}")
         assert asked(driver) == few

@@ -25,11 +25,11 @@ from tests.support.stores import Subject
 
 
 def lived(driver: Driver) -> Driver:
-    """A region that has processed, cut, lost a member and come back."""
+    """A region that has processed, checkpoint, lost a member and come back."""
     driver.up()
     for number in range(2):
         driver.process()
-        driver.cut(f"n{number}")
+        driver.checkpoint(f"n{number}")
     driver.begin(driver.member(0))
     driver.crash(driver.member(0))
     driver.recover()
@@ -66,7 +66,7 @@ def read(told: Chronicle) -> History:
 def as_ended(batch: Batch) -> Batch:
     """Return a batch without what later resets have made of it."""
     outcome = Outcome.DONE if batch.outcome is Outcome.UNDONE else batch.outcome
-    return replace(batch, outcome=outcome, undone_from={}, quiet_after=None)
+    return replace(batch, outcome=outcome, undone_from={}, quiesced_after=None)
 
 
 @pytest.mark.parametrize("page", [1, 3, 1000])
@@ -110,7 +110,7 @@ def test_a_region_that_goes_on_while_its_history_is_read_gives_no_false_report(
     def page(session: Session, after: int) -> object:
         monkeypatch.undo()  # once: the driver below reads the ledger too
         driver.process()
-        driver.cut("meanwhile")
+        driver.checkpoint("meanwhile")
         driver.process()
         return read_page(session, after)
 
@@ -119,7 +119,7 @@ def test_a_region_that_goes_on_while_its_history_is_read_gives_no_false_report(
     assert len(driver.events) > len(before)
     assert tuple(history.events) == before
     assert verify(history) == ()
-    # Of two moments, the same region looks as if nobody had processed what its newest cut holds.
+    # Of two moments, the same region looks as if nobody had processed what its newest checkpoint holds.
     apart = History(events=driver.events, batches=history.batches)
     assert {violation.invariant for violation in verify(apart)} == {"R1a"}
 
@@ -138,7 +138,7 @@ def test_a_region_that_goes_on_between_two_pages_gives_no_false_report(
             yield row
             if number % 2 == 0:  # whatever a region does, between any two pages
                 driver.process()
-                driver.cut(f"meanwhile {number}")
+                driver.checkpoint(f"meanwhile {number}")
                 driver.begin(driver.member(0))
                 driver.crash(driver.member(0))
                 driver.recover()

@@ -37,13 +37,13 @@ def driver(database_url: str, root: Path) -> Iterator[Driver]:
     """A region with three certificates, which has been through a reset."""
     with live_region(database_url, f"{SPEC}history: {{keep: 1ms, archive: '{root}'}}\n") as driver:
         driver.up()
-        for nonce in ("a", "b", "c"):
+        for request_id in ("a", "b", "c"):
             for _ in range(15):
                 driver.process(width=2)
             driver.discard(driver.begin(driver.member(0)))
             driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
             driver.settle_reset()
-            driver.cut(nonce)
+            driver.checkpoint(request_id)
             with Region("flights", store=database_url) as region:
                 assert region.verify().violations == ()
         yield driver
@@ -124,10 +124,10 @@ def test_a_batch_that_is_open_at_the_certificate_stays(driver: Driver, database_
     with Region("flights", store=database_url) as region:
         region.verify()
         driver.end(running)
-        driver.cut("d")
+        driver.checkpoint("d")
         region.verify()
         driver.process()
-        driver.cut("e")
+        driver.checkpoint("e")
         region.verify()
         before = replace(driver.store.history(driver.name))
         region.close_history()

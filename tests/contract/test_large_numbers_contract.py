@@ -11,7 +11,7 @@ from airflow_kcr.errors import CheckpointNotUsable, NumberOutOfRange
 from airflow_kcr.protocol.invariants.verify import verify
 from airflow_kcr.protocol.region.rows import PersonResetState, ResetCause
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
-from airflow_kcr.protocol.values import MAX_NUMBER, Epoch, Lineage, Nonce, Sequence
+from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, Epoch, RequestId, Timeline
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
@@ -28,30 +28,30 @@ def first(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def driver(drive: Drive, first: int) -> Driver:
-    """A region that numbers from there, with two cuts, at 10 and 20, and positions at 30."""
+    """A region that numbers from there, with two checkpoints, at 10 and 20, and positions at 30."""
     driver = drive()
     driver.number_from(first)
     driver.up()
-    for nonce in ("one", "two"):
+    for request_id in ("one", "two"):
         driver.process()
-        driver.cut(nonce)
+        driver.checkpoint(request_id)
     driver.process()
     return driver
 
 
-def test_cuts_and_resets_go_on_from_any_sequence(driver: Driver, first: int) -> None:
+def test_checkpoints_and_resets_go_on_from_any_sequence(driver: Driver, first: int) -> None:
     assert [c for c, row in driver.region.checkpoints.items() if row.is_complete] == [first + 1, first + 2]
-    reset = driver.reset(ToCheckpoint(sequence=Sequence(first + 2)), nonce="back")
+    reset = driver.reset(ToCheckpoint(sequence=CheckpointNumber(first + 2)), request_id="back")
     assert reset.state is PersonResetState.DRAINING
     drained = driver.complete()
     driver.publish()
     driver.settle_reset()
     region = driver.region
-    assert (drained, region.base, region.next_sequence) == (first + 3, first + 4, first + 5)
-    assert region.person_resets[Nonce("back")].state is PersonResetState.DONE
+    assert (drained, region.restore_point, region.next_sequence) == (first + 3, first + 4, first + 5)
+    assert region.person_resets[RequestId("back")].state is PersonResetState.DONE
     assert {c.position for c in region.claims.values()} == {20}
     driver.process()
-    assert driver.cut("three") == first + 5
+    assert driver.checkpoint("three") == first + 5
     assert verify(driver.store.history(driver.name)) == ()
 
 
@@ -59,7 +59,7 @@ def test_a_checkpoint_of_any_sequence_is_undone_pinned_and_retired(driver: Drive
     oldest, newest = sorted(driver.region.checkpoints)
     assert (oldest, newest) == (first + 1, first + 2)
     driver.store.pin(driver.name, oldest, "kept", "a test")
-    driver.reset(ShiftBy(by=-15), nonce="between")
+    driver.reset(ShiftBy(by=-15), request_id="between")
     driver.complete()
     driver.publish()
     driver.settle_reset()
@@ -74,7 +74,7 @@ def test_a_checkpoint_of_any_sequence_is_undone_pinned_and_retired(driver: Drive
 # -- numbers beyond which there are none -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("held", ["epoch", "lineage", "next_sequence"])
+@pytest.mark.parametrize("held", ["epoch", "timeline", "next_sequence"])
 def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: Drive, held: str) -> None:
     driver = drive()
     driver.up()
@@ -84,8 +84,8 @@ def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: 
         lambda region, now: replace(
             region,
             epoch=Epoch(MAX_NUMBER) if held == "epoch" else region.epoch,
-            lineage=Lineage(MAX_NUMBER) if held == "lineage" else region.lineage,
-            next_sequence=Sequence(MAX_NUMBER) if held == "next_sequence" else region.next_sequence,
+            timeline=Timeline(MAX_NUMBER) if held == "timeline" else region.timeline,
+            next_sequence=CheckpointNumber(MAX_NUMBER) if held == "next_sequence" else region.next_sequence,
         ),
     )
     member = driver.member(0)
@@ -94,7 +94,7 @@ def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: 
         lambda: driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, ""),
     ]
     if held != "epoch":  # nobody has claimed anything in this one
-        verbs.append(lambda: driver.request_cut("n"))
+        verbs.append(lambda: driver.request_checkpoint("n"))
     for verb in verbs:
         with pytest.raises(NumberOutOfRange, match=f"none comes after it.*kcr region kill {driver.name}"):
             verb()
@@ -107,5 +107,5 @@ def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: 
     anew = drive()
     anew.up()
     anew.process()
-    assert anew.cut("n") == 2
+    assert anew.checkpoint("n") == 2
     assert verify(anew.store.history(anew.name)) == ()

@@ -14,13 +14,22 @@ from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
     BatchesProven,
-    BatchQuietAfter,
+    BatchQuiescedAfter,
     LedgerChange,
     Region,
     put,
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Lineage, Offset, Range, Sequence
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    Incarnation,
+    Offset,
+    Range,
+    Timeline,
+)
 from airflow_kcr.store.postgres import ledger, ledger_tail
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
@@ -47,8 +56,8 @@ def reset(chance: Random, region: Region, now: datetime, partitions: list[GroupP
     entries = {p: SeekEntry(offset=known.get(p), source=SeekSource.MERGED) for p in partitions if chance.random() < 0.9}
     row = Reset(
         epoch=epoch,
-        sequence=Sequence(1),
-        lineage=Lineage(1),
+        sequence=CheckpointNumber(1),
+        timeline=Timeline(1),
         cause=ResetCause.CLAIM,
         state=ResetState.SUPERSEDED,
         begun_at=now,
@@ -85,8 +94,8 @@ def batches(chance: Random, driver: Driver, turn: int, epoch: int, now: datetime
             member=driver.member(chance.randrange(2)),
             incarnation=Incarnation(1),
             epoch=Epoch(chance.randrange(max(epoch - 3, 0), epoch + 1)),
-            lineage=Lineage(1),
-            sequence=Sequence(1),
+            timeline=Timeline(1),
+            sequence=CheckpointNumber(1),
             ranges=ranges,
             begun_at=now,
             begun_after=driver.region.counter,
@@ -94,7 +103,7 @@ def batches(chance: Random, driver: Driver, turn: int, epoch: int, now: datetime
         outcome = chance.choice([Outcome.DONE, Outcome.DONE, Outcome.DISCARDED, Outcome.UNKNOWN])
         found += [
             BatchBegun(batch=batch),
-            BatchQuietAfter(batch=batch.batch, at=now),
+            BatchQuiescedAfter(batch=batch.batch, at=now),
             BatchClosed(batch=batch.batch, outcome=outcome, at=now, after=driver.region.counter),
         ]
     return found
@@ -129,7 +138,7 @@ def test_a_ledger_is_undone_and_proven_as_memory_says(
         found = driver.store._transactions.batches_with(driver.name, partition, offset)
         held = [(b, b.ranges[partition]) for b in driver.batches if partition in b.ranges]
         assert list(found) == [b for b, r in held if r.from_ <= offset < r.to]
-        assert driver.store.batches_since(driver.name, Sequence(0)) == driver.batches
+        assert driver.store.batches_since(driver.name, CheckpointNumber(0)) == driver.batches
     outcomes = {b.outcome for b in driver.batches}
     assert outcomes == {Outcome.DONE, Outcome.UNDONE, Outcome.DISCARDED, Outcome.UNKNOWN}
     assert any(b.undone_from and b.outcome is Outcome.DONE for b in driver.batches)
@@ -147,8 +156,8 @@ def test_the_newest_batches_are_those_of_later_sequences(drive_twins: Drive, mon
                 member=driver.member(0),
                 incarnation=Incarnation(1),
                 epoch=Epoch(1),
-                lineage=Lineage(1),
-                sequence=Sequence(stamp),
+                timeline=Timeline(1),
+                sequence=CheckpointNumber(stamp),
                 ranges={p: Range(Offset(place), Offset(place + 1)) for p in sorted(driver.logs)[:2]},
                 begun_at=now,
                 begun_after=region.counter,
@@ -159,6 +168,6 @@ def test_the_newest_batches_are_those_of_later_sequences(drive_twins: Drive, mon
 
     driver.store._transactions.decide(driver.name, rule)
     for after in range(9):
-        found = driver.store.batches_since(driver.name, Sequence(after))
+        found = driver.store.batches_since(driver.name, CheckpointNumber(after))
         assert found == tuple(b for b in driver.batches if b.sequence > after)
         assert len(found) == sum(stamp > after for stamp in stamps)

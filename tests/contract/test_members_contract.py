@@ -16,7 +16,7 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Beat, Renewal
+from airflow_kcr.ports import Heartbeat, Renewal
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
@@ -67,8 +67,8 @@ def test_a_live_index_is_not_taken_by_accident_but_on_purpose(drive: Drive) -> N
     with pytest.raises(MemberInUse):
         driver.store.register(driver.name, Arrival(member=driver.member(0), token="t-2"))
     assert driver.store.register(driver.name, Arrival(member=driver.member(0), token="t-2", takeover=True)) == 2
-    beat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
-    assert (beat.renewed, beat.incarnation) == (False, 2)
+    heartbeat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    assert (heartbeat.renewed, heartbeat.incarnation) == (False, 2)
 
 
 def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive) -> None:
@@ -76,9 +76,9 @@ def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive
     driver.store.start(driver.name)
     driver.join(driver.member(0))
     subject.clock.advance(8)
-    beat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
-    assert beat.renewed
-    assert (beat.counter, beat.epoch) == (driver.region.counter, driver.region.epoch)
+    heartbeat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    assert heartbeat.renewed
+    assert (heartbeat.counter, heartbeat.epoch) == (driver.region.counter, driver.region.epoch)
     subject.clock.advance(8)
     region, now = driver.store.read(driver.name)
     assert timedelta(0) < region.leases[driver.member(0)].until - now < timedelta(seconds=3)
@@ -92,7 +92,7 @@ def test_a_renewal_changes_nothing_but_the_lease(subject: Subject, drive: Drive)
     driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
     after = driver.region
     assert after.leases != before.leases
-    assert (after.counter, after.due_at) == (before.counter, before.due_at)
+    assert (after.counter, after.reconcile_at) == (before.counter, before.reconcile_at)
     assert dict(after.members) == dict(before.members)
 
 
@@ -101,9 +101,9 @@ def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> No
     driver.up()
     expire(subject)
     until = driver.region.leases[driver.member(0)].until
-    beat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
-    assert not beat.renewed
-    assert beat.now > until
+    heartbeat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    assert not heartbeat.renewed
+    assert heartbeat.now > until
     assert driver.region.leases[driver.member(0)].until == until
     with pytest.raises(LeaseExpired):
         driver.store.leave(driver.name, driver.member(0), Incarnation(1))
@@ -128,8 +128,12 @@ def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) ->
     elsewhere = replace(good, region=RegionName("elsewhere"))
     before = driver.region.leases
     found = driver.store.renew_all([nobody, stale, good, elsewhere, good])
-    beats = {one: (beat.renewed, beat.incarnation) for one, beat in found.items() if isinstance(beat, Beat)}
-    assert beats == {stale: (False, 1), good: (True, 1)}
+    heartbeats = {
+        one: (heartbeat.renewed, heartbeat.incarnation)
+        for one, heartbeat in found.items()
+        if isinstance(heartbeat, Heartbeat)
+    }
+    assert heartbeats == {stale: (False, 1), good: (True, 1)}
     errors = {one: type(error) for one, error in found.items() if isinstance(error, RefusedError)}
     assert errors == {nobody: UnknownMember, elsewhere: UnknownRegion}
     assert f"no region 'elsewhere' in this store; it has: {driver.name}" in str(found[elsewhere])
@@ -146,7 +150,9 @@ def test_renewals_of_one_lease_by_two_incarnations_are_told_apart(drive: Drive) 
     takeover = Arrival(member=driver.member(0), token="t-2", takeover=True)
     newest = replace(former, incarnation=driver.store.register(driver.name, takeover))
     found = driver.store.renew_all([former, newest])
-    assert {one.incarnation: isinstance(beat, Beat) and beat.renewed for one, beat in found.items()} == {
+    assert {
+        one.incarnation: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()
+    } == {
         Incarnation(1): False,
         Incarnation(2): True,
     }
@@ -265,7 +271,7 @@ def test_what_a_reset_goes_back_before_is_undone_where_it_is_and_no_further(driv
     driver = drive(members=1)
     driver.up()
     driver.process(width=10)
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.process(width=10)
     driver.process(width=10)
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
@@ -284,14 +290,14 @@ def test_the_ledger_is_in_the_order_of_the_begins(drive: Drive) -> None:
     assert all(b.begun_at <= (b.ended_at or b.begun_at) for b in driver.batches)
 
 
-def test_a_takeover_notes_when_the_old_batch_is_quiet(subject: Subject, drive: Drive) -> None:
+def test_a_takeover_notes_when_the_old_batch_is_quiesced(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.begin(driver.member(0))
     lease = driver.region.leases[driver.member(0)]
     driver.join(driver.member(0), takeover=True)
     row = driver.batches[0]
-    assert row.quiet_after == lease.until + timedelta(seconds=30)
+    assert row.quiesced_after == lease.until + timedelta(seconds=30)
     assert driver.region.running[row.batch] == row
 
 

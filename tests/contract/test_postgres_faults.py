@@ -24,7 +24,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.errors import NotClaimed, OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
-from airflow_kcr.ports import Beat, Renewal
+from airflow_kcr.ports import Heartbeat, Renewal
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.batches import BatchRequest
@@ -36,18 +36,18 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     EventNumber,
     Incarnation,
     MemberId,
-    Nonce,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    RequestId,
 )
-from airflow_kcr.store.postgres import PostgresTransactions, build_engine, listening, permits, rewinds
+from airflow_kcr.store.postgres import PostgresTransactions, admission, build_engine, listening, rewinds
 from airflow_kcr.store.regions import RegionStore
-from tests.support.cutting_proxy import Cut, CuttingProxy, cutting_proxy
+from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.plans import statements
 
@@ -178,7 +178,7 @@ def _none(spec: str) -> RegionRules:
 def test_a_pooled_connection_that_died_is_replaced_unnoticed(database_url: str, driver: Driver) -> None:
     calls: list[Callable[[], object]] = [
         lambda: driver.begin(driver.member(0)),
-        lambda: driver.store.settle(driver.name),
+        lambda: driver.store.reconcile(driver.name),
         lambda: driver.store.read(driver.name),
         lambda: driver.store.renew(driver.name, driver.member(0), Incarnation(1), timedelta(seconds=3)),
         driver.store.names,
@@ -189,7 +189,7 @@ def test_a_pooled_connection_that_died_is_replaced_unnoticed(database_url: str, 
     assert len(driver.batches) == 1
 
 
-@pytest.mark.parametrize("verb", ["decide", "permit"])
+@pytest.mark.parametrize("verb", ["decide", "admit"])
 def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver: Driver, verb: str) -> None:
     before = driver.region, driver.events, driver.batches
     ended = threading.Event()
@@ -219,7 +219,7 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
 
     calls: dict[str, Callable[[], Region]] = {
         "decide": lambda: transactions.decide(driver.name, failed),
-        "permit": lambda: transactions.permit(driver.name, driver.member(0), BatchId("b"), frozenset({place}), begun),
+        "admit": lambda: transactions.admit(driver.name, driver.member(0), BatchId("b"), frozenset({place}), begun),
     }
     with pytest.raises(StoreUnavailable):
         calls[verb]()
@@ -243,7 +243,7 @@ def test_waiting_too_long_for_the_lock_is_busy_and_changes_nothing(database_url:
     try:
         assert held.wait(10)
         with pytest.raises(StoreBusy, match="too long"):
-            driver.store.settle(driver.name)
+            driver.store.reconcile(driver.name)
     finally:
         release.set()
         thread.join()
@@ -296,7 +296,7 @@ def test_c25_a_process_frozen_with_the_lock_does_not_freeze_the_region(
         try:
             assert frozen.stdout.readline() == "locked\n"
             started = monotonic()
-            driver.store.settle(driver.name)
+            driver.store.reconcile(driver.name)
             waited = monotonic() - started
             # Half a lease is when the server ends it; what is above is the load of the machine.
             assert waited < QUICK.lease.total_seconds()
@@ -321,12 +321,12 @@ def test_c46_two_begins_beside_transitions_neither_deadlock_nor_wait_for_ever(dr
             done += 1
         return done
 
-    driver.beat()
+    driver.heartbeat()
     with ThreadPoolExecutor(2) as threads:
         working = [threads.submit(work, index) for index in (0, 1)]
         try:
             for _ in range(30):
-                driver.store.settle(driver.name)
+                driver.store.reconcile(driver.name)
         finally:
             stop.set()
         assert all(w.result(30) > 0 for w in working)
@@ -345,22 +345,22 @@ def driver_batch(driver: Driver, index: int, batch: BatchId) -> None:
 
 
 def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, store: PostgresTransactions) -> None:
-    lockers, permits, stop = 32, [0], threading.Event()
+    lockers, admission, stop = 32, [0], threading.Event()
     nobody = frozenset({driver.partition(0)})
 
     def lock(index: int) -> None:
         while not stop.is_set():
             member = MemberId(GROUP, index)
-            store.permit(driver.name, member, BatchId("none"), nobody, lambda region, now: region)
-            permits[0] += 1
+            store.admit(driver.name, member, BatchId("none"), nobody, lambda region, now: region)
+            admission[0] += 1
 
     waited: list[int] = []
     with ThreadPoolExecutor(lockers) as threads:
         locking = [threads.submit(lock, index) for index in range(lockers)]
         try:
             for _ in range(10):
-                before = permits[0]
-                store.decide(driver.name, partial(_noting, waited=waited, permits=permits, before=before))
+                before = admission[0]
+                store.decide(driver.name, partial(_noting, waited=waited, admission=admission, before=before))
         finally:
             stop.set()
         for future in locking:
@@ -371,8 +371,8 @@ def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, 
     assert median(waited) <= 4 * lockers
 
 
-def _noting(region: Region, now: datetime, *, waited: list[int], permits: list[int], before: int) -> Region:
-    waited.append(permits[0] - before)
+def _noting(region: Region, now: datetime, *, waited: list[int], admission: list[int], before: int) -> Region:
+    waited.append(admission[0] - before)
     return region
 
 
@@ -417,7 +417,9 @@ def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
         found = store.renew(asked)
         with pytest.raises(StoreBusy, match=r"g\[0\] .* ask again"):
             driver.store.renew(driver.name, first.member, Incarnation(1), first.lease)
-    assert {one: isinstance(beat, Beat) and beat.renewed for one, beat in found.items()} == {second: True}
+    assert {one: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()} == {
+        second: True
+    }
     leases = driver.region.leases
     assert leases[second.member].until - leases[first.member].until > timedelta(seconds=30)
     assert store.renew(asked).keys() == {first, second}
@@ -438,7 +440,7 @@ def test_the_leases_of_any_regions_are_renewed_by_one_statement(
     with statements() as run:
         found = store.renew(asked)
     assert len(run) == 1
-    assert [isinstance(found[one], Beat) and found[one].renewed for one in asked] == [True] * 8  # type: ignore[union-attr]
+    assert [isinstance(found[one], Heartbeat) and found[one].renewed for one in asked] == [True] * 8  # type: ignore[union-attr]
 
 
 def _renewal(name: RegionName, member: MemberId) -> Renewal:
@@ -459,7 +461,7 @@ class Recording:
 
     def __init__(self, store: PostgresTransactions) -> None:
         self.unknown = 0
-        for name in ("decide", "permit"):
+        for name in ("decide", "admit"):
             setattr(store, name, self._counted(getattr(store, name)))
 
     def _counted(self, call: Callable[..., Region]) -> Callable[..., Region]:
@@ -473,23 +475,23 @@ class Recording:
         return counted
 
 
-@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-@pytest.mark.parametrize("verb", ["begin", "end", "register", "request_cut", "contribute"])
+@pytest.mark.parametrize("broken", list(Break), ids=lambda broken: broken.name.lower())
+@pytest.mark.parametrize("verb", ["begin", "end", "register", "request_checkpoint", "contribute"])
 def test_a_lost_answer_to_commit_is_found_out_and_the_work_done_once(
-    database_url: str, driver: Driver, rules: RegionRules, verb: str, cut: Cut
+    database_url: str, driver: Driver, rules: RegionRules, verb: str, broken: Break
 ) -> None:
     driver.process()
     batch = driver.begin(driver.member(0)) if verb == "end" else None
     if verb == "contribute":
-        driver.request_cut("n1")
-    with cutting_proxy(database_url) as (proxy, url):
+        driver.request_checkpoint("n1")
+    with breaking_proxy(database_url) as (proxy, url):
         through = PostgresTransactions.connect(url, lambda _: rules, timeouts=QUICK)
         recording = Recording(through)
         store = RegionStore(through)
         store.read(driver.name)
-        done = _do(verb, driver, store, batch, lambda: proxy.cut_next(cut))
+        done = _do(verb, driver, store, batch, lambda: proxy.break_next(broken))
         through.close()
-        assert_cut(proxy, recording)
+        assert_broken(proxy, recording)
     assert done == 1
 
 
@@ -516,13 +518,13 @@ def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, ar
             arm()
             assert store.register(driver.name, Arrival(member=member, token="new", takeover=True)) == 2
             return sum(e.kind == "MemberRegistered" for e in driver.events) - 2
-        case "request_cut":
+        case "request_checkpoint":
             arm()
-            store.request_cut(driver.name, Nonce("n1"))
-            return sum(e.kind == "CutRequested" for e in driver.events)
+            store.request_checkpoint(driver.name, RequestId("n1"))
+            return sum(e.kind == "CheckpointRequested" for e in driver.events)
         case _:
             part = Part(
-                sequence=region.open_cut or Sequence(0),
+                sequence=region.open_checkpoint or CheckpointNumber(0),
                 member=member,
                 incarnation=Incarnation(1),
                 epoch=region.epoch,
@@ -534,8 +536,8 @@ def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, ar
             return sum(e.kind == "Contributed" for e in driver.events)
 
 
-def assert_cut(proxy: CuttingProxy, recording: Recording) -> None:
-    assert proxy.cuts == 1
+def assert_broken(proxy: BreakingProxy, recording: Recording) -> None:
+    assert proxy.breaks == 1
     assert recording.unknown == 1
 
 
@@ -602,10 +604,10 @@ def test_a_listening_connection_is_kept_and_one_that_died_is_replaced(
 
 def test_a_region_that_was_returned_can_be_read_on_after_its_transaction(driver: Driver) -> None:
     driver.process()
-    sequence = driver.cut("n1")
+    sequence = driver.checkpoint("n1")
     region, _ = driver.store.read(driver.name)
     assert set(region.offsets[sequence].values()) == {10}
-    decided = driver.store.settle(driver.name)
+    decided = driver.store.reconcile(driver.name)
     assert set(decided.offsets[sequence].values()) == {10}
     assert decided.seek.offsets == region.seek.offsets
     assert decided.archive.checkpoint(sequence) == region.archive.checkpoint(sequence) == region.checkpoints[sequence]
@@ -613,14 +615,15 @@ def test_a_region_that_was_returned_can_be_read_on_after_its_transaction(driver:
 
 def test_what_a_member_looks_at_is_read_in_one_transaction(driver: Driver, engine: Engine) -> None:
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.complete()
     begun: list[object] = []
     note = begun.append
     event.listen(engine, "begin", note)
     seen = driver.store.view(driver.name, driver.member(0))
     event.remove(engine, "begin", note)
-    # With a complete cut there is the most to see: who publishes it, and what of its commit is still to be echoed.
+    # With a complete checkpoint there is the most to see: who publishes it, and what of its commit is still to be read
+    # back.
     assert seen.commit is not None
     assert seen.publish
     assert len(begun) == 1
@@ -657,11 +660,12 @@ def test_a_begin_and_an_end_are_three_statements_each(
     assert len(run) == 3, run
 
 
-def test_what_a_cut_asks_of_the_store_is_a_handful_of_statements(
+def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     driver: Driver, engine: Engine, store: PostgresTransactions
 ) -> None:
-    # The lock, the region with its small tables, the claims with what belongs to base and open cut, and one statement
-    # for all that is written: each further one is a way to the server and back while the region is locked.
+    # The lock, the region with its small tables, the claims with what belongs to restore point and open checkpoint, and
+    # one statement for all that is written: each further one is a way to the server and back while the region is
+    # locked.
     run: list[str] = []
     counted = dict[str, int]()
 
@@ -678,25 +682,26 @@ def test_what_a_cut_asks_of_the_store_is_a_handful_of_statements(
         return counting
 
     driver.process()
-    driver.cut("the first asks whether the schema is there")
+    driver.checkpoint("the first asks whether the schema is there")
     event.listen(engine, "before_cursor_execute", note)
-    verbs = ("request_cut", "view", "contribute", "publish", "echo")
+    verbs = ("request_checkpoint", "view", "contribute", "publish", "read_back")
     with pytest.MonkeyPatch.context() as patch:
         for name in verbs:
             patch.setattr(driver.store, name, count(name, getattr(driver.store, name)))
-        driver.request_cut("n1")
+        driver.request_checkpoint("n1")
         driver.store.view(driver.name, driver.member(0))
         driver.complete()
         driver.publish()
-        driver.echo(driver.member(0))
+        driver.read_back(driver.member(0))
     event.remove(engine, "before_cursor_execute", note)
-    # A request asks what its nonce names as well, a publication how many checkpoints are kept; a view needs no lock.
-    assert counted == {"request_cut": 5, "view": 2, "contribute": 4, "publish": 5, "echo": 4}, run
+    # A request asks what its request id names as well, a publication how many checkpoints are kept; a view needs no
+    # lock.
+    assert counted == {"request_checkpoint": 5, "view": 2, "contribute": 4, "publish": 5, "read_back": 4}, run
 
 
 def test_a_region_that_is_deleted_leaves_no_row(database_url: str, driver: Driver) -> None:
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.store.kill(driver.name)
     for member in driver.all_members():
         driver.leave(member)
@@ -727,9 +732,9 @@ def test_an_end_without_its_claim_is_refused_and_the_batch_keeps_its_ranges(data
 
 A_LONG_LEDGER = """
     WITH many AS (
-        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
+        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
                                begun_at, begun_after, outcome, ended_at, ended_after)
-        SELECT b.region_id, 'b-' || n, b.group_id, b.member_index, b.incarnation, b.epoch, b.lineage, b.sequence,
+        SELECT b.region_id, 'b-' || n, b.group_id, b.member_index, b.incarnation, b.epoch, b.timeline, b.sequence,
                b.begun_at, b.begun_after, b.outcome, b.ended_at, b.ended_after
         FROM (SELECT * FROM kcr.batch LIMIT 1) b, generate_series(1, 200) n
         RETURNING number, region_id, group_id
@@ -742,8 +747,8 @@ A_LONG_LEDGER = """
 @pytest.mark.parametrize(
     "statement",
     [
-        pytest.param(permits.BEGIN, id="claims of a begin"),
-        pytest.param(text(permits.MOVE), id="positions moved"),
+        pytest.param(admission.BEGIN, id="claims of a begin"),
+        pytest.param(text(admission.MOVE), id="positions moved"),
         pytest.param(rewinds.LOWEST, id="lowest places"),
     ],
 )

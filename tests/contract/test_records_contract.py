@@ -31,13 +31,13 @@ RUN = Requester(dag_id="flights", run_id="now")
 
 
 def lived(driver: Driver, seed: int) -> None:
-    """Batches of any width, cuts, crashes, resets back and on, in any order."""
+    """Batches of any width, checkpoints, crashes, resets back and on, in any order."""
     chance = Random(seed)
     driver.up()
     for turn in range(40):
-        match chance.choice(["batch", "batch", "batch", "cut", "discard", "lease", "person", "restart"]):
-            case "cut":
-                driver.request_cut(f"n{turn}", requester=RUN if turn % 2 else Requester())
+        match chance.choice(["batch", "batch", "batch", "checkpoint", "discard", "lease", "person", "restart"]):
+            case "checkpoint":
+                driver.request_checkpoint(f"n{turn}", requester=RUN if turn % 2 else Requester())
                 driver.complete()
                 driver.publish()
             case "discard":
@@ -64,7 +64,7 @@ def lived(driver: Driver, seed: int) -> None:
 
 
 def told(begin: Begin) -> tuple[object, ...]:
-    return begin.delivery, begin.cause, begin.cut, begin.process
+    return begin.delivery, begin.cause, begin.checkpoint, begin.process
 
 
 def expected(index: Index, partition: GroupPartition, offset: int) -> list[tuple[object, ...]]:
@@ -83,17 +83,17 @@ def expected(index: Index, partition: GroupPartition, offset: int) -> list[tuple
     for handled in index.begun.get(partition, ()):
         if handled.range.from_ <= offset < handled.range.to:
             delivery = delivery_of(handled.batch, partition, Offset(offset))
-            cuts = [
+            checkpoints = [
                 s
-                for s, cut in sorted(index.cuts.items())
+                for s, checkpoint in sorted(index.checkpoints.items())
                 if s >= delivery.sequence
-                and cut.completed is not None
-                and cut.undone is None
-                and cut.completed[1].offsets.get(partition, 0) > offset
+                and checkpoint.completed is not None
+                and checkpoint.undone is None
+                and checkpoint.completed[1].offsets.get(partition, 0) > offset
             ]
-            cut = cuts[0] if cuts and delivery.is_accepted else None
+            checkpoint = checkpoints[0] if checkpoints and delivery.is_accepted else None
             by = (handled.batch.member, handled.batch.incarnation)
-            found.append((delivery, again.get(delivery.batch, ""), cut, labels[by]))
+            found.append((delivery, again.get(delivery.batch, ""), checkpoint, labels[by]))
     return found
 
 
@@ -113,12 +113,12 @@ def test_a_record_is_told_as_the_whole_history_tells_it(drive: Drive, seed: int,
     assert repeated > 3 or delivery is not Delivery.AT_LEAST_ONCE
 
 
-def test_the_runs_of_the_cut_are_told(drive: Drive) -> None:
+def test_the_runs_of_the_checkpoint_are_told(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.process()
-    for nonce, requester in (("one", RUN), ("by hand", Requester(who="pat"))):
-        driver.request_cut(nonce, requester=requester)
+    for request_id, requester in (("one", RUN), ("by hand", Requester(who="pat"))):
+        driver.request_checkpoint(request_id, requester=requester)
     driver.complete()
     (found,) = Region(driver.name, driver.store).record("t:0:3")
     assert [begin.runs for begin in found.begins] == [(RUN,)]
@@ -146,9 +146,9 @@ def test_ranges_of_any_length_are_found_at_their_ends(drive: Drive) -> None:
 
 _LONG = b"""
     WITH begun AS (
-        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
+        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
                                begun_at, begun_after, outcome, ended_at, ended_after)
-        SELECT r.id, 'wide-' || w, 'g', 0, 1, r.epoch, r.lineage, r.next_sequence, now(), r.counter, 'discarded',
+        SELECT r.id, 'wide-' || w, 'g', 0, 1, r.epoch, r.timeline, r.next_sequence, now(), r.counter, 'discarded',
                now(), r.counter
         FROM kcr.region r, unnest(CAST(%s AS bigint[])) w RETURNING number, region_id, batch_id
     )

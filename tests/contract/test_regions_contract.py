@@ -10,9 +10,9 @@ import pytest
 
 from airflow_kcr.errors import (
     BatchRefused,
+    CheckpointRefused,
     ConfigurationError,
     ConflictingContribution,
-    CutRefused,
     GroupInOtherRegion,
     InvalidIdentifier,
     KcrError,
@@ -45,16 +45,16 @@ from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     Incarnation,
     MemberId,
-    Nonce,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    RequestId,
 )
 from airflow_kcr.store.regions import RegionStore, SpecUpdate
 from tests.contract.conftest import Drive
@@ -129,7 +129,7 @@ def test_what_members_find_of_a_spec_is_kept(subject: Subject, drive: Drive) -> 
 
 
 def test_groups_of_a_spec_that_waits_are_no_other_regions(subject: Subject, drive: Drive) -> None:
-    # Taken meanwhile, they would keep every later cut from completing, which is when the spec comes into force.
+    # Taken meanwhile, they would keep every later checkpoint from completing, which is when the spec comes into force.
     driver = drive()
     driver.up()
     before = driver.region.spec
@@ -162,7 +162,7 @@ def test_a_stopped_region_is_deleted_with_its_history_and_its_groups_are_free(su
     driver = drive()
     driver.up()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     with pytest.raises(RegionInState):
         driver.store.delete(driver.name)
     assert driver.region.state is RegionState.RUNNING
@@ -214,7 +214,7 @@ def test_events_are_numbered_without_gaps_and_read_back_as_they_were_decided(sub
         patch.setattr(subject.transactions, "decide", noting)
         driver.up()
         driver.process()
-        driver.cut("n1")
+        driver.checkpoint("n1")
     events = driver.events
     assert [e.number for e in events] == list(range(1, driver.region.counter + 1))
     assert list(events[1:]) == decided
@@ -246,7 +246,7 @@ def _part(driver: Driver, index: int = 0, **changes: object) -> Part:
     held = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
     caller = driver.caller(member)
     part = Part(
-        sequence=driver.region.open_cut or Sequence(0),
+        sequence=driver.region.open_checkpoint or CheckpointNumber(0),
         member=member,
         incarnation=caller.incarnation,
         epoch=caller.epoch,
@@ -315,21 +315,25 @@ REFUSALS = [
         StaleIncarnation,
         lambda d: d.store.leave(d.name, d.member(0), Incarnation(0)),
     ),
-    Refusal("a cut that isn't open", CutRefused, lambda d: d.store.contribute(d.name, _part(d))),
-    Refusal("a cut that isn't there", UnknownCheckpoint, lambda d: d.store.publish(d.name, Sequence(2**40))),
-    Refusal("to pin what isn't there", UnknownCheckpoint, lambda d: d.store.pin(d.name, Sequence(99), "x", "")),
+    Refusal("a checkpoint that isn't open", CheckpointRefused, lambda d: d.store.contribute(d.name, _part(d))),
+    Refusal(
+        "to publish what isn't there", UnknownCheckpoint, lambda d: d.store.publish(d.name, CheckpointNumber(2**40))
+    ),
+    Refusal("to pin what isn't there", UnknownCheckpoint, lambda d: d.store.pin(d.name, CheckpointNumber(99), "x", "")),
     Refusal(
         "a plan of another epoch",
         StalePlan,
-        lambda d: d.reset(ToCheckpoint(sequence=Sequence(1)), epoch=Epoch(d.region.epoch + 1)),
+        lambda d: d.reset(ToCheckpoint(sequence=CheckpointNumber(1)), epoch=Epoch(d.region.epoch + 1)),
     ),
     Refusal(
         "a checkpoint that isn't there",
         UnknownCheckpoint,
-        lambda d: d.reset(ToCheckpoint(sequence=Sequence(2**31 + 1))),
+        lambda d: d.reset(ToCheckpoint(sequence=CheckpointNumber(2**31 + 1))),
     ),
     Refusal("to delete what runs", RegionInState, lambda d: d.store.delete(d.name)),
-    Refusal("an echo to what isn't the base", CutRefused, lambda d: d.echo(d.member(0))),
+    Refusal(
+        "a commit read-back to what isn't the restore point", CheckpointRefused, lambda d: d.read_back(d.member(0))
+    ),
 ]
 
 
@@ -358,17 +362,17 @@ def test_a_refused_verb_leaves_every_row_unchanged(drive: Drive, refusal: Refusa
 
 
 @pytest.mark.parametrize("subject", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
-@pytest.mark.parametrize("nonce", ["a\0b", "a\ud800b"], ids=["NUL", "half a surrogate pair"])
-def test_a_name_that_postgres_cant_hold_is_refused(drive: Drive, nonce: str) -> None:
+@pytest.mark.parametrize("request_id", ["a\0b", "a\ud800b"], ids=["NUL", "half a surrogate pair"])
+def test_a_name_that_postgres_cant_hold_is_refused(drive: Drive, request_id: str) -> None:
     driver = drive()
     driver.up()
     before = _everything(driver)
     with pytest.raises(InvalidIdentifier):
-        driver.request_cut(nonce)
+        driver.request_checkpoint(request_id)
     assert _everything(driver) == before
 
 
-CUT_REFUSALS = [
+CHECKPOINT_REFUSALS = [
     Refusal(
         "a stranger's contribution",
         StrangeContribution,
@@ -397,9 +401,9 @@ CUT_REFUSALS = [
         lambda d: d.store.contribute(d.name, _part(d, incarnation=Incarnation(9))),
     ),
     Refusal(
-        "a nonce of another cut",
-        CutRefused,
-        lambda d: d.request_cut("n1", bound=d.store.read(d.name)[1] + timedelta(hours=1)),
+        "a request id of another checkpoint",
+        CheckpointRefused,
+        lambda d: d.request_checkpoint("n1", boundary=d.store.read(d.name)[1] + timedelta(hours=1)),
     ),
     Refusal(
         "to begin while it drains",
@@ -415,16 +419,16 @@ def _of_stranger(driver: Driver) -> Part:
     return _part(driver, 2, offsets=OffsetMap(), bounds={})
 
 
-@pytest.mark.parametrize("refusal", CUT_REFUSALS, ids=lambda r: r.name)
-def test_a_refused_verb_leaves_an_open_cut_unchanged(drive: Drive, refusal: Refusal) -> None:
+@pytest.mark.parametrize("refusal", CHECKPOINT_REFUSALS, ids=lambda r: r.name)
+def test_a_refused_verb_leaves_an_open_checkpoint_unchanged(drive: Drive, refusal: Refusal) -> None:
     driver = drive(members=3)
     driver.up()
     driver.leave(driver.member(2))
     driver.spread()
     driver.settle_reset()
     driver.process()
-    driver.request_cut("n1")
-    driver.join(driver.member(2))  # after the roster was frozen
+    driver.request_checkpoint("n1")
+    driver.join(driver.member(2))  # after the participants were frozen
     before = _everything(driver)
     with pytest.raises(refusal.error) as caught:
         refusal.ask(driver)
@@ -450,10 +454,12 @@ def test_sequences_and_offsets_beyond_32_bits_are_kept(subject: Subject, drive: 
     driver = drive()
     for partition in driver.logs:
         driver.grow(partition, start=2**40, end=2**62)
-    subject.transactions.decide(driver.name, lambda region, now: replace(region, next_sequence=Sequence(2**31 + 5)))
+    subject.transactions.decide(
+        driver.name, lambda region, now: replace(region, next_sequence=CheckpointNumber(2**31 + 5))
+    )
     driver.up()
     driver.process()
-    sequence = driver.cut("n1")
+    sequence = driver.checkpoint("n1")
     assert sequence > 2**31
     assert set(driver.region.offsets[sequence].values()) == {2**40 + 10}
     assert driver.batches[0].outcome is Outcome.DONE
@@ -465,11 +471,11 @@ def test_ids_with_odd_characters_are_kept(subject: Subject) -> None:
     driver = Driver(rules=subject.specs.note(rules), transactions=subject.transactions, clock=subject.clock)
     driver.up()
     driver.process()
-    driver.request_cut(odd, requester=Requester(who=odd, dag_id=odd, run_id=odd, reason=odd))
+    driver.request_checkpoint(odd, requester=Requester(who=odd, dag_id=odd, run_id=odd, reason=odd))
     driver.complete()
-    request = driver.region.requests[Nonce(odd)]
+    request = driver.region.requests[RequestId(odd)]
     assert request.requester == Requester(who=odd, dag_id=odd, run_id=odd, reason=odd)
-    assert {p.group for p in driver.region.offsets[driver.region.base or Sequence(0)]} == {odd}
+    assert {p.group for p in driver.region.offsets[driver.region.restore_point or CheckpointNumber(0)]} == {odd}
     assert subject.transactions.batch(driver.name, driver.batches[0].batch) == driver.batches[0]
 
 

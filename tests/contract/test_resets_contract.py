@@ -38,11 +38,11 @@ def counts(driver: Driver) -> list[tuple[str, int, int]]:
     return [(v.cause, v.counted.rewound, v.counted.replayed) for v in found if v.counted and v.counted != Replayed()]
 
 
-def test_a_crash_counts_what_was_begun_since_the_base(drive: Drive) -> None:
+def test_a_crash_counts_what_was_begun_since_the_restore_point(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.process()
-    driver.cut("the base")
+    driver.checkpoint("the restore point")
     driver.process()
     driver.begin(driver.member(1))
     driver.crash(driver.member(1))
@@ -103,9 +103,9 @@ def test_both_stores_count_the_same(drive_twins: Drive, seed: int) -> None:
     chance, driver = Random(seed), drive_twins()
     driver.up()
     for _ in range(25):
-        match chance.choice(["batch", "batch", "cut", "fail", "twice", "person", "crash"]):
-            case "cut":
-                driver.cut(f"n{chance.random()}")
+        match chance.choice(["batch", "batch", "checkpoint", "fail", "twice", "person", "crash"]):
+            case "checkpoint":
+                driver.checkpoint(f"n{chance.random()}")
             case "fail":
                 driver.discard(driver.begin(driver.member(0), width=chance.randrange(1, 30)))
                 fail(driver)
@@ -138,7 +138,7 @@ def test_pages_add_up_to_the_list_whatever_became_of_each(drive: Drive) -> None:
     region = Region(driver.name, driver.store)
     for number in range(12):
         driver.process()
-        driver.cut(f"cut-{number}")
+        driver.checkpoint(f"checkpoint-{number}")
         driver.process()
         if number % 4 == 0:
             driver.reset(ToOffset(offset=Offset(5)))
@@ -188,7 +188,7 @@ def test_each_is_found_by_each_of_its_names(drive: Drive) -> None:
 
 
 def rows_of_lists(url: str, size: int, statistics: Statistics) -> tuple[int, Counter[str]]:
-    """Return the statements of all lists of resets, and the rows that they touch, after so many cuts and batches."""
+    """Return the statements of all lists of resets, and the rows they touch, after N checkpoints and batches."""
     rules = RegionRules(groups={GROUP: group_rules(members=3)})
     with postgres_store(url, lambda _: rules) as store:
         driver = Driver(partitions=12, rules=rules, transactions=store)

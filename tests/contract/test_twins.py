@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPurpose, ResetCause
-from airflow_kcr.protocol.rules import CutMode, CutRules, RegionRules, RetentionRules
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, ResetCause
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest, ToInitial
 from airflow_kcr.protocol.values import Offset
 from tests.contract.conftest import Drive
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.postgres
 
 
 class Hourly:
-    """A bound at every full hour."""
+    """A boundary at every full hour."""
 
     def after(self, instant: datetime) -> datetime:
         return self.at_or_before(instant) + timedelta(hours=1)
@@ -34,25 +34,25 @@ class Hourly:
 
 
 @pytest.mark.parametrize("delivery", list(Delivery))
-def test_cuts_a_reset_in_between_and_a_persons_way_back(drive_twins: Drive, delivery: Delivery) -> None:
+def test_checkpoints_a_reset_in_between_and_a_persons_way_back(drive_twins: Drive, delivery: Delivery) -> None:
     driver = drive_twins(delivery=delivery)
     driver.up()
     driver.process()
-    first = driver.cut("n1")
+    first = driver.checkpoint("n1")
     driver.process()
     running = driver.begin(driver.member(0))
     driver.commit_output(running)
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
     driver.settle_reset()
     driver.process()
-    second = driver.cut("n2")
+    second = driver.checkpoint("n2")
     driver.process()
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
     driver.settle_reset()
     driver.process()
-    driver.cut("n3")
-    driver.store.pin(driver.name, driver.region.base or second, "kept", "to look at")
+    driver.checkpoint("n3")
+    driver.store.pin(driver.name, driver.region.restore_point or second, "kept", "to look at")
 
 
 def test_members_that_crash_and_come_back(drive_twins: Drive) -> None:
@@ -64,7 +64,7 @@ def test_members_that_crash_and_come_back(drive_twins: Drive) -> None:
     driver.recover()
     driver.process()
     driver.leave(driver.member(0))
-    driver.cut("n1") if driver.region.open_cut else None
+    driver.checkpoint("n1") if driver.region.open_checkpoint else None
     driver.recover()
     driver.process()
 
@@ -73,7 +73,7 @@ def test_a_topic_that_is_made_anew_takes_its_skips_with_it(drive_twins: Drive) -
     driver = drive_twins()
     driver.up()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.reset(ToEarliest(), forced=True, skip={driver.partition(0): Offset(3), driver.partition(1): Offset(4)})
     driver.settle_reset()
     assert driver.region.skips
@@ -90,7 +90,7 @@ def test_resets_to_other_places_and_a_skip(drive_twins: Drive) -> None:
     driver = drive_twins()
     driver.up()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.process()
     driver.reset(ToInitial())
     driver.complete()
@@ -109,25 +109,25 @@ def test_retention_forgets_offsets_and_keeps_the_rows(drive_twins: Drive) -> Non
     driver.up()
     for number in range(4):
         driver.process()
-        driver.cut(f"n{number}")
+        driver.checkpoint(f"n{number}")
     driver.store.retire(driver.name)
     assert len(driver.region.offsets) == 2
     assert len(driver.region.checkpoints) == 4
 
 
-def test_bounds_hold_the_members_until_the_run_asks(drive_twins: Drive) -> None:
-    cut = CutRules(schedule=Hourly(), mode=CutMode.DAG_RUN)
-    driver = drive_twins(rules=RegionRules(groups={GROUP: group_rules()}, cut=cut))
+def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> None:
+    checkpoint = CheckpointRules(schedule=Hourly(), mode=CheckpointMode.DAG_RUN)
+    driver = drive_twins(rules=RegionRules(groups={GROUP: group_rules()}, checkpoint=checkpoint))
     driver.up()
-    bound = driver.region.next_bound
-    assert bound is not None
+    boundary = driver.region.next_boundary
+    assert boundary is not None
     for member in sorted(driver.processes):
-        found = {p: BoundOffset(offset=Offset(10), inexact="") for p in driver.claims(member)}
-        driver.store.store_bounds(driver.name, driver.caller(member), bound, found)
+        found = {p: BoundaryOffset(offset=Offset(10), inexact="") for p in driver.claims(member)}
+        driver.store.store_bounds(driver.name, driver.caller(member), boundary, found)
     driver.process()
-    driver.request_cut("n1", bound=bound)
+    driver.request_checkpoint("n1", boundary=boundary)
     driver.complete()
-    assert driver.region.next_bound == bound + timedelta(hours=1)
+    assert driver.region.next_boundary == boundary + timedelta(hours=1)
 
 
 def test_stop_start_and_kill(drive_twins: Drive) -> None:
@@ -137,8 +137,8 @@ def test_stop_start_and_kill(drive_twins: Drive) -> None:
     driver.store.stop(driver.name)
     driver.complete()
     driver.publish()
-    driver.echo(driver.member(0))
-    driver.echo(driver.member(1))
+    driver.read_back(driver.member(0))
+    driver.read_back(driver.member(1))
     driver.store.start(driver.name)
     driver.spread()
     driver.settle_reset()
@@ -146,15 +146,15 @@ def test_stop_start_and_kill(drive_twins: Drive) -> None:
     driver.store.kill(driver.name)
     driver.store.start(driver.name)
     driver.wait(60)
-    driver.request_cut("n1", purpose=CutPurpose.DRAIN)
+    driver.request_checkpoint("n1", purpose=CheckpointPurpose.DRAIN)
 
 
-def test_a_cut_by_count_sees_every_claim(drive_twins: Drive) -> None:
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, cut=CutRules(records=40))
+def test_a_checkpoint_by_count_sees_every_claim(drive_twins: Drive) -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=40))
     driver = drive_twins(rules=rules)
     driver.up()
     driver.process()
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     driver.complete()
     driver.publish()
     driver.process(width=5)

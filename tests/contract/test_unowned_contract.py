@@ -1,4 +1,4 @@
-"""Partitions without an owner: both stores keep which ones and since when, and let a cut wait for them."""
+"""Partitions without an owner: both stores keep which ones and since when, and let a checkpoint wait for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.region.unowned import Inventory, Standing
-from airflow_kcr.protocol.values import GroupPartition, Nonce
+from airflow_kcr.protocol.values import GroupPartition, RequestId
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
 
@@ -37,11 +37,11 @@ def test_what_has_no_owner_is_kept_with_since_when_until_it_is_claimed(drive: Dr
     assert since <= now
     assert report(driver) == Standing(again=True)
     assert driver.region.unowned == {fresh: since}
-    assert driver.request_cut("n").state is RequestState.QUEUED
+    assert driver.request_checkpoint("n").state is RequestState.QUEUED
     driver.spread()
     assert driver.region.unowned == {}
-    driver.store.settle(driver.name)
-    assert driver.region.requests[Nonce("n")].state is RequestState.OPEN
+    driver.store.reconcile(driver.name)
+    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
 
 
 @pytest.mark.postgres
@@ -53,10 +53,10 @@ def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
     report(driver)
     report(driver)
     driver.spread()
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     report(driver)
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
 
 
 def lost(driver: Driver) -> GroupPartition:
@@ -92,4 +92,4 @@ def test_both_stores_give_up_the_same(drive_twins: Drive) -> None:
     driver.spread()
     driver.settle_reset()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")

@@ -18,9 +18,9 @@ from airflow_kcr.protocol.invariants.verify import verify
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
-from airflow_kcr.protocol.rules import OutOfRangePolicy, OutsiderPolicy, RegionRules
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCurrent, ToEarliest, ToInitial
-from airflow_kcr.protocol.values import Epoch, EventNumber, Offset, Sequence, TopicId
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Offset, TopicId
 from airflow_kcr.store.regions import SpecUpdate
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
@@ -63,14 +63,14 @@ def restored(driver: Driver, specs: Specs) -> None:
         member=member,
         epoch=Epoch(region.epoch + 3),
         incarnation=region.members[member].incarnation,
-        sequence=Sequence(region.next_sequence + 3),
+        sequence=CheckpointNumber(region.next_sequence + 3),
         counter=EventNumber(region.counter + 3),
     )
     driver.store.report_later(driver.name, seen)
 
 
 def joined_by_another(driver: Driver, specs: Specs) -> None:
-    driver.store.report_outsider(driver.name, "consumer c-1 of 10.0.0.1 is in group g")
+    driver.store.report_foreign_consumer(driver.name, "consumer c-1 of 10.0.0.1 is in group g")
 
 
 # -- ways out ----------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ IN_THE_LOG: Final[Mapping[str, Way]] = {
 }
 WAYS: Final[Mapping[Way, Mapping[str, Way]]] = {
     failed: {
-        "repair the pipeline or sink, then resume the region: it goes back to the base": resume,
+        "repair the pipeline or sink, then resume the region: it goes back to the restore point": resume,
         "apply a forced reset to another place": force,
         "skip the named offset, if one record is the cause": skip,
     },
@@ -132,13 +132,13 @@ WAYS: Final[Mapping[Way, Mapping[str, Way]]] = {
     made_anew: IN_THE_LOG,
     restored: {
         "compare the newest checkpoint with Kafka's committed offsets and the sinks": resume,
-        "resume: every record since the restored base is processed again": resume,
+        "resume: every record since the restored restore point is processed again": resume,
         "apply a forced reset to the place that the sinks agree on": force,
     },
     joined_by_another: {
         "remove the foreign consumer, then resume": resume,
-        "set outsiders to hold or warn, then resume": lambda driver, specs: change(
-            driver, specs, replace(RULES, outsiders=OutsiderPolicy.WARN)
+        "set foreign_consumers to hold or warn, then resume": lambda driver, specs: change(
+            driver, specs, replace(RULES, foreign_consumers=ForeignConsumerPolicy.WARN)
         ),
     },
 }
@@ -152,7 +152,7 @@ def test_every_way_out_that_a_halt_names_leads_out(drive: Drive, subject: Subjec
     driver = drive(rules=RULES)
     driver.up()
     driver.process()
-    driver.cut("before")
+    driver.checkpoint("before")
     driver.process()
     halt(driver, subject.specs)
     region = driver.region
@@ -164,6 +164,6 @@ def test_every_way_out_that_a_halt_names_leads_out(drive: Drive, subject: Subjec
     driver.settle_reset()
     assert driver.region.state is RegionState.RUNNING
     driver.process()
-    sequence = driver.cut("after")
-    assert driver.region.base == sequence
+    sequence = driver.checkpoint("after")
+    assert driver.region.restore_point == sequence
     assert verify(driver.store.history(driver.name)) == ()

@@ -12,11 +12,11 @@ import pytest
 
 from airflow_kcr.api import Region
 from airflow_kcr.protocol.region.events import CheckpointsRetired
-from airflow_kcr.protocol.region.resolution import cut_of_run
+from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run
 from airflow_kcr.protocol.region.retirement import PIECE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import Nonce, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import live_through, number_beyond
 from tests.support.plans import statements, touched
@@ -34,18 +34,18 @@ FEW = 1_000
 
 
 @contextmanager
-def old_region(url: str, cuts: int, *, analysed: bool = True) -> Iterator[Driver]:
+def old_region(url: str, checkpoints: int, *, analysed: bool = True) -> Iterator[Driver]:
     """A region that is up, with so many checkpoints behind it."""
     rules = RegionRules(groups={GROUP: group_rules(members=3)})
     with postgres_store(url, lambda _: rules) as store:
         driver = Driver(partitions=PARTITIONS, rules=rules, transactions=store)
         for partition in driver.logs:
             driver.grow(partition, end=1_000_000)
-        number_beyond(url, cuts)
+        number_beyond(url, checkpoints)
         driver.up()
         driver.process()
-        driver.cut("first")
-        live_through(url, cuts, analysed=analysed)
+        driver.checkpoint("first")
+        live_through(url, checkpoints, analysed=analysed)
         yield driver
 
 
@@ -56,12 +56,12 @@ def fail(driver: Driver) -> None:
 def a_day(driver: Driver) -> None:
     """Do what a region does: batches, looks, checkpoints, an automatic reset, and what people look at."""
     driver.process()
-    driver.request_cut("n", requester=Requester(dag_id="flights", run_id="now"))
+    driver.request_checkpoint("n", requester=Requester(dag_id="flights", run_id="now"))
     driver.complete()
     driver.store.view(driver.name, driver.member(1))
     driver.publish()
     for member in driver.all_members():
-        driver.echo(member)
+        driver.read_back(member)
     driver.process()
     fail(driver)
     driver.settle_reset()
@@ -69,11 +69,11 @@ def a_day(driver: Driver) -> None:
     region = Region(driver.name, driver.store)
     region.show()
     region.checkpoints(last=10)
-    cut_of_run(driver.held, "flights", "now")
+    checkpoint_number_of_run(driver.held, "flights", "now")
 
 
-def rows_of_a_day(url: str, cuts: int, *, analysed: bool) -> Counter[str]:
-    with old_region(url, cuts, analysed=analysed) as driver, touched() as rows:
+def rows_of_a_day(url: str, checkpoints: int, *, analysed: bool) -> Counter[str]:
+    with old_region(url, checkpoints, analysed=analysed) as driver, touched() as rows:
         a_day(driver)
     return rows
 
@@ -89,29 +89,29 @@ def test_no_statement_touches_more_rows_after_years(database_url: str, other_dat
 
 def test_a_decision_takes_as_many_statements_after_years(database_url: str, other_database_url: str) -> None:
     counts = []
-    for url, cuts in ((database_url, YOUNG), (other_database_url, 20_000)):
-        with old_region(url, cuts) as driver, statements() as run:
+    for url, checkpoints in ((database_url, YOUNG), (other_database_url, 20_000)):
+        with old_region(url, checkpoints) as driver, statements() as run:
             a_day(driver)
         counts.append(len(run))
     assert counts[0] == counts[1]
 
 
-def bound_of(driver: Driver, sequence: int) -> datetime | None:
-    row = driver.held.archive.checkpoint(Sequence(sequence))
-    return None if row is None else row.bound
+def boundary_of(driver: Driver, sequence: int) -> datetime | None:
+    row = driver.held.archive.checkpoint(CheckpointNumber(sequence))
+    return None if row is None else row.boundary
 
 
 def test_a_run_of_years_ago_still_gets_its_answer_and_an_undone_one_asks_anew(database_url: str) -> None:
     with old_region(database_url, 20_000) as driver:
-        request = driver.request_cut("run-77", bound=bound_of(driver, 77))
+        request = driver.request_checkpoint("run-77", boundary=boundary_of(driver, 77))
         assert (request.state, request.sequence) == (RequestState.ANSWERED, 77)
-        assert cut_of_run(driver.held, "flights", "run-77") == 77
+        assert checkpoint_number_of_run(driver.held, "flights", "run-77") == 77
         archive = driver.held.archive
         with statements() as run:
-            again = archive.request(Nonce("run-77"))
+            again = archive.request(RequestId("run-77"))
         assert again == request
-        assert len([one for one in run if "cut_request" in one]) == 1
-        covered = driver.request_cut("run-100", bound=bound_of(driver, 100))
+        assert len([one for one in run if "checkpoint_request" in one]) == 1
+        covered = driver.request_checkpoint("run-100", boundary=boundary_of(driver, 100))
         assert (covered.state, covered.sequence) == (RequestState.ANSWERED, 101), "the next one on the path covers it"
 
 
@@ -134,22 +134,22 @@ def test_what_people_look_at_touches_what_it_shows(database_url: str, look: int)
 
 
 _KEPT = b"""
-    UPDATE kcr.checkpoint SET state = 'published', undone_by = NULL WHERE sequence <= %(cuts)s;
+    UPDATE kcr.checkpoint SET state = 'published', undone_by = NULL WHERE sequence <= %(checkpoints)s;
 """
 
 _OFFSETS = b"""
     INSERT INTO kcr.checkpoint_offset (region_id, sequence, group_id, topic, partition, next_offset)
     SELECT c.region_id, c.sequence, 'g', 't', n, c.sequence
-    FROM kcr.checkpoint c, generate_series(0, %(partitions)s - 1) n WHERE c.sequence <= %(cuts)s
+    FROM kcr.checkpoint c, generate_series(0, %(partitions)s - 1) n WHERE c.sequence <= %(checkpoints)s
 """
 
 
-def retired_at_once(url: str, cuts: int) -> tuple[list[int], Counter[str], list[str]]:
+def retired_at_once(url: str, checkpoints: int) -> tuple[list[int], Counter[str], list[str]]:
     """Return how many each piece had, of so many that are over at once; the rows touched, and the statements."""
-    with old_region(url, cuts) as driver:
+    with old_region(url, checkpoints) as driver:
         with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-            connection.execute(_KEPT, {"cuts": cuts})
-            connection.execute(_OFFSETS, {"cuts": cuts, "partitions": PARTITIONS})
+            connection.execute(_KEPT, {"checkpoints": checkpoints})
+            connection.execute(_OFFSETS, {"checkpoints": checkpoints, "partitions": PARTITIONS})
             connection.execute(b"ANALYZE")
         counter = driver.held.counter
         with statements() as run, touched() as rows:
@@ -169,7 +169,7 @@ def test_twenty_thousand_are_retired_in_pieces_and_it_ends(database_url: str, ot
     assert sum(many) == 20_000 + 1 - RegionRules(groups={}).retention.keep
     assert max(many) * PARTITIONS <= PIECE
     assert len(many) == -(-sum(many) * PARTITIONS // PIECE) + (sum(many) * PARTITIONS % PIECE == 0)
-    for table in ("checkpoint_offset", "echo", "contribution", "checkpoint_partition"):
+    for table in ("checkpoint_offset", "read_back", "contribution", "checkpoint_partition"):
         assert len([one for one in run if f"DELETE FROM kcr.{table} " in one]) == len(many)
     # Each piece counts what is kept; beside that one of many costs what one of few does.
     for statement, found in rows.items():

@@ -6,6 +6,7 @@ the migration that changed it, as a difference in the commit.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,14 +18,16 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 
 from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
+from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
+from airflow_kcr.protocol.values import EventNumber
 from airflow_kcr.store import migrations, schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.postgres.tables import metadata
@@ -65,9 +68,33 @@ def execute(url: str, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
+WORDS = "0015"
+"""The revision that renames tables, columns and events."""
+
+
+def take_words_back(url: str) -> None:
+    """Give what a later program has stored, in the schema `later`, the names from before the words were changed."""
+    words = ScriptDirectory.from_config(config()).get_revision(WORDS).module
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        for old, new in words.TABLES:
+            connection.exec_driver_sql(f"ALTER TABLE later.{new} RENAME TO {old}")
+        for table, old, new in words.COLUMNS:
+            connection.exec_driver_sql(f"ALTER TABLE later.{table} RENAME COLUMN {new} TO {old}")
+        backwards = {
+            name: json.dumps({new: old for old, new in renamed.items()})
+            for name, renamed in (("kinds", words.KINDS), ("fields", words.FIELDS))
+        }
+        statement = text(str(words.RENAME_EVENTS).replace("kcr.event", "later.event"))
+        for region, counter in connection.exec_driver_sql("SELECT id, counter FROM later.region").all():
+            connection.execute(statement, {"region": region, "after": 0, "upto": counter, **backwards})
+
+
 def take_back_to(url: str, revision: str) -> None:
     """Give a database the schema of an earlier revision, with the rows it has, without what it had no place for."""
     execute(url, "ALTER SCHEMA kcr RENAME TO later")
+    if int(revision) < int(WORDS):
+        take_words_back(url)
     upgrade_to(url, revision)
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
@@ -136,7 +163,7 @@ def replace_store(driver: Driver, transactions: PostgresTransactions) -> Driver:
 
 def kept(driver: Driver) -> dict[str, object]:
     """Return what an upgrade keeps of a region: all but when retention counts anew, which is after it."""
-    return {name: value for name, value in plain(driver.region).items() if name not in {"retire_at", "due_at"}}
+    return {name: value for name, value in plain(driver.region).items() if name not in {"retire_at", "reconcile_at"}}
 
 
 # -- upgrading --------------------------------------------------------------------------------------------------------
@@ -149,7 +176,7 @@ def test_an_upgrade_from_every_revision_keeps_the_data(empty_database_url: str, 
         driver = Driver(rules=rules(), transactions=old)
         driver.up()
         driver.process()
-        driver.cut("n1")
+        driver.checkpoint("n1")
         before = kept(driver), driver.events, driver.batches
     take_back_to(empty_database_url, revision)
     assert schema_upgrade.status(empty_database_url).current == revision
@@ -181,11 +208,11 @@ def rewound(empty_database_url: str) -> Iterator[Driver]:
 
 def play(url: str, driver: Driver) -> None:
     driver.process()
-    first = driver.cut("first")
+    first = driver.checkpoint("first")
     driver.process()
     reset(driver)
     driver.process()
-    driver.cut("second")
+    driver.checkpoint("second")
     execute(url, "SELECT setval(pg_get_serial_sequence('kcr.batch', 'number'), 6000)")
     driver.process()
     reset(driver)
@@ -291,6 +318,63 @@ def test_no_timeout_of_the_server_ends_an_upgrade(empty_database_url: str) -> No
             looking.rollback()
         slow.rollback()
         assert upgrading.result().is_current
+
+
+def test_stored_events_specs_and_names_are_told_in_the_new_words(empty_database_url: str) -> None:
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as transactions:
+        driver = Driver(rules=rules(), transactions=transactions)
+        driver.up()
+        driver.process()
+        driver.checkpoint("bound:2026-01-01T00:00:00+00:00")
+        before = driver.events
+    take_back_to(empty_database_url, f"{int(WORDS) - 1:04d}")
+    kinds = read(empty_database_url, "SELECT DISTINCT kind FROM kcr.event")
+    assert {"CutRequested", "CutOpened", "CutCompleted"} <= kinds
+    spec = '{"cut":{"every":"5m"},"groups":[{"group_id":"g"}],"outsiders":"warn"}'
+    execute(empty_database_url, f"UPDATE kcr.region SET spec = '{spec}', next_spec = '{spec}'")
+    execute(
+        empty_database_url,
+        "INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest) "
+        "SELECT id, 1, counter, 0, '{}', '' FROM kcr.region",
+    )
+    schema_upgrade.upgrade(empty_database_url)
+    renamed = '{"checkpoint":{"every":"5m"},"foreign_consumers":"warn","groups":[{"group_id":"g"}]}'
+    assert read(empty_database_url, "SELECT spec FROM kcr.region UNION ALL SELECT next_spec FROM kcr.region") == {
+        renamed
+    }
+    assert read(empty_database_url, "SELECT number FROM kcr.certificate") == set()
+    own = "boundary:2026-01-01T00:00:00+00:00"
+    for place in ("checkpoint_request", "checkpoint"):
+        assert own in read(empty_database_url, f"SELECT request_id FROM kcr.{place}")
+    with store(empty_database_url) as new:
+        found = new.events(driver.name, EventNumber(0), 1000)
+        assert [type(e.body) for e in found] == [type(e.body) for e in before]
+        asked = {e.body.request_id for e in found if isinstance(e.body, events.CheckpointRequested)}
+        assert own in asked
+
+
+def test_a_store_with_closed_history_is_refused_as_its_archives_have_the_old_words(empty_database_url: str) -> None:
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as transactions:
+        Driver(rules=rules(), transactions=transactions).up()
+    before = f"{int(WORDS) - 1:04d}"
+    take_back_to(empty_database_url, before)
+    execute(
+        empty_database_url,
+        "INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest, archive) "
+        "SELECT id, 1, counter, 0, '{}', '', '{}' FROM kcr.region",
+    )
+    with pytest.raises(StoreError, match="was closed by an earlier program"):
+        schema_upgrade.upgrade(empty_database_url)
+    assert schema_upgrade.status(empty_database_url).current == before
+    assert read(empty_database_url, "SELECT lineage FROM kcr.region") == {1}
+
+
+def read(url: str, query: str) -> set[object]:
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        return set(connection.exec_driver_sql(query).scalars())
 
 
 def test_several_upgrades_at_once_are_one(empty_database_url: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import IllegalEvent
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.events import Event
@@ -20,22 +20,22 @@ from airflow_kcr.protocol.member.step import TABLE, step
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
     Offset,
     Range,
-    Sequence,
 )
-from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
-from tests.support.scripts import bound
+from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support.scripts import boundary
 
 B1, OTHER = BatchId("b1"), BatchId("another")
 LOG = LogBounds(start=Offset(0), end=Offset(1_000))
@@ -67,7 +67,7 @@ def ending() -> LoneMember:
 
 def discarding() -> LoneMember:
     alone = cancelling()
-    alone.feed(events.BatchQuiet(batch=B1))
+    alone.feed(events.BatchQuiesced(batch=B1))
     return alone
 
 
@@ -95,9 +95,9 @@ def closed() -> LoneMember:
     return alone
 
 
-def at_bound() -> LoneMember:
-    at = dict.fromkeys(MINE, BoundOffset(offset=Offset(0)))
-    return seeing(LoneMember().processing(), replace(view_of(claims_of()), limit=bound(1), bound_offsets=at))
+def at_boundary() -> LoneMember:
+    at = dict.fromkeys(MINE, BoundaryOffset(offset=Offset(0)))
+    return seeing(LoneMember().processing(), replace(view_of(claims_of()), limit=boundary(1), boundary_offsets=at))
 
 
 def after_failure() -> LoneMember:
@@ -123,7 +123,9 @@ PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
         Why.DRAINED,
         lambda: seeing(
             LoneMember().processing(),
-            replace(view_of(claims_of()), state=RegionState.DRAINING, cut=cut_view(CutPhase.DRAINING)),
+            replace(
+                view_of(claims_of()), state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)
+            ),
         ),
     ),
     "reset": (
@@ -134,14 +136,16 @@ PLACES: dict[str, tuple[State, Why | None, Callable[[], LoneMember]]] = {
     "paused": (
         State.HOLDING,
         Why.PAUSED,
-        lambda: seeing(LoneMember().processing(), replace(view_of(claims_of()), wanted=Wanted.PAUSED)),
+        lambda: seeing(LoneMember().processing(), replace(view_of(claims_of()), desired_state=DesiredState.PAUSED)),
     ),
-    "an outsider": (
+    "a foreign consumer": (
         State.HOLDING,
-        Why.OUTSIDER,
-        lambda: seeing(LoneMember().processing(), replace(view_of(claims_of()), held_by=(Outsider(group=ME.group),))),
+        Why.FOREIGN_CONSUMER,
+        lambda: seeing(
+            LoneMember().processing(), replace(view_of(claims_of()), held_by=(ForeignConsumer(group=ME.group),))
+        ),
     ),
-    "at the bound": (State.HOLDING, Why.BOUND, at_bound),
+    "at the boundary": (State.HOLDING, Why.BOUNDARY, at_boundary),
     "after a failed batch": (State.HOLDING, Why.RETRY, after_failure),
     "store away": (State.HOLDING, Why.STORE_AWAY, store_away),
     "fenced": (State.FENCED, None, lambda: fenced(with_batch=False)),
@@ -158,7 +162,7 @@ def every_event(now: float) -> list[Event]:
     happened: list[Event] = [
         events.Registered(incarnation=Incarnation(7), sent_at=now),
         events.RegistrationRefused(why="no such index"),
-        events.Renewed(sent_at=now, counter=EventNumber(99), due=True),
+        events.Renewed(sent_at=now, counter=EventNumber(99), needs_reconciling=True),
         events.ReadRefused(why="it has never heard of you"),
         events.RenewalRefused(incarnation=Incarnation(1)),
         events.RenewalRefused(incarnation=Incarnation(9)),
@@ -169,8 +173,8 @@ def every_event(now: float) -> list[Event]:
         events.ClaimRefused(assignment=granted, why="no such log", lacks_logs=True),
         events.Acknowledged(epoch=Epoch(1)),
         events.AcknowledgementRefused(epoch=Epoch(1), why="not now"),
-        events.Contributed(sequence=Sequence(2)),
-        events.ContributionRefused(sequence=Sequence(2), why="not now"),
+        events.Contributed(sequence=CheckpointNumber(2)),
+        events.ContributionRefused(sequence=CheckpointNumber(2), why="not now"),
         events.StoreLost(),
         events.StoreBack(),
         events.Changed(counter=EventNumber(9)),
@@ -178,12 +182,12 @@ def every_event(now: float) -> list[Event]:
         events.Revoked(),
         events.LeftGroup(),
         events.InstanceFenced(),
-        events.Committed(sequence=Sequence(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
+        events.Committed(sequence=CheckpointNumber(2), offsets=OffsetMap(dict.fromkeys(MINE, Offset(0)))),
         events.Planned(batch=BatchId("b2"), ranges={p: Range(Offset(0), Offset(5)) for p in MINE}),
         events.SinksReset(epoch=Epoch(1), found={MINE[0]: Found(offset=Offset(3))}),
         events.SinkFailed(epoch=Epoch(1), why="the disk is full"),
-        events.SinksPrepared(sequence=Sequence(2), bounds=dict.fromkeys(MINE, LOG), committed=EMPTY),
-        events.Published(sequence=Sequence(2)),
+        events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, LOG), committed=EMPTY),
+        events.Published(sequence=CheckpointNumber(2)),
         events.PartitionsDiscovered(partitions=frozenset(MINE)),
         events.PartitionsDiscovered(partitions=None),
         events.PartitionsReported(standing=Standing(again=True, rejoin=True)),
@@ -200,7 +204,7 @@ def every_event(now: float) -> list[Event]:
             events.Discarded(batch=batch),
             events.BatchFinished(batch=batch),
             events.BatchFailed(batch=batch, why="it raised"),
-            events.BatchQuiet(batch=batch),
+            events.BatchQuiesced(batch=batch),
         ]
     return happened
 
@@ -214,7 +218,7 @@ NOT_ONCE_CLOSED = {
     events.Discarded,
     events.BatchFinished,
     events.BatchFailed,
-    events.BatchQuiet,
+    events.BatchQuiesced,
     events.InstanceFenced,
 }
 AFTER = {
@@ -222,7 +226,7 @@ AFTER = {
     events.BeginRefused: {Phase.BEGINNING},
     events.BatchFinished: {Phase.RUNNING, Phase.CANCELLING},
     events.BatchFailed: {Phase.RUNNING, Phase.CANCELLING},
-    events.BatchQuiet: {Phase.CANCELLING},
+    events.BatchQuiesced: {Phase.CANCELLING},
     events.Ended: {Phase.ENDING},
     events.EndRefused: {Phase.ENDING},
     events.Discarded: {Phase.DISCARDING},
@@ -306,9 +310,9 @@ def check_duty(after: Member, effect: Effect) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_member_can_be_brought_into_every_state(place: str) -> None:
-    wanted_state, why, make = PLACES[place]
+    desired_state, why, make = PLACES[place]
     member = make().member
-    assert (member.state, member.why) == (wanted_state, why)
+    assert (member.state, member.why) == (desired_state, why)
 
 
 def test_every_state_every_reason_and_every_event_is_in_the_product() -> None:
@@ -355,7 +359,7 @@ def test_a_hint_that_comes_twice_asks_for_nothing_twice(place: str) -> None:
 
 small = st.integers(0, 3)
 states = st.sampled_from(RegionState)
-phases = st.sampled_from([None, *CutPhase])
+phases = st.sampled_from([None, *CheckpointPhase])
 subsets = st.frozensets(st.sampled_from(MINE))
 
 
@@ -390,12 +394,12 @@ def a_view(draw: st.DataObject, seen: Seen, member: Member) -> MemberView:
         epoch=Epoch(epoch),
         counter=EventNumber(max(1, seen.counter - draw.draw(small))),
         state=state,
-        wanted=draw.draw(st.sampled_from(Wanted)),
+        desired_state=draw.draw(st.sampled_from(DesiredState)),
         acknowledged=draw.draw(st.booleans()),
-        held_by=draw.draw(st.sampled_from([(), (Outsider(group=ME.group),)])),
-        cut=None if phase is None else cut_view(phase, 2 + epoch),
-        commit=draw.draw(st.sampled_from([None, Sequence(2)])),
-        publish=draw.draw(st.sampled_from([(), (Sequence(2),)])),
+        held_by=draw.draw(st.sampled_from([(), (ForeignConsumer(group=ME.group),)])),
+        checkpoint=None if phase is None else checkpoint_view(phase, 2 + epoch),
+        commit=draw.draw(st.sampled_from([None, CheckpointNumber(2)])),
+        publish=draw.draw(st.sampled_from([(), (CheckpointNumber(2),)])),
         left=draw.draw(st.sampled_from([False] * 9 + [True])),
     )
 
@@ -417,7 +421,7 @@ def an_event(draw: st.DataObject, seen: Seen, member: Member, now: float) -> Eve
         lambda: planned(draw, seen, member),
         lambda: events.Begun(batch=batch),
         lambda: events.BatchFinished(batch=batch),
-        lambda: events.BatchQuiet(batch=batch),
+        lambda: events.BatchQuiesced(batch=batch),
         lambda: events.Ended(batch=batch),
         lambda: events.EndRefused(batch=batch, why="another epoch"),
         lambda: events.Discarded(batch=batch),

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import BoundOffset, Claim, RegionState, Wanted
+from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     Offset,
-    Sequence,
+    Timeline,
 )
 from airflow_kcr.runtime.clocks import StoreClock
 from airflow_kcr.runtime.planner import Planner
@@ -142,22 +142,22 @@ def test_members_that_start_anew_after_each_timeout_come_to_a_size_too(least: in
     assert any(records * one <= 1 for records in starts)
 
 
-# -- bounds --------------------------------------------------------------------------------------------------------
+# -- boundaries --------------------------------------------------------------------------------------------------------
 
 
-def view_of(limit_seconds: float, located: dict[GroupPartition, BoundOffset]) -> MemberView:
+def view_of(limit_seconds: float, located: dict[GroupPartition, BoundaryOffset]) -> MemberView:
     return MemberView(
         counter=EventNumber(1),
         epoch=Epoch(1),
-        lineage=Lineage(1),
+        timeline=Timeline(1),
         state=RegionState.RUNNING,
-        wanted=Wanted.RUNNING,
-        next_sequence=Sequence(1),
+        desired_state=DesiredState.RUNNING,
+        next_sequence=CheckpointNumber(1),
         spec_revision=1,
         incarnation=Incarnation(1),
         claims={partition: Claim() for partition in PARTITIONS},
         limit=NOON + timedelta(seconds=limit_seconds),
-        bound_offsets=dict(located),
+        boundary_offsets=dict(located),
     )
 
 
@@ -171,18 +171,18 @@ rounds = st.tuples(
 )
 
 
-@given(bound=st.floats(0.5, 6.0), steps=st.lists(rounds, min_size=1, max_size=25))
-def test_batches_hold_exactly_the_records_before_the_bound_whenever_logs_grow(
-    bound: float,
+@given(boundary=st.floats(0.5, 6.0), steps=st.lists(rounds, min_size=1, max_size=25))
+def test_batches_hold_exactly_the_records_before_the_boundary_whenever_logs_grow(
+    boundary: float,
     steps: list[tuple[float, list[tuple[int, int]], list[tuple[int, int]], int | None, int]],
 ) -> None:
     hands = Hands(1000.0)
     logs = {partition: Log() for partition in PARTITIONS}
     fake = FakeLogs(logs)
     planner = Planner(fake, hands, StoreClock(hands, NOON), GRACE)
-    limit = NOON + timedelta(seconds=bound)
+    limit = NOON + timedelta(seconds=boundary)
     positions = dict.fromkeys(PARTITIONS, Offset(0))
-    located: dict[GroupPartition, BoundOffset] = {}
+    located: dict[GroupPartition, BoundaryOffset] = {}
 
     def produce(what: list[tuple[int, int]]) -> None:
         stamp = NOON + timedelta(seconds=hands.now - 1000)
@@ -190,7 +190,7 @@ def test_batches_hold_exactly_the_records_before_the_bound_whenever_logs_grow(
             logs[p(number)].stamps.extend([stamp] * count)
 
     def one_round(size: int) -> bool:
-        planned = planner.plan(BatchId("b"), OffsetMap(positions), view_of(bound, located), size)
+        planned = planner.plan(BatchId("b"), OffsetMap(positions), view_of(boundary, located), size)
         assert planned.outside == {}
         assert sum(r.width for r in planned.ranges.values()) <= size
         located.update({partition: row for partition, row in planned.bounds.items() if partition not in located})
@@ -212,7 +212,7 @@ def test_batches_hold_exactly_the_records_before_the_bound_whenever_logs_grow(
         one_round(size)
         fake.in_between = lambda: None
         logs[p(0)].open_from = None
-    hands.now += 1 + bound + GRACE.total_seconds()
+    hands.now += 1 + boundary + GRACE.total_seconds()
     while one_round(1_000):
         pass
     assert {partition: row.offset for partition, row in located.items()} == positions

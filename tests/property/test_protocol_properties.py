@@ -22,7 +22,7 @@ from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.rows import (
-    BoundOffset,
+    BoundaryOffset,
     CheckpointState,
     Claim,
     Contribution,
@@ -36,6 +36,7 @@ from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToEarl
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupId,
     GroupPartition,
@@ -43,12 +44,11 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     Range,
-    Sequence,
     TopicName,
 )
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import happened, judge
-from tests.support.scripts import bound, running
+from tests.support.scripts import boundary, running
 
 PARTITIONS = [GroupPartition(GroupId("g"), TopicName("t"), n) for n in range(6)]
 MEMBERS = [MemberId(GroupId("g"), n) for n in range(4)]
@@ -61,7 +61,7 @@ sets_of_partitions = st.frozensets(st.sampled_from(PARTITIONS))
 
 
 def contribution(of: OffsetMap) -> Contribution:
-    driver_now = bound(0)
+    driver_now = boundary(0)
     return Contribution(
         incarnation=Incarnation(1), offsets=of, committed=OffsetMap(), bounds={}, contributed_at=driver_now
     )
@@ -115,23 +115,23 @@ def test_a_double_claim_is_never_resolved_silently(
 
 @given(owners.filter(lambda held_by: held_by.count(MEMBERS[0]) > 0 and held_by.count(MEMBERS[1]) > 0), offsets)
 @settings(max_examples=30)
-def test_a_double_claim_that_reaches_a_cut_is_a_reset_and_not_a_checkpoint(
+def test_a_double_claim_that_reaches_a_checkpoint_is_a_reset_and_not_a_checkpoint(
     held_by: list[MemberId], place: Offset
 ) -> None:
     driver = shared_out(held_by)
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     for member in driver.all_members()[1:]:
         driver.contribute(member)
-    region, cut = driver.region, driver.region.open_cut
-    assert cut is not None
+    region, checkpoint = driver.region, driver.region.open_checkpoint
+    assert checkpoint is not None
     # A store that lost its constraints: another member's part holds a partition of the last one, too.
     stolen = next(p for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == MEMBERS[0])
-    part = region.contributions[cut, MEMBERS[1]]
+    part = region.contributions[checkpoint, MEMBERS[1]]
     wrong = replace(part, offsets=part.offsets.replace({stolen: place}))
-    region = replace(region, contributions={**region.contributions, (cut, MEMBERS[1]): wrong})
+    region = replace(region, contributions={**region.contributions, (checkpoint, MEMBERS[1]): wrong})
     mine = OffsetMap({p: Offset(0) for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == MEMBERS[0]})
     last = Part(
-        sequence=cut,
+        sequence=checkpoint,
         member=MEMBERS[0],
         incarnation=Incarnation(1),
         epoch=region.epoch,
@@ -141,26 +141,26 @@ def test_a_double_claim_that_reaches_a_cut_is_a_reset_and_not_a_checkpoint(
     after = completion.contribute(region, driver.clock.now, last)
     assert after.epoch == region.epoch + 1
     assert after.resets[after.epoch].cause is ResetCause.DOUBLE_CLAIM
-    assert after.checkpoints[cut].state is CheckpointState.ABORTED
+    assert after.checkpoints[checkpoint].state is CheckpointState.ABORTED
 
 
 # -- completion ------------------------------------------------------------------------------------------------------
 
 
 @given(owners, st.permutations(MEMBERS), st.integers(0, len(MEMBERS)))
-def test_a_cut_is_complete_exactly_when_the_whole_roster_has_contributed(
+def test_a_checkpoint_is_complete_exactly_when_all_participants_have_contributed(
     held_by: list[MemberId], order: list[MemberId], number: int
 ) -> None:
     driver = shared_out(held_by)
-    driver.request_cut("n1")
-    cut = driver.region.open_cut
-    assert cut is not None
+    driver.request_checkpoint("n1")
+    checkpoint = driver.region.open_checkpoint
+    assert checkpoint is not None
     for member in order[:number]:
         driver.contribute(member)
-    complete = driver.region.checkpoints[cut].is_complete
+    complete = driver.region.checkpoints[checkpoint].is_complete
     assert complete == (number == len(MEMBERS))
     if complete:
-        assert driver.region.offsets[cut].keys() == driver.region.frozen[cut] == set(driver.logs)
+        assert driver.region.offsets[checkpoint].keys() == driver.region.frozen[checkpoint] == set(driver.logs)
 
 
 @given(
@@ -168,22 +168,23 @@ def test_a_cut_is_complete_exactly_when_the_whole_roster_has_contributed(
     sets_of_partitions,
     st.dictionaries(st.sampled_from(MEMBERS), sets_of_partitions),
 )
-def test_a_cut_lacks_nothing_exactly_where_roster_and_coverage_are_both_complete(
-    roster: frozenset[MemberId],
+def test_a_checkpoint_lacks_nothing_exactly_where_participants_and_coverage_are_both_complete(
+    participants: frozenset[MemberId],
     frozen: frozenset[GroupPartition],
     parts: dict[MemberId, frozenset[GroupPartition]],
 ) -> None:
     driver = shared_out([MEMBERS[0]])
-    driver.request_cut("n1")
-    region, cut = driver.region, driver.region.cut
-    assert cut is not None
-    cut = replace(cut, roster=dict.fromkeys(roster, Incarnation(1)))
+    driver.request_checkpoint("n1")
+    region, checkpoint = driver.region, driver.region.checkpoint
+    assert checkpoint is not None
+    checkpoint = replace(checkpoint, participants=dict.fromkeys(participants, Incarnation(1)))
     made = {
-        (cut.sequence, m): contribution(OffsetMap(dict.fromkeys(covered, Offset(0)))) for m, covered in parts.items()
+        (checkpoint.sequence, m): contribution(OffsetMap(dict.fromkeys(covered, Offset(0))))
+        for m, covered in parts.items()
     }
-    region = replace(region, frozen={cut.sequence: frozen}, contributions=made)
+    region = replace(region, frozen={checkpoint.sequence: frozen}, contributions=made)
     covered = frozenset().union(*parts.values())
-    assert (completion.lacking(region, cut) == ()) == (roster <= parts.keys() and covered == frozen)
+    assert (completion.lacking(region, checkpoint) == ()) == (participants <= parts.keys() and covered == frozen)
 
 
 @given(owners, st.permutations(MEMBERS))
@@ -192,7 +193,7 @@ def test_contributing_the_same_part_twice_changes_nothing_and_another_one_is_ref
     held_by: list[MemberId], order: list[MemberId]
 ) -> None:
     driver = shared_out(held_by)
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     for member in order[:-1]:
         driver.contribute(member)
         before = driver.region
@@ -200,7 +201,7 @@ def test_contributing_the_same_part_twice_changes_nothing_and_another_one_is_ref
         assert driver.region == before
         other = OffsetMap({PARTITIONS[0]: Offset(999)})
         part = Part(
-            sequence=before.open_cut or Sequence(0),
+            sequence=before.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=Incarnation(1),
             epoch=before.epoch,
@@ -260,7 +261,7 @@ def stale_contribute(driver: Driver, caller: Caller) -> object:
     region = driver.region
     mine = {p: c.position for p, c in region.claims.items() if c.owner == caller.member and c.position is not None}
     part = Part(
-        sequence=region.open_cut or Sequence(0),
+        sequence=region.open_checkpoint or CheckpointNumber(0),
         member=caller.member,
         incarnation=caller.incarnation,
         epoch=caller.epoch,
@@ -279,8 +280,8 @@ def stale_acknowledge(driver: Driver, caller: Caller) -> object:
 
 
 def stale_bounds(driver: Driver, caller: Caller) -> object:
-    found = {p: BoundOffset(offset=Offset(7)) for p in driver.logs}
-    return driver.store.store_bounds(driver.name, caller, bound(1), found)
+    found = {p: BoundaryOffset(offset=Offset(7)) for p in driver.logs}
+    return driver.store.store_bounds(driver.name, caller, boundary(1), found)
 
 
 def stale_out_of_range(driver: Driver, caller: Caller) -> object:
@@ -300,29 +301,29 @@ def stale_keep_slot(driver: Driver, caller: Caller) -> object:
     return driver.store.keep_slot(driver.name, caller.member, caller.incarnation)
 
 
-def stale_echo(driver: Driver, caller: Caller) -> object:
-    base = driver.region.base or Sequence(0)
+def stale_read_back(driver: Driver, caller: Caller) -> object:
+    restore_point = driver.region.restore_point or CheckpointNumber(0)
     told = OffsetMap({p: Offset(7) for p in driver.logs})
-    return driver.store.echo(driver.name, base, caller.member, caller.incarnation, told)
+    return driver.store.read_back(driver.name, restore_point, caller.member, caller.incarnation, told)
 
 
 BOUND_TO_AN_EPOCH = [
     stale_begin, stale_contribute, stale_answer, stale_acknowledge, stale_bounds, stale_out_of_range
 ]  # fmt: skip
-EVERY_VERB = [*BOUND_TO_AN_EPOCH, stale_claim, stale_request, stale_leave, stale_keep_slot, stale_echo]
+EVERY_VERB = [*BOUND_TO_AN_EPOCH, stale_claim, stale_request, stale_leave, stale_keep_slot, stale_read_back]
 
 
 def as_calm() -> Driver:
     driver = running()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.process()
     return driver
 
 
 def as_draining() -> Driver:
     driver = as_calm()
-    driver.request_cut("n2")
+    driver.request_checkpoint("n2")
     return driver
 
 
@@ -348,7 +349,7 @@ def test_a_stale_incarnation_never_changes_a_row(verb: Stale, situation: Callabl
     before, ledger = driver.region, driver.batches
     with pytest.raises(KcrError) as refused:
         verb(driver, Caller(member=member, incarnation=stale.incarnation, epoch=driver.region.epoch))
-    if verb is not stale_echo:
+    if verb is not stale_read_back:
         assert isinstance(refused.value, FencedError)
     assert (driver.region, driver.batches) == (before, ledger)
 
@@ -493,9 +494,9 @@ class Walk(RuleBasedStateMachine):
                 return
 
     @rule(number=numbers)
-    def ask_for_a_cut(self, number: int) -> None:
+    def ask_for_a_checkpoint(self, number: int) -> None:
         with refusals():
-            self.driver.request_cut(f"n{number}")
+            self.driver.request_checkpoint(f"n{number}")
 
     @rule(number=numbers)
     def contribute(self, number: int) -> None:
@@ -506,7 +507,7 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def complete(self) -> None:
         with refusals():
-            if self.driver.region.open_cut is not None:
+            if self.driver.region.open_checkpoint is not None:
                 self.driver.complete()
 
     @rule()
@@ -515,11 +516,11 @@ class Walk(RuleBasedStateMachine):
             self.driver.publish()
 
     @rule(number=numbers)
-    def echo(self, number: int) -> None:
+    def read_back(self, number: int) -> None:
         member, region = self.alive(number), self.driver.region
-        if member and region.base is not None and region.base_epoch is None:
+        if member and region.restore_point is not None and region.restore_point_epoch is None:
             with refusals():
-                self.driver.echo(member)
+                self.driver.read_back(member)
 
     @rule(number=numbers, forced=st.booleans(), forward=st.booleans())
     def reset_to_a_checkpoint(self, number: int, forced: bool, forward: bool) -> None:
@@ -570,11 +571,11 @@ class Walk(RuleBasedStateMachine):
         assert len(held) == len(set(held))
 
     @invariant()
-    def the_base_is_there(self) -> None:
+    def the_restore_point_is_there(self) -> None:
         region = self.driver.region
-        if region.base is not None and region.base_epoch is None:
-            assert region.checkpoints[region.base].is_complete
-            assert region.base in region.offsets
+        if region.restore_point is not None and region.restore_point_epoch is None:
+            assert region.checkpoints[region.restore_point].is_complete
+            assert region.restore_point in region.offsets
 
     def teardown(self) -> None:
         driver = self.driver
@@ -593,7 +594,7 @@ def check_numbers(driver: Driver) -> None:
     """No number is used twice: sequences, epochs and event numbers only grow."""
     history = driver.events
     assert [e.number for e in history] == list(range(1, len(history) + 1))
-    burnt = [e.body.sequence for e in history if isinstance(e.body, events.CutOpened | events.ResetBegun)]
+    burnt = [e.body.sequence for e in history if isinstance(e.body, events.CheckpointOpened | events.ResetBegun)]
     assert burnt == sorted(set(burnt))
     epochs = [e.body.epoch for e in history if isinstance(e.body, events.ResetBegun | events.Killed)]
     assert epochs == sorted(set(epochs))
@@ -601,7 +602,7 @@ def check_numbers(driver: Driver) -> None:
 
 
 def recover(driver: Driver) -> None:
-    """When faults stop, the region reaches what is wanted."""
+    """When faults stop, the region reaches its desired state."""
     driver.processes.clear()
     driver.wait(60)
     driver.store.start(driver.name)
@@ -610,12 +611,12 @@ def recover(driver: Driver) -> None:
     driver.spread()
     driver.settle_reset()
     for _ in range(20):
-        if driver.region.open_cut is None and driver.region.reset is None:
+        if driver.region.open_checkpoint is None and driver.region.reset is None:
             break
-        if driver.region.open_cut is not None:
+        if driver.region.open_checkpoint is not None:
             driver.complete()
         driver.settle_reset()
-        driver.store.settle(driver.name)
+        driver.store.reconcile(driver.name)
     assert driver.region.state is RegionState.RUNNING
     for partition in driver.logs:
         claim: Claim = driver.region.claims[partition]

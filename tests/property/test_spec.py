@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, OutOfRangePolicy, OutsiderPolicy, RetentionRules
+from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import COMMITTED, EARLIEST, LATEST, FromDuration, FromTimestamp
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
     FOREVER,
     BatchSpec,
-    CutSpec,
+    CheckpointSpec,
     GroupSpec,
     HistorySpec,
     RegionSpec,
@@ -104,25 +104,25 @@ GROUPS = st.builds(
     st.sampled_from([None, Assignor.RANGE, Assignor.ROUNDROBIN]),
     st.booleans(),
 )
-CUTS = st.one_of(
-    st.builds(CutSpec, every=seconds(1, 10**6), grace=seconds(0, 10), catchup=st.booleans()),
+CHECKPOINTS = st.one_of(
+    st.builds(CheckpointSpec, every=seconds(1, 10**6), grace=seconds(0, 10), catchup=st.booleans()),
     st.builds(
-        CutSpec, cron=st.sampled_from(["@daily", "*/5 * * * *"]), timezone=st.sampled_from(["UTC", "Asia/Tokyo"])
+        CheckpointSpec, cron=st.sampled_from(["@daily", "*/5 * * * *"]), timezone=st.sampled_from(["UTC", "Asia/Tokyo"])
     ),
-    st.just(CutSpec()),
+    st.just(CheckpointSpec()),
 )
 SPECS = st.builds(
     lambda cluster, **fields: RegionSpec(**cluster, **fields),
     CLUSTERS,
     region=st.text("abc019_-", min_size=1, max_size=8),
     groups=st.lists(GROUPS, min_size=1, max_size=3, unique_by=lambda group: group.group_id).map(tuple),
-    cut=CUTS,
+    checkpoint=CHECKPOINTS,
     batch=st.builds(BatchSpec, linger=seconds(0, 9), min_records=st.integers(1, 10), timeout=seconds(60, 179)),
     timeouts=st.builds(
         Timeouts, reset=seconds(300, 900), session=st.none() | seconds(121, 299), publish=seconds(1, 10**6)
     ),
     max_failures=st.integers(0, 10),
-    outsiders=st.sampled_from(OutsiderPolicy),
+    foreign_consumers=st.sampled_from(ForeignConsumerPolicy),
     out_of_range=st.sampled_from(OutOfRangePolicy),
     beyond_end=st.sampled_from(OutOfRangePolicy),
     history=st.builds(
@@ -136,7 +136,8 @@ PLAIN = st.recursive(
         st.lists(children, max_size=3)
         | st.dictionaries(
             st.sampled_from([
-                "region", "groups", "kafka", "cut", "batch", "timeouts", "retention", "history", "group_id", "topics",
+                "region", "groups", "kafka", "checkpoint", "batch", "timeouts", "retention", "history", "group_id",
+                "topics",
                 "pipeline", "every", "records", "timeout", "drain", "keep", "for", "members", "start",
                 "bootstrap.servers", "other",
             ]),

@@ -44,7 +44,7 @@ from airflow_kcr.protocol.targets import (
     ToOffset,
     ToRun,
 )
-from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PARTITIONS = [GroupPartition(GroupId(g), TopicName(t), n) for g in "gh" for t in "tu" for n in (0, 1)]
@@ -74,7 +74,7 @@ starts: st.SearchStrategy[StartPosition] = st.one_of(
 )
 targets: st.SearchStrategy[Target] = st.one_of(
     st.sampled_from([ToInitial(), ToEarliest(), ToLatest(), ToCurrent()]),
-    st.builds(ToCheckpoint, sequence=numbers.map(Sequence)),
+    st.builds(ToCheckpoint, sequence=numbers.map(CheckpointNumber)),
     st.builds(ToRun, dag_id=texts.filter(lambda text: "/" not in text), run_id=texts),
     st.builds(ToDatetime, instant=past),
     st.builds(ByDuration, back=durations),

@@ -16,9 +16,9 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPurpose, RegionState, ResetCause, Wanted
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.rules import CutRules, OutOfRangePolicy, RegionRules, RetentionRules
+from airflow_kcr.protocol.rules import CheckpointRules, OutOfRangePolicy, RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.targets import (
     EVERYTHING,
@@ -32,13 +32,13 @@ from airflow_kcr.protocol.targets import (
     ToOffset,
 )
 from airflow_kcr.protocol.values import (
+    CheckpointNumber,
     Epoch,
     GroupId,
     GroupPartition,
     MemberId,
-    Nonce,
     Offset,
-    Sequence,
+    RequestId,
     TopicId,
     TopicName,
 )
@@ -52,7 +52,7 @@ PARTITIONS = 3
 
 
 class EveryMinute:
-    """A schedule with a bound every minute."""
+    """A schedule with a boundary every minute."""
 
     def after(self, instant: datetime) -> datetime:
         return self.at_or_before(instant) + timedelta(minutes=1)
@@ -144,7 +144,7 @@ class Script:
         living = self.driver.processes.get(process.member)
         self.driver.processes[process.member] = process
         try:
-            [self.do_claim, self.do_begin, self.do_contribute, self.do_acknowledge, self.do_echo][b % 5](
+            [self.do_claim, self.do_begin, self.do_contribute, self.do_acknowledge, self.do_read_back][b % 5](
                 sorted(self.driver.processes).index(process.member), c, 0
             )
         finally:
@@ -176,7 +176,7 @@ class Script:
     def do_freeze(self, a: int, b: int, c: int) -> None:
         """Time passes and nobody renews."""
         self.driver.clock.advance(1 + 3 * a + 10 * b)
-        self.driver.store.settle(self.driver.name)
+        self.driver.store.reconcile(self.driver.name)
 
     def do_begin(self, a: int, b: int, c: int) -> None:
         member = self.present(a)
@@ -212,33 +212,36 @@ class Script:
         )
         self.driver.store.request_reset(self.driver.name, caller, causes[b % 3], "as scripted")
 
-    # -- cuts ----------------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # ----------------------------------------------------------------------------------------------------
 
-    def do_request_cut(self, a: int, b: int, c: int) -> None:
-        purposes = [CutPurpose.REQUEST, CutPurpose.REQUEST, CutPurpose.DRAIN]
-        self.driver.store.request_cut(
+    def do_request_checkpoint(self, a: int, b: int, c: int) -> None:
+        purposes = [CheckpointPurpose.REQUEST, CheckpointPurpose.REQUEST, CheckpointPurpose.DRAIN]
+        self.driver.store.request_checkpoint(
             self.driver.name,
-            Nonce(f"n{a}"),
+            RequestId(f"n{a}"),
             purpose=purposes[a % 3],
-            then=Wanted.PAUSED if c == 7 else None,
+            then=DesiredState.PAUSED if c == 7 else None,
         )
 
-    def do_request_bound(self, a: int, b: int, c: int) -> None:
-        bound = EveryMinute().at_or_before(self.driver.clock.now) + timedelta(minutes=a % 3 - 1)
-        self.driver.store.request_cut(
-            self.driver.name, Nonce(f"b{bound.isoformat()}"), bound=bound, allow_inexact=c % 2 == 1
+    def do_request_boundary(self, a: int, b: int, c: int) -> None:
+        boundary = EveryMinute().at_or_before(self.driver.clock.now) + timedelta(minutes=a % 3 - 1)
+        self.driver.store.request_checkpoint(
+            self.driver.name, RequestId(f"b{boundary.isoformat()}"), boundary=boundary, allow_inexact=c % 2 == 1
         )
 
     def do_find_bounds(self, a: int, b: int, c: int) -> None:
         member, region = self.present(a), self.driver.region
-        cut = region.cut
-        bound = cut.bound if cut is not None and cut.bound is not None else region.next_bound
-        if bound is not None:
+        checkpoint = region.checkpoint
+        boundary = (
+            checkpoint.boundary if checkpoint is not None and checkpoint.boundary is not None else region.next_boundary
+        )
+        if boundary is not None:
             found = {
-                p: BoundOffset(offset=Offset((claim.position or 0) + b), inexact="guessed" if c == 7 else "")
+                p: BoundaryOffset(offset=Offset((claim.position or 0) + b), inexact="guessed" if c == 7 else "")
                 for p, claim in self.driver.claims(member).items()
             }
-            self.driver.store.store_bounds(self.driver.name, self.driver.caller(member), bound, found)
+            self.driver.store.store_bounds(self.driver.name, self.driver.caller(member), boundary, found)
 
     def do_contribute(self, a: int, b: int, c: int) -> None:
         self.driver.contribute(self.present(a))
@@ -246,27 +249,31 @@ class Script:
     def do_publish(self, a: int, b: int, c: int) -> None:
         self.driver.publish()
 
-    def do_echo(self, a: int, b: int, c: int) -> None:
+    def do_read_back(self, a: int, b: int, c: int) -> None:
         member, region = self.present(a), self.driver.region
-        told = region.offsets.get(region.base or Sequence(0), OffsetMap()).restrict(self.driver.claims(member))
+        told = region.offsets.get(region.restore_point or CheckpointNumber(0), OffsetMap()).restrict(
+            self.driver.claims(member)
+        )
         wrong = {p: Offset(o + 1) for p, o in told.items()} if c == 7 else {}
-        self.driver.echo(member, {**told, **wrong})
+        self.driver.read_back(member, {**told, **wrong})
 
     def do_repair(self, a: int, b: int, c: int) -> None:
-        base = self.driver.region.base or Sequence(0)
-        if base in self.driver.region.offsets:
-            self.driver.store.repair_echo(self.driver.name, base, self.driver.region.offsets[base])
+        restore_point = self.driver.region.restore_point or CheckpointNumber(0)
+        if restore_point in self.driver.region.offsets:
+            self.driver.store.repair_read_back(
+                self.driver.name, restore_point, self.driver.region.offsets[restore_point]
+            )
 
-    def do_cut(self, a: int, b: int, c: int) -> None:
-        """A whole cut, as far as it goes."""
-        if self.driver.region.open_cut is None:
-            self.driver.request_cut(f"n{a}")
-        if self.driver.region.open_cut is not None:
+    def do_checkpoint(self, a: int, b: int, c: int) -> None:
+        """A whole checkpoint, as far as it goes."""
+        if self.driver.region.open_checkpoint is None:
+            self.driver.request_checkpoint(f"n{a}")
+        if self.driver.region.open_checkpoint is not None:
             self.driver.complete()
         if b % 4:
             self.driver.publish()
             for member in sorted(self.driver.processes):
-                self.driver.echo(member)
+                self.driver.read_back(member)
 
     def do_retire(self, a: int, b: int, c: int) -> None:
         self.driver.store.retire(self.driver.name)
@@ -279,7 +286,7 @@ class Script:
     # -- a person ------------------------------------------------------------------------------------------------
 
     def do_person(self, a: int, b: int, c: int) -> None:
-        sequences = sorted(self.driver.region.checkpoints) or [Sequence(1)]
+        sequences = sorted(self.driver.region.checkpoints) or [CheckpointNumber(1)]
         targets: list[Target] = [
             ToCheckpoint(sequence=sequences[b % len(sequences)]),
             ToInitial(),
@@ -302,7 +309,7 @@ class Script:
 
     def do_whole_person(self, a: int, b: int, c: int) -> None:
         self.do_person(a, b, c)
-        if self.driver.region.open_cut is not None:
+        if self.driver.region.open_checkpoint is not None:
             self.driver.complete()
         self.driver.settle_reset()
 
@@ -331,7 +338,7 @@ class Script:
         self.driver.store.report_out_of_range(self.driver.name, self.driver.caller(member), held)
 
     def do_change_spec(self, a: int, b: int, c: int) -> None:
-        """Another delivery and another number of members, from the next cut or start on."""
+        """Another delivery and another number of members, from the next checkpoint or start on."""
         now = self.driver.region.spec
         group = group_rules("g", members=1 + a % 2, delivery=list(Delivery)[b % 4])
         rules = replace(now.rules, groups={**now.rules.groups, group.group_id: group})
@@ -340,7 +347,7 @@ class Script:
 
 
 VERBS = sorted(name.removeprefix("do_") for name in vars(Script) if name.startswith("do_"))
-USUAL = ["up", "process", "process", "begin", "end", "cut", "claim", "settle_reset", "whole_person", "recover"]
+USUAL = ["up", "process", "process", "begin", "end", "checkpoint", "claim", "settle_reset", "whole_person", "recover"]
 """What is tried more often: without it, a random script rarely gets anywhere."""
 
 small = st.integers(0, 7)
@@ -356,7 +363,9 @@ def regions(draw: st.DrawFn) -> RegionRules:
         groups[GroupId("h")] = group_rules("h", members=1, delivery=draw(deliveries))
     return RegionRules(
         groups=groups,
-        cut=CutRules(schedule=EveryMinute() if draw(st.booleans()) else None, catchup=draw(st.booleans())),
+        checkpoint=CheckpointRules(
+            schedule=EveryMinute() if draw(st.booleans()) else None, catchup=draw(st.booleans())
+        ),
         max_failures=draw(st.integers(0, 5)),
         out_of_range=draw(policies),
         beyond_end=draw(policies),

@@ -25,11 +25,11 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
     acknowledgement,
     batches,
-    bounds,
+    boundaries,
+    checkpoints,
     claims,
     completion,
     coverage,
-    cuts,
     path,
     resets,
 )
@@ -38,24 +38,24 @@ from airflow_kcr.protocol.region.acknowledgement import Caller, Found
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.completion import Part
-from airflow_kcr.protocol.region.coverage import is_quiet_batch
-from airflow_kcr.protocol.region.rows import BoundOffset, RegionState, ResetCause
+from airflow_kcr.protocol.region.coverage import is_batch_quiesced
+from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import live_members, universe
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupPartition,
     Incarnation,
     MemberId,
     Offset,
     Range,
-    Sequence,
 )
 from tests.support.driver import Driver
-from tests.support.scripts import bound, hourly, running, started
+from tests.support.scripts import boundary, hourly, running, started
 
 Flaws = Iterator[str]
 
@@ -65,7 +65,7 @@ class Guard:
     """One condition of the rules."""
 
     name: str
-    cuts: tuple[tuple[ModuleType, str, str, str], ...]
+    checkpoints: tuple[tuple[ModuleType, str, str, str], ...]
     """Where it stands: module, function, the text of the guard, and what is left without it."""
 
     script: Callable[[], Flaws]
@@ -111,7 +111,7 @@ def part_of(driver: Driver, member: MemberId, **changes: object) -> Part:
     caller, region = driver.caller(member), driver.region
     offsets = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
     part = Part(
-        sequence=region.open_cut or Sequence(0),
+        sequence=region.open_checkpoint or CheckpointNumber(0),
         member=member,
         incarnation=caller.incarnation,
         epoch=caller.epoch,
@@ -140,7 +140,7 @@ def begun_as(driver: Driver, member: MemberId, batch: str, partition: GroupParti
 
 def a_contribution_from_another_epoch() -> Flaws:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     member = driver.member(0)
     with suppress(KcrError):
         driver.store.contribute(driver.name, part_of(driver, member, epoch=Epoch(driver.region.epoch - 1)))
@@ -172,20 +172,20 @@ def a_second_batch_beside_the_first() -> Flaws:
     yield from judged(driver)
 
 
-def a_cut_while_a_batch_was_refused() -> Flaws:
+def a_checkpoint_while_a_batch_was_refused() -> Flaws:
     driver = running()
     batch = driver.begin(driver.member(0))
     driver.store.discard_batch(driver.name, batch, driver.member(0), Incarnation(1))
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     with suppress(KcrError):
         driver.complete()
-    if driver.region.open_cut is None:
-        yield "the cut is complete, a batch that was begun before it was not accepted and no reset followed"
+    if driver.region.open_checkpoint is None:
+        yield "the checkpoint is complete, a batch that was begun before it was not accepted and no reset followed"
 
 
-def a_cut_without_an_idle_member() -> Flaws:
+def a_checkpoint_without_an_idle_member() -> Flaws:
     driver = running(partitions=1)
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.contribute(next(m for m in driver.processes if driver.claims(m)))
     yield from judged(driver)
 
@@ -196,7 +196,7 @@ def a_contribution_of_a_newcomer() -> Flaws:
     driver.leave(driver.member(2))
     driver.spread()
     driver.settle_reset()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.join(driver.member(2))
     with suppress(KcrError):
         driver.store.contribute(driver.name, part_of(driver, driver.member(2)))
@@ -205,9 +205,9 @@ def a_contribution_of_a_newcomer() -> Flaws:
     yield from judged(driver)
 
 
-def a_cut_without_a_partition_that_was_dropped() -> Flaws:
+def a_checkpoint_without_a_partition_that_was_dropped() -> Flaws:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     member = driver.member(0)
     driver.claim(member, tuple(driver.claims(member))[:1])
     with suppress(KcrError):
@@ -217,7 +217,7 @@ def a_cut_without_a_partition_that_was_dropped() -> Flaws:
 
 def a_contribution_of_invented_positions() -> Flaws:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     for member in sorted(driver.processes):
         offsets = OffsetMap({p: Offset(7) for p in driver.claims(member)})
         with suppress(KcrError):
@@ -260,7 +260,7 @@ def a_batch_of_a_superseded_process() -> Flaws:
     driver.settle_reset()
     region, now = driver.store.read(driver.name)
     row = driver.row(batch)
-    if region.state is RegionState.RUNNING and not is_quiet_batch(region, row, now):
+    if region.state is RegionState.RUNNING and not is_batch_quiesced(region, row, now):
         yield "the region runs, a batch of the superseded process may still write"
 
 
@@ -276,16 +276,16 @@ def a_start_position_that_is_resolved_again() -> Flaws:
     yield from judged(driver)
 
 
-def a_bound_that_is_found_again_elsewhere() -> Flaws:
+def a_boundary_that_is_found_again_elsewhere() -> Flaws:
     driver = hourly()
     member = driver.member(0)
     partition = next(iter(driver.claims(member)))
     for offset in (30, 40):
-        found = {partition: BoundOffset(offset=Offset(offset))}
-        driver.store.store_bounds(driver.name, driver.caller(member), bound(1), found)
-    row = bounds.bound_offset(driver.region, partition, bound(1))
+        found = {partition: BoundaryOffset(offset=Offset(offset))}
+        driver.store.store_bounds(driver.name, driver.caller(member), boundary(1), found)
+    row = boundaries.boundary_offset(driver.region, partition, boundary(1))
     if row is None or row.offset != 30:
-        yield f"the bound was found at 30 first, the store has {row}"
+        yield f"the boundary was found at 30 first, the store has {row}"
 
 
 def an_open_entry_that_is_answered_again() -> Flaws:
@@ -301,18 +301,18 @@ def an_open_entry_that_is_answered_again() -> Flaws:
         yield f"the sink was found at 10 first, the seek map says {driver.region.seek[partition].offset}"
 
 
-def a_cut_after_a_reset() -> Flaws:
+def a_checkpoint_after_a_reset() -> Flaws:
     driver = running()
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
     driver.settle_reset()
-    driver.cut("n")
+    driver.checkpoint("n")
     yield from judged(driver)
 
 
-def two_cuts() -> Flaws:
+def two_checkpoints() -> Flaws:
     driver = running()
-    driver.cut("n1")
-    driver.cut("n2")
+    driver.checkpoint("n1")
+    driver.checkpoint("n2")
     yield from judged(driver)
 
 
@@ -359,41 +359,41 @@ def a_partition_that_moves_while_it_is_processed() -> Flaws:
         yield f"{stuck[0]} was begun by somebody else, its new owner can neither begin nor is there a reset"
 
 
-def a_rewind_behind_a_cut() -> Flaws:
+def a_rewind_behind_a_checkpoint() -> Flaws:
     driver = running()
-    first = driver.cut("n1")
+    first = driver.checkpoint("n1")
     driver.process()
-    driver.cut("n2")
+    driver.checkpoint("n2")
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
     driver.settle_reset()
     yield from judged(driver)
 
 
-def a_cut_opens_before_the_last_one_is_published() -> Flaws:
+def a_checkpoint_opens_before_the_last_one_is_published() -> Flaws:
     driver = running()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     first = driver.complete()
-    driver.request_cut("n2")
-    if driver.region.open_cut is not None:
-        yield f"a cut is open, cut {first} is not published"
+    driver.request_checkpoint("n2")
+    if driver.region.open_checkpoint is not None:
+        yield f"a checkpoint is open, checkpoint {first} is not published"
 
 
-def the_second_of_two_cuts_is_published_first() -> Flaws:
+def the_second_of_two_checkpoints_is_published_first() -> Flaws:
     driver = running()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     first = driver.complete()
-    driver.request_cut("n2")
+    driver.request_checkpoint("n2")
     second = driver.complete()
     with suppress(KcrError):
         driver.store.publish(driver.name, second)
         if driver.region.checkpoints[first].published_at is None:
-            yield f"cut {second} is published, cut {first} before it is not"
+            yield f"checkpoint {second} is published, checkpoint {first} before it is not"
 
 
 def a_reset_that_does_not_wait_for_a_publication() -> Flaws:
     driver = running()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     first = driver.complete()
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
     for index in (0, 1):
@@ -402,35 +402,35 @@ def a_reset_that_does_not_wait_for_a_publication() -> Flaws:
         driver.acknowledge(driver.member(index))
     region = driver.region
     if region.state is RegionState.RUNNING and region.checkpoints[first].published_at is None:
-        yield f"the region runs after a reset to cut {first}, which is not published"
+        yield f"the region runs after a reset to checkpoint {first}, which is not published"
 
 
-def an_echo_of_an_older_cut() -> Flaws:
+def an_read_back_of_an_older_checkpoint() -> Flaws:
     driver = running()
-    first = driver.cut("n1")
+    first = driver.checkpoint("n1")
     driver.process()
-    driver.cut("n2")
+    driver.checkpoint("n2")
     member = driver.member(0)
     told = driver.region.offsets[first].restrict(driver.claims(member))
     with suppress(KcrError):
-        driver.store.echo(driver.name, first, member, driver.processes[member].incarnation, told)
+        driver.store.read_back(driver.name, first, member, driver.processes[member].incarnation, told)
     yield from judged(driver)
 
 
-def an_echo_of_somebody_elses_partitions() -> Flaws:
+def an_read_back_of_somebody_elses_partitions() -> Flaws:
     driver = running()
-    driver.request_cut("n1")
-    base = driver.complete()
+    driver.request_checkpoint("n1")
+    restore_point = driver.complete()
     member = driver.member(0)
-    told = driver.region.offsets[base].restrict(driver.claims(driver.member(1)))
+    told = driver.region.offsets[restore_point].restrict(driver.claims(driver.member(1)))
     with suppress(KcrError):
-        driver.store.echo(driver.name, base, member, driver.processes[member].incarnation, told)
+        driver.store.read_back(driver.name, restore_point, member, driver.processes[member].incarnation, told)
     yield from judged(driver)
 
 
-def a_batch_while_a_cut_drains() -> Flaws:
+def a_batch_while_a_checkpoint_drains() -> Flaws:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     with suppress(KcrError):
         driver.begin(driver.member(0))
     yield from judged(driver)
@@ -439,40 +439,42 @@ def a_batch_while_a_cut_drains() -> Flaws:
 def an_end_while_the_region_is_halted() -> Flaws:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.store.report_outsider(driver.name, "somebody else is in the group")
+    driver.store.report_foreign_consumer(driver.name, "somebody else is in the group")
     with suppress(KcrError):
         driver.end(batch)
     yield from judged(driver)
 
 
-def a_batch_across_the_bound() -> Flaws:
+def a_batch_across_the_boundary() -> Flaws:
     driver = hourly()
     member = driver.member(0)
     partition = next(iter(driver.claims(member)))
-    driver.store.store_bounds(driver.name, driver.caller(member), bound(1), {partition: BoundOffset(offset=Offset(5))})
+    driver.store.store_bounds(
+        driver.name, driver.caller(member), boundary(1), {partition: BoundaryOffset(offset=Offset(5))}
+    )
     with suppress(KcrError):
         driver.end(driver.begin(member, 10, (partition,)))
     if (driver.region.claims[partition].position or 0) > 5:
-        yield "records beyond the bound were processed before its cut"
+        yield "records beyond the boundary were processed before its checkpoint"
 
 
-def a_lease_that_ends_under_a_cut() -> Flaws:
+def a_lease_that_ends_under_a_checkpoint() -> Flaws:
     driver = running()
-    driver.request_cut("n")
-    opened = driver.region.open_cut
+    driver.request_checkpoint("n")
+    opened = driver.region.open_checkpoint
     driver.crash(driver.member(1))
     driver.wait(15)
-    if driver.region.open_cut == opened:
-        yield f"cut {opened} still waits for a member whose lease is over"
+    if driver.region.open_checkpoint == opened:
+        yield f"checkpoint {opened} still waits for a member whose lease is over"
 
 
 def a_contribution_before_the_drain() -> Flaws:
     driver = hourly()
-    driver.request_cut("n", bound=bound(1))
+    driver.request_checkpoint("n", boundary=boundary(1))
     with suppress(KcrError):
         driver.contribute(driver.member(0))
     if driver.region.contributions:
-        yield "a part of the cut is stored, members still go on to its bound"
+        yield "a part of the checkpoint is stored, members still go on to its boundary"
 
 
 IS_CLAIM = (
@@ -482,85 +484,90 @@ CROSSES = (
     "if row is not None and range_.to > max(row.offset, range_.from_) "
     "and not _may_overshoot(region, range_, row.offset):"
 )
-IS_ECHO = "if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):"
-UNPUBLISHED = (cuts, "may_open", "and not path.unpublished(region)", "and True")
+IS_READ_BACK = "if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):"
+UNPUBLISHED = (checkpoints, "may_open", "and not path.unpublished(region)", "and True")
 
 GUARDS = [
     Guard(
         name="the epoch",
-        cuts=((region_state, "require_epoch", "if epoch is not None and epoch != region.epoch:", "if False:"),),
+        checkpoints=((region_state, "require_epoch", "if epoch is not None and epoch != region.epoch:", "if False:"),),
         script=a_contribution_from_another_epoch,
     ),
     Guard(
         name="the claim under a batch",
-        cuts=((batches, "_require_claim", IS_CLAIM, "if claim is None:"),),
+        checkpoints=((batches, "_require_claim", IS_CLAIM, "if claim is None:"),),
         script=a_batch_on_somebody_elses_partition,
     ),
     Guard(
         name="a batch begins at the position",
-        cuts=((batches, "_require_range", "if range_.from_ != claim.position:", "if False:"),),
+        checkpoints=((batches, "_require_range", "if range_.from_ != claim.position:", "if False:"),),
         script=a_batch_that_leaves_records_out,
     ),
     Guard(
         name="one batch at a time on a partition",
-        cuts=((batches, "_require_range", "if claim.is_in_flight:", "if False:"),),
+        checkpoints=((batches, "_require_range", "if claim.is_in_flight:", "if False:"),),
         script=a_second_batch_beside_the_first,
     ),
     Guard(
         name="no contribution behind a begun batch",
-        cuts=((completion, "_require_own_positions", "if held[partition].is_in_flight:", "if False:"),),
-        script=a_cut_while_a_batch_was_refused,
+        checkpoints=((completion, "_require_own_positions", "if held[partition].is_in_flight:", "if False:"),),
+        script=a_checkpoint_while_a_batch_was_refused,
     ),
     Guard(
-        name="the roster: every member contributes",
-        cuts=(
+        name="the participants: every member contributes",
+        checkpoints=(
             (completion, "lacking", "(*waiting, *gaps, *extra)", "(*gaps, *extra)"),
             (
                 completion,
                 "_completed",
-                "if any((cut.sequence, member) not in region.contributions for member in cut.roster):",
+                (
+                    "if any((checkpoint.sequence, member) not in region.contributions for member in "
+                    "checkpoint.participants):"
+                ),
                 "if False:",
             ),
         ),
-        script=a_cut_without_an_idle_member,
+        script=a_checkpoint_without_an_idle_member,
     ),
     Guard(
-        name="the roster: nobody else contributes",
-        cuts=((completion, "contribute", "if cut.roster.get(part.member) != part.incarnation:", "if False:"),),
+        name="the participants: nobody else contributes",
+        checkpoints=(
+            (completion, "contribute", "if checkpoint.participants.get(part.member) != part.incarnation:", "if False:"),
+        ),
         script=a_contribution_of_a_newcomer,
     ),
     Guard(
-        name="coverage of a cut",
-        cuts=((completion, "lacking", "(*waiting, *gaps, *extra)", "(*waiting, *extra)"),),
-        script=a_cut_without_a_partition_that_was_dropped,
+        name="coverage of a checkpoint",
+        checkpoints=((completion, "lacking", "(*waiting, *gaps, *extra)", "(*waiting, *extra)"),),
+        script=a_checkpoint_without_a_partition_that_was_dropped,
     ),
     Guard(
         name="a contribution is what the store has",
-        cuts=((completion, "contribute", "_require_own_positions(region, now, part)", "pass"),),
+        checkpoints=((completion, "contribute", "_require_own_positions(region, now, part)", "pass"),),
         script=a_contribution_of_invented_positions,
     ),
     Guard(
-        name="a contribution while the cut drains",
-        cuts=((completion, "contribute", "or cut.phase is not CutPhase.DRAINING", "or False"),),
+        name="a contribution while the checkpoint drains",
+        checkpoints=((completion, "contribute", "or checkpoint.phase is not CheckpointPhase.DRAINING", "or False"),),
         script=a_contribution_before_the_drain,
     ),
     Guard(
         name="coverage after a reset",
-        cuts=((coverage, "missing", "if claim is None or not is_current(region, claim, now):", "if False:"),),
+        checkpoints=((coverage, "missing", "if claim is None or not is_current(region, claim, now):", "if False:"),),
         script=a_member_that_never_claims_after_a_reset,
     ),
     Guard(
         name="quiet: every member has acknowledged",
-        cuts=((coverage, "busy", "if region.members[member].acknowledged != region.epoch:", "if False:"),),
+        checkpoints=((coverage, "busy", "if region.members[member].acknowledged != region.epoch:", "if False:"),),
         script=a_member_that_never_acknowledges,
     ),
     Guard(
         name="quiet: no batch of an older epoch may write",
-        cuts=(
+        checkpoints=(
             (
                 coverage,
                 "busy",
-                "if batch.epoch != region.epoch and not is_quiet_batch(region, batch, now):",
+                "if batch.epoch != region.epoch and not is_batch_quiesced(region, batch, now):",
                 "if False:",
             ),
         ),
@@ -568,17 +575,24 @@ GUARDS = [
     ),
     Guard(
         name="first writer: initial offsets",
-        cuts=((claims, "_with_initial_offsets", "if (partition, topic_id) in region.initial:", "if False:"),),
+        checkpoints=((claims, "_with_initial_offsets", "if (partition, topic_id) in region.initial:", "if False:"),),
         script=a_start_position_that_is_resolved_again,
     ),
     Guard(
-        name="first writer: bound offsets",
-        cuts=((bounds, "store", "and (p, region.claims[p].topic_id, bound) not in region.bound_offsets", "and True"),),
-        script=a_bound_that_is_found_again_elsewhere,
+        name="first writer: boundary offsets",
+        checkpoints=(
+            (
+                boundaries,
+                "store",
+                "and (p, region.claims[p].topic_id, boundary) not in region.boundary_offsets",
+                "and True",
+            ),
+        ),
+        script=a_boundary_that_is_found_again_elsewhere,
     ),
     Guard(
         name="first writer: seek entries",
-        cuts=(
+        checkpoints=(
             (acknowledgement, "answer", "if entry is None or entry.offset is not None:", "if entry is None:"),
             (resets, "write_seek", "if p not in region.seek or region.seek[p].offset is None", "if True"),
             (
@@ -592,29 +606,31 @@ GUARDS = [
     ),
     Guard(
         name="a reset burns a sequence",
-        cuts=(
+        checkpoints=(
             (
                 resets,
                 "begin",
-                "next_sequence=Sequence(region.next_sequence + 1),",
+                "next_sequence=CheckpointNumber(region.next_sequence + 1),",
                 "next_sequence=region.next_sequence,",
             ),
         ),
-        script=a_cut_after_a_reset,
+        script=a_checkpoint_after_a_reset,
     ),
     Guard(
-        name="a cut burns a sequence",
-        cuts=((cuts, "_open", "next_sequence=Sequence(sequence + 1),", "next_sequence=sequence,"),),
-        script=two_cuts,
+        name="a checkpoint burns a sequence",
+        checkpoints=(
+            (checkpoints, "_open", "next_sequence=CheckpointNumber(sequence + 1),", "next_sequence=sequence,"),
+        ),
+        script=two_checkpoints,
     ),
     Guard(
         name="the incarnation",
-        cuts=((region_state, "require_member", "if row.incarnation != incarnation:", "if False:"),),
+        checkpoints=((region_state, "require_member", "if row.incarnation != incarnation:", "if False:"),),
         script=an_acknowledgement_of_a_superseded_process,
     ),
     Guard(
         name="the incarnation at an end",
-        cuts=(
+        checkpoints=(
             (
                 batches,
                 "end",
@@ -626,71 +642,80 @@ GUARDS = [
     ),
     Guard(
         name="the lease",
-        cuts=((region_state, "require_member", "if not is_live(region, member, now):", "if False:"),),
+        checkpoints=((region_state, "require_member", "if not is_live(region, member, now):", "if False:"),),
         script=a_batch_after_the_lease,
     ),
     Guard(
         name="a contested claim resets",
-        cuts=((claims, "_is_contested", "row.is_begun and not _is_own(row, proposal, region.epoch)", "False"),),
+        checkpoints=((claims, "_is_contested", "row.is_begun and not _is_own(row, proposal, region.epoch)", "False"),),
         script=a_partition_that_moves_while_it_is_processed,
     ),
     Guard(
         name="the path: a rewind undoes",
-        cuts=((path, "undone_by", "tuple(sorted(gone - _undone_now(region)))", "()"),),
-        script=a_rewind_behind_a_cut,
+        checkpoints=((path, "undone_by", "tuple(sorted(gone - _undone_now(region)))", "()"),),
+        script=a_rewind_behind_a_checkpoint,
     ),
     Guard(
-        name="a cut waits for the publication before it",
-        cuts=(UNPUBLISHED,),
-        script=a_cut_opens_before_the_last_one_is_published,
+        name="a checkpoint waits for the publication before it",
+        checkpoints=(UNPUBLISHED,),
+        script=a_checkpoint_opens_before_the_last_one_is_published,
     ),
     Guard(
-        name="cuts are published in order",
-        cuts=((completion, "publish", "if earlier:", "if False:"),),
-        script=the_second_of_two_cuts_is_published_first,
+        name="checkpoints are published in order",
+        checkpoints=((completion, "publish", "if earlier:", "if False:"),),
+        script=the_second_of_two_checkpoints_is_published_first,
         also=(UNPUBLISHED,),
     ),
     Guard(
         name="a reset waits for publications",
-        cuts=((coverage, "unready", "if is_unpublished(region, sequence):", "if False:"),),
+        checkpoints=((coverage, "unready", "if is_unpublished(region, sequence):", "if False:"),),
         script=a_reset_that_does_not_wait_for_a_publication,
     ),
     Guard(
-        name="only the base is echoed",
-        cuts=((completion, "echo", "if sequence != region.base or region.base_epoch is not None:", "if False:"),),
-        script=an_echo_of_an_older_cut,
+        name="only the restore point is read back",
+        checkpoints=(
+            (
+                completion,
+                "read_back",
+                "if sequence != region.restore_point or region.restore_point_epoch is not None:",
+                "if False:",
+            ),
+        ),
+        script=an_read_back_of_an_older_checkpoint,
     ),
     Guard(
-        name="only the holder echoes",
-        cuts=((completion, "echo", IS_ECHO, "if claim is None:"),),
-        script=an_echo_of_somebody_elses_partitions,
+        name="only the holder commit read-backs",
+        checkpoints=((completion, "read_back", IS_READ_BACK, "if claim is None:"),),
+        script=an_read_back_of_somebody_elses_partitions,
     ),
     Guard(
         name="nothing begins unless the region runs",
-        cuts=((batches, "_require_processing", "if region.state is not RegionState.RUNNING:", "if False:"),),
-        script=a_batch_while_a_cut_drains,
+        checkpoints=((batches, "_require_processing", "if region.state is not RegionState.RUNNING:", "if False:"),),
+        script=a_batch_while_a_checkpoint_drains,
     ),
     Guard(
         name="nothing ends in a halted region",
-        cuts=((batches, "end", "if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:", "if False:"),),
+        checkpoints=(
+            (batches, "end", "if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:", "if False:"),
+        ),
         script=an_end_while_the_region_is_halted,
     ),
     Guard(
-        name="no batch crosses a bound",
-        cuts=((batches, "_require_range", CROSSES, "if False:"),),
-        script=a_batch_across_the_bound,
+        name="no batch crosses a boundary",
+        checkpoints=((batches, "_require_range", CROSSES, "if False:"),),
+        script=a_batch_across_the_boundary,
     ),
     Guard(
-        name="a lease that ends aborts its cut",
-        cuts=(
+        name="a lease that ends aborts its checkpoint",
+        checkpoints=(
             (
-                cuts,
+                checkpoints,
                 "lapsed",
                 "if not is_live(region, member, now) or region.members[member].incarnation != incarnation:",
                 "if False:",
             ),
         ),
-        script=a_lease_that_ends_under_a_cut,
+        script=a_lease_that_ends_under_a_checkpoint,
     ),
 ]
 
@@ -703,5 +728,5 @@ def test_behind_the_guard_nothing_comes_of_the_misbehaviour(guard: Guard, monkey
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
 def test_without_the_guard_it_is_noticed(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken_away(monkeypatch, (*guard.also, *guard.cuts))
+    taken_away(monkeypatch, (*guard.also, *guard.checkpoints))
     assert flaws(guard.script) != []

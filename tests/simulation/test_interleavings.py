@@ -1,4 +1,4 @@
-"""Every order of two members' steps around a rebalance, a reset and a cut, to the last one."""
+"""Every order of two members' steps around a rebalance, a reset and a checkpoint, to the last one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from airflow_kcr.protocol.region import coverage, liveness, resets
 from airflow_kcr.protocol.region.liveness import Rule, Wait
 from tests.support.simulation.interleavings import Explorer
 
-WAITS = Wait(rule=Rule.DUE, since=None, what="somebody")
+WAITS = Wait(rule=Rule.RECONCILE, since=None, what="somebody")
 
 SCOPES = [
-    pytest.param(("cut",), 2, id="cut"),
+    pytest.param(("checkpoint",), 2, id="checkpoint"),
     pytest.param(("rebalance",), 2, id="rebalance"),
-    pytest.param(("rebalance", "reset", "cut"), 1, id="rebalance, person's reset and cut", marks=pytest.mark.long),
-    pytest.param(("rebalance", "forced", "cut"), 1, id="rebalance, forced reset and cut", marks=pytest.mark.long),
-    pytest.param(("rebalance", "failure", "cut"), 1, id="rebalance, failing batch and cut", marks=pytest.mark.long),
+    pytest.param(
+        ("rebalance", "reset", "checkpoint"), 1, id="rebalance, person's reset and checkpoint", marks=pytest.mark.long
+    ),
+    pytest.param(
+        ("rebalance", "forced", "checkpoint"), 1, id="rebalance, forced reset and checkpoint", marks=pytest.mark.long
+    ),
+    pytest.param(
+        ("rebalance", "failure", "checkpoint"), 1, id="rebalance, failing batch and checkpoint", marks=pytest.mark.long
+    ),
 ]
 
 
@@ -38,7 +44,7 @@ def test_no_order_of_steps_breaks_another_delivery(delivery: Delivery) -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("reset", ["reset", "forced", "failure"])
 def test_no_order_breaks_an_invariant_with_more_records_either(reset: str) -> None:
-    assert Explorer(("rebalance", reset, "cut"), records=2).explore(most=5_000_000).wrong == []
+    assert Explorer(("rebalance", reset, "checkpoint"), records=2).explore(most=5_000_000).wrong == []
 
 
 def test_the_explorer_sees_a_reset_that_moves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,13 +63,13 @@ def test_the_explorer_sees_a_region_that_never_goes_on(monkeypatch: pytest.Monke
 def test_the_explorer_sees_a_region_that_stands_still_and_says_nothing(
     monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:
-    explorer = Explorer(("cut", "forced"), records=1)
+    explorer = Explorer(("checkpoint", "forced"), records=1)
     rules = tuple(rule for rule in liveness._RULES if rule.__name__ != silent)
     monkeypatch.setattr(liveness, "_RULES", rules)
     assert "nobody says what it waits for" in explorer.explore().wrong[0]
 
 
 def test_the_explorer_sees_a_region_that_waits_for_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    explorer = Explorer(("cut",), records=1)
+    explorer = Explorer(("checkpoint",), records=1)
     monkeypatch.setattr(liveness, "_RULES", (*liveness._RULES, lambda *_: iter((WAITS,))))
     assert "nobody has a step left, and it says" in explorer.explore().wrong[0]

@@ -14,8 +14,8 @@ import pytest
 
 from airflow_kcr.errors import (
     BatchRefused,
+    CheckpointRefused,
     ConflictingContribution,
-    CutRefused,
     FencedError,
     LeaseExpired,
     NotClaimed,
@@ -32,53 +32,53 @@ from airflow_kcr.protocol.offsets_csv import read_offsets, write_offsets
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.completion import Part, merged
 from airflow_kcr.protocol.region.rows import (
+    CheckpointPhase,
     Committed,
     Contribution,
-    CutPhase,
     Outcome,
     PersonResetState,
     RegionState,
     RequestState,
     ResetCause,
 )
-from airflow_kcr.protocol.rules import CutRules, RegionRules
+from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.target_json import target_from_json, target_to_json
 from airflow_kcr.protocol.targets import ToCheckpoint, ToLatest, ToOffset
-from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset, Range, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, Range
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
-from tests.support.judging import accepted, causes, happened, judge, open_cut, positions, state
-from tests.support.lone_member import MINE, LoneMember, claims_of, cut_view, view_of
-from tests.support.scripts import all_crash, cuts_of_ten, published, rewind, running, started
+from tests.support.judging import accepted, causes, happened, judge, open_checkpoint, positions, state
+from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support.scripts import all_crash, checkpoints_of_ten, published, rewind, running, started
 from tests.support.simulation.sinks import FencedSink
 
 # -- streamsx.kafka: reported ------------------------------------------------------------------------------------------
 
 
-def test_053_every_cut_of_a_periodic_region_advances_what_a_reset_goes_back_to() -> None:
+def test_053_every_checkpoint_of_a_periodic_region_advances_what_a_reset_goes_back_to() -> None:
     driver = running()
     for number in range(1, 6):
         driver.process()
-        cut = driver.cut(f"n{number}")
-        assert driver.region.base == cut
-        assert set(driver.region.offsets[cut].values()) == {10 * number}
+        checkpoint = driver.checkpoint(f"n{number}")
+        assert driver.region.restore_point == checkpoint
+        assert set(driver.region.offsets[checkpoint].values()) == {10 * number}
     driver.crash(driver.member(0))
     driver.recover()
     assert positions(driver) == [50] * 4
     judge(driver)
 
 
-def test_045_a_cut_by_count_holds_exactly_that_many_records() -> None:
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, cut=CutRules(records=25))
+def test_045_a_checkpoint_by_count_holds_exactly_that_many_records() -> None:
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=25))
     driver = started(Driver(partitions=1, rules=rules))
     member, q = driver.member(0), driver.partition(0)
     driver.end(driver.begin(member, 20))
     with pytest.raises(BatchRefused, match="5 are left"):
         driver.begin(member, 6)
     driver.end(driver.begin(member, 5))
-    driver.store.settle(driver.name)
-    cut = driver.complete()
-    assert dict(driver.region.offsets[cut]) == {q: 25}
+    driver.store.reconcile(driver.name)
+    checkpoint = driver.complete()
+    assert dict(driver.region.offsets[checkpoint]) == {q: 25}
     driver.publish()
     driver.end(driver.begin(member, 25))
     judge(driver)
@@ -87,7 +87,7 @@ def test_045_a_cut_by_count_holds_exactly_that_many_records() -> None:
 def test_114_nothing_is_submitted_after_the_drain() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.contribute(driver.member(0))
     for member in driver.all_members():
         with pytest.raises(BatchRefused):
@@ -99,18 +99,20 @@ def test_114_nothing_is_submitted_after_the_drain() -> None:
 def test_114_a_member_with_a_running_batch_has_not_drained() -> None:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     with pytest.raises(BatchRefused, match=batch):
         driver.contribute(driver.member(0))
     driver.end(batch)
-    cut = driver.complete()
-    assert driver.region.offsets[cut][driver.partition(0)] == 10
+    checkpoint = driver.complete()
+    assert driver.region.offsets[checkpoint][driver.partition(0)] == 10
     judge(driver)
 
 
 def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() -> None:
     alone = LoneMember().in_batch()
-    draining = replace(view_of(claims_of()), state=RegionState.DRAINING, cut=cut_view(CutPhase.DRAINING))
+    draining = replace(
+        view_of(claims_of()), state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)
+    )
     alone.see(replace(draining, counter=EventNumber(11)))
     assert not [e for e in alone.wait(10) if isinstance(e, effects.PrepareSinks | effects.Contribute | effects.Plan)]
     alone.feed(events.BatchFinished(batch=BatchId("b1")))
@@ -149,7 +151,7 @@ def test_117_a_plan_of_the_time_before_a_reset_begins_nothing_after_it() -> None
 def test_124_a_partition_that_was_added_since_the_checkpoint_is_read_after_a_restart_of_static_members() -> None:
     driver = running()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     added = driver.partition(4)
     all_crash(driver)
     driver.grow(added, end=1_000)
@@ -159,19 +161,19 @@ def test_124_a_partition_that_was_added_since_the_checkpoint_is_read_after_a_res
     driver.settle_reset()
     assert positions(driver) == [10, 10, 10, 10, 0]
     driver.process()
-    cut = driver.cut("n2")
-    assert driver.region.offsets[cut][added] == 10
+    checkpoint = driver.checkpoint("n2")
+    assert driver.region.offsets[checkpoint][added] == 10
     judge(driver)
 
 
 def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that_lacks_offsets() -> None:
     driver = running(partitions=6, members=3)
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.process()
     driver.begin(driver.member(0))
     driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "it raised")
-    asked = driver.request_cut("n2")
+    asked = driver.request_checkpoint("n2")
     assert state(driver) is RegionState.RESETTING
     # In the middle of it one member dies, and Kafka moves partitions.
     driver.claim(driver.member(1))
@@ -181,9 +183,9 @@ def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that
     driver.claim(driver.member(2), [driver.partition(n) for n in (3, 4, 5)])
     driver.settle_reset()
     assert positions(driver) == [10] * 6
-    assert driver.region.requests[asked.nonce].state is RequestState.OPEN
-    cut = driver.complete()
-    assert driver.region.offsets[cut].keys() == set(driver.logs)
+    assert driver.region.requests[asked.request_id].state is RequestState.OPEN
+    checkpoint = driver.complete()
+    assert driver.region.offsets[checkpoint].keys() == set(driver.logs)
     driver.crash(driver.member(2))
     driver.recover()
     assert positions(driver) == [10] * 6
@@ -208,8 +210,8 @@ def test_155_a_revoke_and_an_assignment_in_different_polls_do_not_lose_the_seek_
 def test_158_a_commit_that_fails_ends_no_process_and_begins_no_reset() -> None:
     alone = LoneMember().processing()
     alone.feed(events.Planned(batch=BatchId("none"), ranges={}))
-    alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=Sequence(2), counter=EventNumber(11)))
-    wanted = [*alone.feed(events.Committed(sequence=Sequence(2), offsets=EMPTY)), *alone.wait(5)]
+    alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=CheckpointNumber(2), counter=EventNumber(11)))
+    wanted = [*alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY)), *alone.wait(5)]
     wanted += alone.feed(events.ViewRead(view=alone.view))
     assert alone.state is State.PROCESSING
     assert [e for e in wanted if isinstance(e, effects.Plan)]
@@ -219,12 +221,12 @@ def test_158_a_commit_that_fails_ends_no_process_and_begins_no_reset() -> None:
 def test_158_a_commit_that_fails_is_visible_and_the_region_goes_on() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
-    cut = driver.complete()
+    driver.request_checkpoint("n1")
+    checkpoint = driver.complete()
     driver.publish()
     driver.process()
     driver.wait(31)
-    assert driver.region.checkpoints[cut].committed is Committed.NO
+    assert driver.region.checkpoints[checkpoint].committed is Committed.NO
     assert (state(driver), causes(driver)) == (RegionState.RUNNING, [ResetCause.START])
     judge(driver)
 
@@ -235,7 +237,7 @@ def test_171_numbers_are_written_without_separators_and_read_back(number: int) -
     text = write_offsets({q: Offset(number)})
     assert text == f"t,0,{number}\n"
     assert dict(read_offsets(text, partitions=[q])) == {q: number}
-    for target in (ToCheckpoint(sequence=Sequence(number)), ToOffset(offset=Offset(number))):
+    for target in (ToCheckpoint(sequence=CheckpointNumber(number)), ToOffset(offset=Offset(number))):
         stored = json.dumps(target_to_json(target))
         assert str(number) in stored
         assert target_from_json(json.loads(stored)) == target
@@ -275,7 +277,7 @@ def test_222_many_requests_of_one_epoch_are_one_reset_and_none_is_swallowed() ->
 def test_b1_a_partition_first_seen_after_the_checkpoint_is_rewound_to_its_beginning_at_every_reset() -> None:
     driver = running()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     added = driver.partition(4)
     driver.grow(added, start=5, end=1_000)
     driver.claim(driver.member(1), [*driver.processes[driver.member(1)].assigned, added])
@@ -292,34 +294,36 @@ def test_b1_a_partition_first_seen_after_the_checkpoint_is_rewound_to_its_beginn
 def test_b1_so_it_is_by_a_rewind_to_a_checkpoint_that_does_not_have_it() -> None:
     driver = running()
     driver.process()
-    old = driver.cut("n1")
+    old = driver.checkpoint("n1")
     added = driver.partition(4)
     driver.grow(added, end=1_000)
     driver.claim(driver.member(1), [*driver.processes[driver.member(1)].assigned, added])
     driver.process()
-    driver.cut("n2")
+    driver.checkpoint("n2")
     rewind(driver, ToCheckpoint(sequence=old))
     assert positions(driver) == [10, 10, 10, 10, 0]
     judge(driver)
 
 
-def test_b2_the_roster_is_agreed_once_and_a_restart_near_a_cut_leaves_nobody_waiting_for_a_count() -> None:
+def test_b2_the_participants_are_agreed_once_and_a_restart_near_a_checkpoint_leaves_nobody_waiting_for_a_count() -> (
+    None
+):
     driver = running()
     driver.process()
-    driver.request_cut("n1")
-    first = open_cut(driver)
-    roster = dict(driver.region.checkpoints[first or Sequence(0)].roster)
+    driver.request_checkpoint("n1")
+    first = open_checkpoint(driver)
+    participants = dict(driver.region.checkpoints[first or CheckpointNumber(0)].participants)
     driver.contribute(driver.member(1))
     driver.crash(driver.member(0))
     for _ in range(2):
         driver.clock.advance(6)
-        driver.beat()
+        driver.heartbeat()
     driver.join(driver.member(0))
-    assert driver.region.checkpoints[first or Sequence(0)].roster == roster
-    assert open_cut(driver) != first
+    assert driver.region.checkpoints[first or CheckpointNumber(0)].participants == participants
+    assert open_checkpoint(driver) != first
     driver.recover()
-    cut = driver.complete()
-    assert dict(driver.region.checkpoints[cut].roster) == {driver.member(0): 2, driver.member(1): 1}
+    checkpoint = driver.complete()
+    assert dict(driver.region.checkpoints[checkpoint].participants) == {driver.member(0): 2, driver.member(1): 1}
     judge(driver)
 
 
@@ -327,21 +331,21 @@ def test_b2_a_lone_member_is_not_taken_for_the_whole_region() -> None:
     driver = running()
     driver.process()
     all_crash(driver, [driver.member(1)])
-    driver.request_cut("n1")
-    assert open_cut(driver) is None
-    with pytest.raises(CutRefused):
+    driver.request_checkpoint("n1")
+    assert open_checkpoint(driver) is None
+    with pytest.raises(CheckpointRefused):
         driver.contribute(driver.member(0))
 
 
-def test_b3_a_cut_is_complete_by_names_and_coverage_and_not_by_a_count() -> None:
+def test_b3_a_checkpoint_is_complete_by_names_and_coverage_and_not_by_a_count() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     for _ in range(2):
         driver.contribute(driver.member(0))
-    assert open_cut(driver) is not None
+    assert open_checkpoint(driver) is not None
     driver.contribute(driver.member(1))
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     judge(driver)
 
 
@@ -364,10 +368,10 @@ def test_b3_offsets_that_disagree_are_never_overwritten_silently() -> None:
 def test_b3_what_a_member_contributes_is_what_the_store_knows_or_it_is_refused() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     member, region = driver.member(0), driver.region
     part = Part(
-        sequence=region.open_cut or Sequence(0),
+        sequence=region.open_checkpoint or CheckpointNumber(0),
         member=member,
         incarnation=driver.processes[member].incarnation,
         epoch=region.epoch,
@@ -422,8 +426,8 @@ def test_b7_a_notification_that_was_lost_is_made_up_for_by_the_next_renewal() ->
 
 def test_b7_what_is_due_is_done_though_nobody_was_told() -> None:
     alone = LoneMember().processing()
-    alone.feed(events.Renewed(sent_at=alone.now, counter=alone.view.counter, due=True))
-    assert alone.wanted(effects.Settle)
+    alone.feed(events.Renewed(sent_at=alone.now, counter=alone.view.counter, needs_reconciling=True))
+    assert alone.wanted(effects.Reconcile)
 
 
 # -- the peers -------------------------------------------------------------------------------------------------------
@@ -433,8 +437,8 @@ def test_flink_28303_an_idle_partition_is_saved_as_a_number_and_what_is_written_
     driver = running()
     for partition in tuple(driver.logs):
         driver.grow(partition, end=0)
-    cut = driver.cut("n1")
-    assert set(driver.region.offsets[cut].values()) == {0}
+    checkpoint = driver.checkpoint("n1")
+    assert set(driver.region.offsets[checkpoint].values()) == {0}
     all_crash(driver)
     for partition in tuple(driver.logs):
         driver.grow(partition, end=50)
@@ -468,7 +472,7 @@ def test_flink_28303_a_target_at_the_end_is_a_number_before_it_is_stored() -> No
 def test_flink_6006_a_restored_map_is_not_filtered_by_the_partitions_that_are_visible_now() -> None:
     driver = running()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     all_crash(driver)
     hidden = driver.partition(3)
     driver.store.stop(driver.name)
@@ -485,18 +489,18 @@ def test_flink_6006_a_restored_map_is_not_filtered_by_the_partitions_that_are_vi
     driver.claim(driver.member(1), [driver.partition(2), hidden])
     driver.settle_reset()
     assert positions(driver) == [10] * 4
-    cut = driver.cut("n2")
-    assert hidden in driver.region.offsets[cut]
+    checkpoint = driver.checkpoint("n2")
+    assert hidden in driver.region.offsets[checkpoint]
     judge(driver)
 
 
-def test_iceberg_10892_after_a_rewind_no_pair_of_lineage_and_sequence_comes_again() -> None:
+def test_iceberg_10892_after_a_rewind_no_pair_of_timeline_and_sequence_comes_again() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 3)
-    rewind(driver, ToCheckpoint(sequence=cuts[0]))
+    checkpoints = checkpoints_of_ten(driver, 3)
+    rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
     driver.process()
-    driver.cut("again")
-    pairs = [(b.lineage, b.sequence) for b in happened(driver, region_events.CutCompleted)]
+    driver.checkpoint("again")
+    pairs = [(b.timeline, b.sequence) for b in happened(driver, region_events.CheckpointCompleted)]
     assert pairs == sorted(set(pairs))
     assert pairs[-1] > max(pairs[:-1])
     judge(driver)
@@ -507,21 +511,21 @@ def test_iceberg_10892_a_sink_does_not_take_what_a_rewind_processes_again_for_al
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     q, sink = driver.partition(0), FencedSink()
     sink.raise_fence(driver.region.epoch)
-    sink.roll_back(q, driver.region.lineage, Offset(0))
+    sink.roll_back(q, driver.region.timeline, Offset(0))
 
     def publish_one() -> bool:
         row = driver.row(driver.begin(driver.member(0)))
-        let_through = published(sink, row.epoch, row.lineage, row.ranges)
+        let_through = published(sink, row.epoch, row.timeline, row.ranges)
         driver.end(row.batch)
         return let_through
 
     assert publish_one()
-    cut = driver.cut("n1")
+    checkpoint = driver.checkpoint("n1")
     assert publish_one()
-    driver.reset(ToCheckpoint(sequence=cut))
+    driver.reset(ToCheckpoint(sequence=checkpoint))
     driver.complete()
     sink.raise_fence(driver.region.epoch)
-    sink.roll_back(q, driver.region.lineage, Offset(10))
+    sink.roll_back(q, driver.region.timeline, Offset(10))
     driver.settle_reset()
     assert dict(sink.rows) == {(q, offset): 1 for offset in range(10)}
     assert publish_one()
@@ -531,21 +535,21 @@ def test_iceberg_10892_a_sink_does_not_take_what_a_rewind_processes_again_for_al
 
 def test_kafka_15917_a_reset_of_an_empty_group_moves_the_epoch_first_so_that_a_zombie_can_commit_nothing() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 2)
+    checkpoints = checkpoints_of_ten(driver, 2)
     zombie = driver.processes[driver.member(0)]
     caller = driver.caller(zombie.member)
     all_crash(driver)
     driver.store.stop(driver.name)
     before = driver.region.epoch
     seek = SeekMap(
-        {p: SeekEntry(offset=o, source=SeekSource.MERGED) for p, o in driver.region.offsets[cuts[0]].items()}
+        {p: SeekEntry(offset=o, source=SeekSource.MERGED) for p, o in driver.region.offsets[checkpoints[0]].items()}
     )
-    driver.reset(ToCheckpoint(sequence=cuts[0]), resolved=seek)
+    driver.reset(ToCheckpoint(sequence=checkpoints[0]), resolved=seek)
     assert (state(driver), driver.region.epoch) == (RegionState.STOPPED, before + 1)
     told = OffsetMap({p: Offset(999) for p in zombie.assigned})
-    for sequence in cuts:
-        with pytest.raises(CutRefused):
-            driver.store.echo(driver.name, sequence, zombie.member, zombie.incarnation, told)
+    for sequence in checkpoints:
+        with pytest.raises(CheckpointRefused):
+            driver.store.read_back(driver.name, sequence, zombie.member, zombie.incarnation, told)
     with pytest.raises(FencedError):
         driver.store.acknowledge(driver.name, caller)
     driver.up()
@@ -557,12 +561,12 @@ def test_beam_26884_a_stop_forgets_nothing_and_the_next_start_repeats_nothing() 
     driver = running()
     driver.process()
     driver.store.stop(driver.name)
-    cut = driver.complete()
+    checkpoint = driver.complete()
     driver.publish()
     for member in driver.all_members():
-        driver.echo(member)
+        driver.read_back(member)
     assert state(driver) is RegionState.STOPPED
-    assert driver.region.checkpoints[cut].committed is Committed.YES
+    assert driver.region.checkpoints[checkpoint].committed is Committed.YES
     driver.processes.clear()
     driver.wait(60)
     driver.up()
@@ -573,7 +577,7 @@ def test_beam_26884_a_stop_forgets_nothing_and_the_next_start_repeats_nothing() 
     judge(driver)
 
 
-def test_steveo_1054_every_partition_of_an_interleaved_batch_is_in_the_cut_at_its_own_offset() -> None:
+def test_steveo_1054_every_partition_of_an_interleaved_batch_is_in_the_checkpoint_at_its_own_offset() -> None:
     driver = running()
     widths = {0: 3, 1: 11, 2: 7, 3: 1}
     for number, width in widths.items():
@@ -584,19 +588,19 @@ def test_steveo_1054_every_partition_of_an_interleaved_batch_is_in_the_cut_at_it
             {driver.partition(0): Range(Offset(3), Offset(5)), driver.partition(1): Range(Offset(11), Offset(20))},
         )
     )
-    cut = driver.cut("n1")
-    assert [driver.region.offsets[cut][driver.partition(n)] for n in range(4)] == [5, 20, 7, 1]
+    checkpoint = driver.checkpoint("n1")
+    assert [driver.region.offsets[checkpoint][driver.partition(n)] for n in range(4)] == [5, 20, 7, 1]
     judge(driver)
 
 
 def test_librdkafka_2782_a_position_comes_from_the_store_and_never_from_what_kafka_has_committed() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     for member in driver.all_members():
         region, held = driver.region, driver.claims(member)
         part = Part(
-            sequence=region.open_cut or Sequence(0),
+            sequence=region.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=driver.processes[member].incarnation,
             epoch=region.epoch,
@@ -628,17 +632,17 @@ def test_librdkafka_5604_a_member_that_was_never_told_of_its_loss_is_stopped_by_
 
 def test_flink_29258_a_request_for_a_reset_that_is_repeated_is_one_reset() -> None:
     driver = running()
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
-    once = driver.reset(ToCheckpoint(sequence=cut), nonce="again")
+    once = driver.reset(ToCheckpoint(sequence=checkpoint), request_id="again")
     driver.complete()
     driver.settle_reset()
     driver.process()
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     before = driver.region
-    twice = driver.reset(ToCheckpoint(sequence=cut), nonce="again")
+    twice = driver.reset(ToCheckpoint(sequence=checkpoint), request_id="again")
     assert driver.region == before
-    assert once.nonce == twice.nonce
+    assert once.request_id == twice.request_id
     assert twice.state is PersonResetState.DONE
     judge(driver)
 
@@ -646,10 +650,10 @@ def test_flink_29258_a_request_for_a_reset_that_is_repeated_is_one_reset() -> No
 def test_a_member_that_nobody_expects_contributes_nothing() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     stranger = replace(driver.processes[driver.member(0)], incarnation=Incarnation(1))
     part = Part(
-        sequence=open_cut(driver) or Sequence(0),
+        sequence=open_checkpoint(driver) or CheckpointNumber(0),
         member=stranger.member,
         incarnation=Incarnation(2),
         epoch=driver.region.epoch,

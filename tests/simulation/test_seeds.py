@@ -172,7 +172,7 @@ class Seen:
 EXPECTED: tuple[object, ...] = (
     *(("fault", fault.__name__) for fault in dict.fromkeys((*FAULTS, *DRAWN_APART))),
     # Two rules have no place here: the policy is to halt for a foreign consumer, and what is due is done by somebody.
-    *(("waited", rule) for rule in Rule if rule not in {Rule.FOREIGN, Rule.DUE}),
+    *(("waited", rule) for rule in Rule if rule not in {Rule.FOREIGN, Rule.RECONCILE}),
     *(("delivery", delivery) for delivery in Delivery),
     *(("outcome", outcome) for outcome in Outcome),
     # One cause has no place here: a double claim can't happen behind the rules.
@@ -182,12 +182,12 @@ EXPECTED: tuple[object, ...] = (
     *(
         kind.__name__
         for kind in (
-            events.BoundStored,
+            events.BoundaryStored,
             events.CheckpointsRetired,
-            events.CutAborted,
-            events.CutCompleted,
-            events.CutPublished,
-            events.CutRequestEnded,
+            events.CheckpointAborted,
+            events.CheckpointCompleted,
+            events.CheckpointPublished,
+            events.CheckpointRequestEnded,
             events.Killed,
             events.MemberLeft,
             events.PartitionsGone,

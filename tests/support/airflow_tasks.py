@@ -27,7 +27,7 @@ class FakeTask:
     task_id: str = "task"
     map_index: int | None = -1
     try_number: int = 1
-    dag_id: str = "flights_cut"
+    dag_id: str = "flights_checkpoint"
     run_id: str = "scheduled__2026-01-01T12:05:00+00:00"
     id: UUID = field(default_factory=uuid4)
     xcoms: dict[str, object] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def triggered(*extras: dict[str, object], asset: Asset | None = None) -> Context
                 "asset": {"name": asset.name, "uri": asset.uri, "extra": {}},
                 "extra": extra,
                 "source_task_id": "commit",
-                "source_dag_id": "flights_cut",
+                "source_dag_id": "flights_checkpoint",
                 "source_run_id": "run-1",
                 "source_map_index": -1,
                 "source_aliases": [],

@@ -28,9 +28,9 @@ from airflow_kcr.kafka.settings import admin_settings, member_settings, subscrip
 from airflow_kcr.ports import BatchCall, BatchReport, Membership, MembershipListener
 from airflow_kcr.protocol.values import BatchId, GroupId, MemberId, RegionName
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
-from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import MemberHost, World
 from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
@@ -82,13 +82,13 @@ class NoWork:
         """Do nothing: no batch runs."""
 
 
-def counted(crew: Crew) -> Count:
+def counted(member_pool: MemberPool) -> Count:
     """Count this process."""
     gc.collect()
     known = gc.get_objects()
     kinds = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in known)
     held = sum(len(gc.get_referents(one)) for one in known)
-    process, shown = psutil.Process(), crew.snapshots()
+    process, shown = psutil.Process(), member_pool.snapshots()
     switches = process.num_ctx_switches()
     return Count(
         objects=dict(kinds),
@@ -100,7 +100,7 @@ def counted(crew: Crew) -> Count:
         cpu=time.process_time() - time.thread_time(),
         switches=switches.voluntary,
         batches=sum(int(one.counters["nBatches"]) for one in shown),
-        checkpoints=sum(int(one.counters["nCuts"]) for one in shown),
+        checkpoints=sum(int(one.counters["nCheckpoints"]) for one in shown),
     )
 
 
@@ -188,16 +188,16 @@ def main(arguments: dict[str, Any]) -> None:
                 )
                 who = Identity(region=name, member=member, group=rules.groups[group], timeouts=rules.timeouts)
                 limits = Limits(target=spec.batch.target, least=spec.batch.min_records, most=spec.batch.max_records)
-                return MemberHost(who, rules.cut, limits, world)
+                return MemberHost(who, rules.checkpoint, limits, world)
 
-            crew = Crew(store, name, [host(index) for index in arguments["indexes"]])
-            crew.start()
+            member_pool = MemberPool(store, name, [host(index) for index in arguments["indexes"]])
+            member_pool.start()
             for _ in sys.stdin:
-                sys.stdout.write(json.dumps(asdict(counted(crew))) + "\n")
+                sys.stdout.write(json.dumps(asdict(counted(member_pool))) + "\n")
                 sys.stdout.flush()
-            crew.terminate()
-            crew.wait(10)
-            crew.end()
+            member_pool.terminate()
+            member_pool.wait(10)
+            member_pool.end()
             renewals.end()
 
 

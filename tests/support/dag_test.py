@@ -141,7 +141,7 @@ def _triggered_by(extras: list[dict[str, Any]]) -> Iterator[None]:
     def made(mapper: Any, connection: Any, run: DagRun) -> None:  # noqa: ANN401 (SQLAlchemy's own)
         references = select(DagScheduleAssetReference.asset_id).where(DagScheduleAssetReference.dag_id == run.dag_id)
         for extra in extras:
-            told = {"asset_id": connection.scalar(references), "extra": extra, "source_dag_id": "flights_cut"}
+            told = {"asset_id": connection.scalar(references), "extra": extra, "source_dag_id": "flights_checkpoint"}
             told |= {"source_run_id": "run-1", "source_task_id": "commit"}
             key = connection.execute(insert(AssetEvent).values(told)).inserted_primary_key[0]
             connection.execute(insert(association_table).values(dag_run_id=run.id, event_id=key))

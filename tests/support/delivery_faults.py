@@ -21,9 +21,9 @@ from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import RequestId
 from tests.support.delivery_accounts import NOTHING, Delivered, delivered, rows_of
-from tests.support.faults import cuts, finished
+from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.member_accounts import Place
 from tests.support.members import Live, Process, live
@@ -32,7 +32,7 @@ from tests.support.sink_writing import records_of
 STEPS = ("planned", "recorded", "processing", "written", "staged", "published", "ended", "committed")
 """Of a batch, in order, as the gates of `member_process` are named: its range is planned; the ledger has its begin; the
 pipeline runs; it has written what it writes by itself; the declared table's rows are staged; they are published; the
-ledger has its end; the cut that it belongs to is committed to Kafka, and the store does not know it yet."""
+ledger has its end; the checkpoint that it belongs to is committed to Kafka, and the store does not know it yet."""
 
 SPEC = """\
 batch: {target: 500ms, min_records: 50, max_records: 500, timeout: 12s}
@@ -40,7 +40,7 @@ timeouts: {lease: 4s, renew: 1s, session: 7s, relaunch: 4s, reset: 20s, drain: 1
 """
 PARTITIONS = 2
 BEYOND, HELD = 30, 40
-"""Records of each partition: processed beyond the last cut, and in the batches around the fault."""
+"""Records of each partition: processed beyond the last checkpoint, and in the batches around the fault."""
 
 AT_MOST = 240.0
 """Seconds that anything may take, on whatever machine."""
@@ -79,15 +79,15 @@ class Scene:
     _so_far: Delivered = NOTHING
 
     def is_held(self, step: str) -> None:
-        """Have records processed beyond the last cut, and more, until member 0 stands at a step."""
+        """Have records processed beyond the last checkpoint, and more, until member 0 stands at a step."""
         one = self.one
         one.fill(BEYOND)
-        one.until(one.consumed, "consumed beyond the cut", AT_MOST)
+        one.until(one.consumed, "consumed beyond the checkpoint", AT_MOST)
         if step == "committed":
             one.fill(HELD)
             one.until(one.consumed, "consumed", AT_MOST)
             self.victim.gate(step)
-            one.store.request_cut(one.name, Nonce(f"{step}-{len(self.rows)}"))
+            one.store.request_checkpoint(one.name, RequestId(f"{step}-{len(self.rows)}"))
         else:
             self.victim.gate(step)
             one.fill(HELD)
@@ -113,7 +113,7 @@ class Scene:
         one.until(self._is_shared, "member 0 is back", AT_MOST)
 
     def is_over(self, fault: str, step: str) -> None:
-        """Wait until everything is processed and in a cut, judge, and note what has come since the last time."""
+        """Wait until everything is processed and in a checkpoint, judge, and note what has come since the last time."""
         finished(self.one, AT_MOST)
         self.one.until(self._is_shared, "shared again", AT_MOST)
         found = self.judged()
@@ -123,14 +123,14 @@ class Scene:
             assert self.rows[-1].found.in_flight <= 1, self.rows[-1]
 
     def goes_back(self) -> None:
-        """Have a person reset the region to the last cut but two, or the first, and have all of it processed again."""
+        """Reset the region to the last checkpoint but two, or the first, and have all of it processed again."""
         one = self.one
         with Region(one.name, one.store) as region:
-            target = cuts(one)[-3:][0].sequence
+            target = checkpoints(one)[-3:][0].sequence
             plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=target)))
             region.apply_reset(plan, "to see")
             region.wait_for_reset(plan.plan, WITHIN)
-        self.is_over("reset", "to an older cut")
+        self.is_over("reset", "to an older checkpoint")
 
     def judged(self) -> Delivered:
         """Judge everything so far."""
@@ -168,7 +168,7 @@ def scene(
     hosting: str = "tests.support.member_process",
     pipeline: str = "none:none",
 ) -> Iterator[Scene]:
-    """Lend a region of a delivery whose two members have made a first cut.
+    """Lend a region of a delivery whose two members have made a first checkpoint.
 
     Args:
         kafka: the broker.
@@ -216,7 +216,7 @@ class Stage:
     scenes: list[Scene]
 
     def play(self, fault: str, steps: tuple[str, ...], server: Callable[[], None] | None = None) -> list[Row]:
-        """Let a fault happen at each step, with a reset to an older cut after every second one.
+        """Let a fault happen at each step, with a reset to an older checkpoint after every second one.
 
         Args:
             fault: its name: of a service that `server` kills and starts again, else `process` or `zombie`.

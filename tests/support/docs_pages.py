@@ -32,7 +32,7 @@ from airflow_kcr.protocol.region import events, liveness, rows
 from airflow_kcr.protocol.start_positions import format_start
 from airflow_kcr.spec import document
 from airflow_kcr.spec.changes import TakesEffect, differences
-from airflow_kcr.spec.model import BatchSpec, CutSpec, GroupSpec, HistorySpec, RegionSpec
+from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 from airflow_kcr.spec.sinks import SinkKind, SinkSpec
 from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import tables
@@ -115,39 +115,39 @@ def _span(value: timedelta) -> str:
 
 
 SAID: Mapping[StrEnum, str] = {
-    rows.Wanted.RUNNING: "Process.",
-    rows.Wanted.PAUSED: "Begin nothing; keep claims and membership.",
-    rows.Wanted.STOPPED: "Cut, publish, commit, then leave.",
+    rows.DesiredState.RUNNING: "Process.",
+    rows.DesiredState.PAUSED: "Begin nothing; keep claims and membership.",
+    rows.DesiredState.STOPPED: "Checkpoint, publish, commit, then leave.",
     rows.HaltReason.FAILURES: "`max_failures` is used up.",
     rows.HaltReason.OUT_OF_RANGE: "A position is no longer in its log, and the policy is `fail`.",
     rows.HaltReason.RESTORED: "The store is older than what a member has already acted on.",
-    rows.HaltReason.OUTSIDER: "A foreign consumer is in a group, and the policy is `fail`.",
+    rows.HaltReason.FOREIGN_CONSUMER: "A foreign consumer is in a group, and the policy is `fail`.",
     rows.Outcome.DONE: "Its end was accepted; its output counts unless a reset undoes it.",
     rows.Outcome.DISCARDED: "Its member gave it up; nothing of it counts.",
-    rows.RequestState.QUEUED: "It waits for its cut to be opened.",
-    rows.RequestState.OPEN: "Its cut is open.",
-    rows.RequestState.ANSWERED: "A complete cut answers it.",
-    rows.RequestState.REFUSED: "Its cut can't be exact, and an inexact one was not allowed.",
-    rows.CheckpointState.OPEN: "The cut is under way; members contribute.",
-    rows.CheckpointState.COMPLETE: "It has one offset for every frozen partition, and is the base.",
+    rows.RequestState.QUEUED: "It waits for its checkpoint to be opened.",
+    rows.RequestState.OPEN: "Its checkpoint is open.",
+    rows.RequestState.ANSWERED: "A complete checkpoint answers it.",
+    rows.RequestState.REFUSED: "Its checkpoint can't be exact, and an inexact one was not allowed.",
+    rows.CheckpointState.OPEN: "The checkpoint is under way; members contribute.",
+    rows.CheckpointState.COMPLETE: "It has one offset for every frozen partition, and is the restore point.",
     rows.CheckpointState.PUBLISHED: "The sinks show what belongs to it; downstream may read.",
-    rows.CheckpointState.ABORTED: "The cut was given up; its sequence is burnt.",
+    rows.CheckpointState.ABORTED: "The checkpoint was given up; its sequence is burnt.",
     rows.CheckpointState.RETIRED: "Its offsets are forgotten; its digest and the answers to its requests stay.",
     rows.Committed.PENDING: "Members commit and read back.",
     rows.Committed.YES: "Kafka holds exactly its offsets.",
     rows.Committed.NO: "Kafka does not hold them, or not in time.",
-    rows.Committed.SUPERSEDED: "A newer cut, or a reset, took its place before that was known.",
+    rows.Committed.SUPERSEDED: "A newer checkpoint, or a reset, took its place before that was known.",
     rows.ResetCause.START: "A person started or resumed the region.",
     rows.ResetCause.PERSON: "A person chose where to go.",
     rows.ResetCause.BATCH_FAILED: "The pipeline raised.",
     rows.ResetCause.BATCH_TIMEOUT: "A batch took longer than `batch.timeout`.",
-    rows.ResetCause.LEASE_LOST: "A roster member that had begun something lost its lease under an open cut.",
-    rows.ResetCause.DOUBLE_CLAIM: "Two members contributed one partition to a cut.",
+    rows.ResetCause.LEASE_LOST: "A participant that had begun something lost its lease under an open checkpoint.",
+    rows.ResetCause.DOUBLE_CLAIM: "Two members contributed one partition to a checkpoint.",
     rows.ResetCause.ATTEMPT_EXPIRED: "The attempt before was not done within `timeouts.reset`.",
     rows.ResetCause.OUT_OF_RANGE: "A position is no longer in its log, and the policy is `earliest` or `latest`.",
-    rows.ResetCause.SPEC_CHANGED: "A changed spec took effect at a completed cut; members restart there.",
-    rows.ResetState.RUNNING: "Members cancel, become quiet, claim and acknowledge.",
-    rows.ResetState.DONE: "The region went on as wanted.",
+    rows.ResetCause.SPEC_CHANGED: "A changed spec took effect at a completed checkpoint; members restart there.",
+    rows.ResetState.RUNNING: "Members cancel, quiesce, claim and acknowledge.",
+    rows.ResetState.DONE: "The region went on as its desired state says.",
     rows.PersonResetState.BEGUN: "Its reset runs.",
     rows.PersonResetState.DONE: "Its reset is done.",
     rows.PersonResetState.FAILED: "It was given up; `failure` says why.",
@@ -188,32 +188,33 @@ _R, _C, _Q, _P = rows.RegionState, rows.CheckpointState, rows.RequestState, rows
 
 REGION_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
     _R.STOPPED: {
-        _R.STARTING: "start: a reset with cause `start`; also for a moment when a person's reset moves the base of a "
+        _R.STARTING: "start: a reset with cause `start`; also for a moment when a person's reset moves the restore "
+        "point of a "
         "stopped region, which is stopped again in the same transaction",
         _R.HALTED: "a member remembers later numbers than the store (a restored store)",
     },
     _R.STARTING: {
         _R.RESETTING: "members with leases could now cover every partition: the attempt's deadline begins",
-        _R.HALTED: "a base out of range, an outsider, a restored store, used-up failures",
+        _R.HALTED: "a restore point out of range, a foreign consumer, a restored store, used-up failures",
         _R.STOPPED: "stop without live members, kill",
     },
     _R.RESETTING: {
         _R.STARTING: "members with leases can't cover the partitions any more, or a further attempt begins",
-        _R.RUNNING: "the seek map is total, every partition is covered, every member is quiet",
+        _R.RUNNING: "the seek map is total, every partition is covered, every member is quiesced",
         _R.HALTED: "as in `starting`",
         _R.STOPPED: "stop without live members, kill",
     },
     _R.RUNNING: {
-        _R.DRAINING: "every frozen partition is where the open cut will be",
+        _R.DRAINING: "every frozen partition is where the open checkpoint will be",
         _R.STARTING: "a reset began",
         _R.HALTED: "as in `starting`",
         _R.STOPPED: "stop without live members, kill",
     },
     _R.DRAINING: {
-        _R.RUNNING: "the cut is complete or aborted, or a stop was taken back before it was done",
-        _R.STARTING: "a reset began in the transaction that completed the cut",
+        _R.RUNNING: "the checkpoint is complete or aborted, or a stop was taken back before it was done",
+        _R.STARTING: "a reset began in the transaction that completed the checkpoint",
         _R.HALTED: "as in `starting`, while a stop waits for its commits",
-        _R.STOPPED: "the cut of a stop is published and committed (or late), or kill",
+        _R.STOPPED: "the checkpoint of a stop is published and committed (or late), or kill",
     },
     _R.HALTED: {
         _R.STARTING: "a person resumes, or applies a forced reset",
@@ -223,9 +224,9 @@ REGION_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
 """Which state of a region follows which; `tests/unit/docs` compares it with what simulated regions do."""
 
 CHECKPOINT_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    None: {_C.OPEN: "a cut is opened: roster and partitions are frozen"},
+    None: {_C.OPEN: "a checkpoint is opened: participants and partitions are frozen"},
     _C.OPEN: {
-        _C.COMPLETE: "the last contribution: every roster member contributed, every frozen partition is covered once",
+        _C.COMPLETE: "the last contribution: every participant contributed, every frozen partition is covered once",
         _C.ABORTED: "deadline, a claim or lease that no longer fits, a reset, a person's request",
     },
     _C.COMPLETE: {
@@ -240,20 +241,20 @@ CHECKPOINT_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
 REQUEST_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
     None: {_Q.QUEUED: "asked for the first time"},
     _Q.QUEUED: {
-        _Q.OPEN: "its cut was opened",
-        _Q.ANSWERED: "a complete cut at or beyond its bound answers it",
-        _Q.REFUSED: "a position is past its bound and no inexact cut is allowed",
+        _Q.OPEN: "its checkpoint was opened",
+        _Q.ANSWERED: "a complete checkpoint at or beyond its boundary answers it",
+        _Q.REFUSED: "a position is past its boundary and no inexact checkpoint is allowed",
         _Q.SUPERSEDED: "its reason is gone: the region stopped, halted or was resumed, a person's later "
         "word counts, or its reset failed",
     },
     _Q.OPEN: {
-        _Q.ANSWERED: "its cut is complete",
-        _Q.QUEUED: "its cut was aborted through no fault of its own; it is opened again",
-        _Q.ABORTED: "its cut ran out of time; whoever asked is told",
-        _Q.REFUSED: "a position was found to be past its bound",
+        _Q.ANSWERED: "its checkpoint is complete",
+        _Q.QUEUED: "its checkpoint was aborted through no fault of its own; it is opened again",
+        _Q.ABORTED: "its checkpoint ran out of time; whoever asked is told",
+        _Q.REFUSED: "a position was found to be past its boundary",
         _Q.SUPERSEDED: "the drain of a person's reset was aborted; the reset fails",
     },
-    _Q.ANSWERED: {_Q.QUEUED: "asked anew, after a later lineage had undone its cut"},
+    _Q.ANSWERED: {_Q.QUEUED: "asked anew, after a later timeline had undone its checkpoint"},
     _Q.ABORTED: {_Q.QUEUED: "asked anew"},
     _Q.REFUSED: {_Q.QUEUED: "asked anew"},
     _Q.SUPERSEDED: {_Q.QUEUED: "asked anew"},
@@ -262,7 +263,7 @@ REQUEST_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
 RESET_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
     None: {rows.ResetState.RUNNING: "a begin: a new epoch"},
     rows.ResetState.RUNNING: {
-        rows.ResetState.DONE: "the region goes on as wanted",
+        rows.ResetState.DONE: "the region goes on as its desired state says",
         rows.ResetState.SUPERSEDED: "a further attempt, another reset, a halt or a stop",
     },
     rows.ResetState.DONE: {},
@@ -270,19 +271,19 @@ RESET_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
 }
 
 PERSON_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
-    None: {_P.WAITING: "accepted and stored under its nonce"},
+    None: {_P.WAITING: "accepted and stored under its request id"},
     _P.WAITING: {
-        _P.DRAINING: "its turn: its cut is asked for",
+        _P.DRAINING: "its turn: its checkpoint is asked for",
         _P.BEGUN: "at once, where it is forced or the region is stopped",
         _P.FAILED: "the region stopped or halted, or a forced reset took its place",
     },
     _P.DRAINING: {
-        _P.BEGUN: "in the transaction that completes its cut",
+        _P.BEGUN: "in the transaction that completes its checkpoint",
         _P.FAILED: "its drain was aborted, or its target can't be reached any more",
     },
     _P.BEGUN: {
         _P.DONE: "its reset is done",
-        _P.FAILED: "its reset was given up: a halt, a stop, another lineage",
+        _P.FAILED: "its reset was given up: a halt, a stop, another timeline",
     },
     _P.DONE: {},
     _P.FAILED: {},
@@ -290,15 +291,15 @@ PERSON_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
 
 COMMITTED_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
     rows.Committed.PENDING: {
-        rows.Committed.YES: "the echoes of all its partitions equal it",
-        rows.Committed.NO: "an echo differs, the commit timeout passed, or the region stopped first",
-        rows.Committed.SUPERSEDED: "the next cut is complete, or a reset began",
+        rows.Committed.YES: "the commit read-backs of all its partitions equal it",
+        rows.Committed.NO: "a commit read-back differs, the commit timeout passed, or the region stopped first",
+        rows.Committed.SUPERSEDED: "the next checkpoint is complete, or a reset began",
     },
-    rows.Committed.YES: {rows.Committed.NO: "a later echo differs"},
-    rows.Committed.NO: {rows.Committed.YES: "repaired, while it is the base"},
+    rows.Committed.YES: {rows.Committed.NO: "a later commit read-back differs"},
+    rows.Committed.NO: {rows.Committed.YES: "repaired, while it is the restore point"},
     rows.Committed.SUPERSEDED: {
-        rows.Committed.YES: "committed after the reset, while it still is the base",
-        rows.Committed.NO: "an echo after the reset differs",
+        rows.Committed.YES: "committed after the reset, while it still is the restore point",
+        rows.Committed.NO: "a commit read-back after the reset differs",
     },
 }
 
@@ -368,7 +369,9 @@ def exit_statuses() -> dict[type[errors.KcrError], int]:
     """Return the exit status that each error has, by the branch of the tree it is on."""
     said = dict(re.findall(r"(\w+) +\S.*\(exit status (\d)\)", errors.__doc__ or ""))
     return {
-        kind: next((int(said[base.__name__]) for base in kind.__mro__ if base.__name__ in said), 1)
+        kind: next(
+            (int(said[restore_point.__name__]) for restore_point in kind.__mro__ if restore_point.__name__ in said), 1
+        )
         for kind in error_classes()
     }
 
@@ -428,7 +431,9 @@ MEANING: Mapping[str, str] = {
         "how many failures in a row are answered by a reset, each after a wait (`timeouts.retry`); "
         "one more halts the region"
     ),
-    "outsiders": "a foreign consumer is in a group: halt, begin nothing until it is gone, go on without what it owns",
+    "foreign_consumers": (
+        "a foreign consumer is in a group: halt, begin nothing until it is gone, go on without what it owns"
+    ),
     "out_of_range": "what happens when retention has overtaken a position",
     "beyond_end": "what happens when a log's end moved back behind a position (truncation, recreation)",
     "groups[].group_id": "the consumer group; in exactly one region of a store",
@@ -450,19 +455,23 @@ MEANING: Mapping[str, str] = {
     "groups[].sinks.*.mode": "`append` adds rows, `upsert` replaces the row of the same key and can't be rolled back",
     "groups[].sinks.*.key": "with `upsert`: the columns that name a row",
     "groups[].sinks.*.path": "`files`: a folder of this sink alone, absolute or as a URI; `${NAME}` may be in it",
-    "groups[].sinks.*.format": "`files`: `delta`: whole cuts in a Delta table as well; absent: `parquet`",
+    "groups[].sinks.*.format": "`files`: `delta`: whole checkpoints in a Delta table as well; absent: `parquet`",
     "groups[].sinks.*.factory": "`custom`: what makes the sink: `module:function` or `path/to/file.py:function`",
     "groups[].sinks.*.options": "`custom`: what that function is told; secrets as `${NAME}`",
     "groups[].sinks.*.file_size_mib": "`files`: up to what size small files are put together; absent: 128; 0: never",
-    "cut.every": "a bound every so long, aligned to 1970-01-01T00:00Z",
-    "cut.cron": "bounds by a cron expression",
-    "cut.records": "a cut after this many offsets since the base; only in a region of one member",
-    "cut.timezone": "whose clock `cron` goes by",
-    "cut.request": "who asks for the cut of a bound: the region itself, or a DAG run",
-    "cut.grace": "how long after a bound its records may arrive, and how far the brokers' clocks may be off",
-    "cut.catchup": "whether every bound missed during an outage gets its own cut",
+    "checkpoint.every": "a boundary every so long, aligned to 1970-01-01T00:00Z",
+    "checkpoint.cron": "boundaries by a cron expression",
+    "checkpoint.records": (
+        "a checkpoint after this many offsets since the restore point; only in a region of one member"
+    ),
+    "checkpoint.timezone": "whose clock `cron` goes by",
+    "checkpoint.request": "who asks for the checkpoint of a boundary: the region itself, or a DAG run",
+    "checkpoint.grace": "how long after a boundary its records may arrive, and how far the brokers' clocks may be off",
+    "checkpoint.catchup": "whether every boundary missed during an outage gets its own checkpoint",
     "batch.target": "how long a batch should take; its size adapts to it",
-    "batch.linger": "how long fewer than `min_records` are waited with; what a bound or a cut wants is read at once",
+    "batch.linger": (
+        "how long fewer than `min_records` are waited with; what a boundary or a checkpoint wants is read at once"
+    ),
     "batch.min_records": "the smallest size of a batch; one with less to read is smaller, see `linger`, and so is one "
     "after a failure",
     "batch.max_records": "the largest batch that is planned",
@@ -479,7 +488,7 @@ OTHER: Mapping[str, Any] = {
     "kafka": {"bootstrap.servers": "localhost:9092", "client.id": "x"},
     "kafka_conn_id": "other",
     "max_failures": 1,
-    "outsiders": "warn",
+    "foreign_consumers": "warn",
     "out_of_range": "latest",
     "beyond_end": "latest",
     "groups[].group_id": "other",
@@ -505,13 +514,13 @@ OTHER: Mapping[str, Any] = {
     "groups[].sinks.*.factory": "m:g",
     "groups[].sinks.*.options": {"a": "c"},
     "groups[].sinks.*.file_size_mib": 64,
-    "cut.every": "7m",
-    "cut.cron": "0 * * * *",
-    "cut.records": 10,
-    "cut.timezone": "Europe/Berlin",
-    "cut.request": "dag_run",
-    "cut.grace": "3s",
-    "cut.catchup": True,
+    "checkpoint.every": "7m",
+    "checkpoint.cron": "0 * * * *",
+    "checkpoint.records": 10,
+    "checkpoint.timezone": "Europe/Berlin",
+    "checkpoint.request": "dag_run",
+    "checkpoint.grace": "3s",
+    "checkpoint.catchup": True,
     "batch.target": "3s",
     "batch.linger": "2s",
     "batch.min_records": 7,
@@ -537,20 +546,20 @@ _WORDS: Mapping[str, type[StrEnum]] = {
     "SinkKindWord": SinkKind,
     "FileFormatWord": sinks.FileFormat,
     "SinkModeWord": sinks.SinkMode,
-    "CutModeWord": rules.CutMode,
-    "OutsiderWord": rules.OutsiderPolicy,
+    "CheckpointModeWord": rules.CheckpointMode,
+    "ForeignConsumerWord": rules.ForeignConsumerPolicy,
     "OutOfRangeWord": rules.OutOfRangePolicy,
 }
 _MODELS: Mapping[str, tuple[str, type]] = {
     "": ("RegionDocument", RegionSpec),
     "groups[].": ("GroupDocument", GroupSpec),
     "groups[].sinks.*.": ("SinkDocument", SinkSpec),
-    "cut.": ("CutDocument", CutSpec),
+    "checkpoint.": ("CheckpointDocument", CheckpointSpec),
     "batch.": ("BatchDocument", BatchSpec),
     "retention.": ("RetentionDocument", rules.RetentionRules),
     "history.": ("HistoryDocument", HistorySpec),
 }
-_SECTIONS = frozenset({"groups", "cut", "batch", "timeouts", "retention", "history"})
+_SECTIONS = frozenset({"groups", "checkpoint", "batch", "timeouts", "retention", "history"})
 
 
 def spec_fields() -> dict[str, tuple[str, str]]:
@@ -604,15 +613,15 @@ def takes_effect(path: str) -> TakesEffect:
         new["groups"][0][path.removeprefix("groups[].")] = OTHER[path]
     elif "." in path:
         section, name = path.split(".")
-        if path == "cut.timezone":
-            old["cut"] = {"cron": "0 0 * * *"}
-            new["cut"] = {"cron": "0 0 * * *"}
+        if path == "checkpoint.timezone":
+            old["checkpoint"] = {"cron": "0 0 * * *"}
+            new["checkpoint"] = {"cron": "0 0 * * *"}
         new.setdefault(section, {})[name] = OTHER[path]
     else:
         _set(new, path)
         new[path] = OTHER[path]
-    if path == "cut.request":
-        old["cut"], new["cut"] = {"every": "5m"}, {"every": "5m", "request": "dag_run"}
+    if path == "checkpoint.request":
+        old["checkpoint"], new["checkpoint"] = {"every": "5m"}, {"every": "5m", "request": "dag_run"}
     found = {change.takes_effect for change in differences(RegionSpec.from_json(old), RegionSpec.from_json(new))}
     return max(found, key=list(TakesEffect).index)
 
@@ -647,7 +656,7 @@ def _set(at: dict[str, Any], path: str) -> None:
 
 _EFFECT = {
     TakesEffect.AT_ONCE: "at once",
-    TakesEffect.NEXT_CUT: "at the next cut",
+    TakesEffect.NEXT_CHECKPOINT: "at the next checkpoint",
     TakesEffect.REFUSED: "refused",
 }
 
@@ -695,25 +704,27 @@ def target_table() -> str:
 
 
 HOLDS: Mapping[str, str] = {
-    "region": "one row per region: spec, state, wanted, epoch, lineage, next sequence, event counter, base",
+    "region": (
+        "one row per region: spec, state, desired state, epoch, timeline, next sequence, event counter, restore point"
+    ),
     "consumer_group": "which region a group belongs to",
     "member": "the newest incarnation of each member",
     "lease": "until when an incarnation may act; renewals write only this",
     "claim": "one row per partition: owner, incarnation, epoch, resume point, position, how far begun",
-    "batch": "the ledger: one row per batch, its owner, epoch, lineage, sequence and outcome",
+    "batch": "the ledger: one row per batch, its owner, epoch, timeline, sequence and outcome",
     "batch_range": "the ranges of each batch; what resets have undone of them follows from `seek_offset`",
     "initial_offset": "where a partition begins for this region; first writer wins",
-    "bound_offset": "where a bound falls in a partition; first writer wins",
-    "cut_request": "requests for cuts by nonce; outlive their checkpoint as tombstones",
-    "checkpoint": "one row per cut",
-    "checkpoint_partition": "the partitions that were frozen when a cut was opened",
+    "boundary_offset": "where a boundary falls in a partition; first writer wins",
+    "checkpoint_request": "requests for checkpoints by request id; outlive their checkpoint as tombstones",
+    "checkpoint": "one row per checkpoint",
+    "checkpoint_partition": "the partitions that were frozen when a checkpoint was opened",
     "checkpoint_offset": "the merge: the offsets of complete checkpoints",
-    "contribution": "who contributed to a cut",
+    "contribution": "who contributed to a checkpoint",
     "contribution_offset": "what was contributed, with the committed offsets and log bounds seen",
-    "echo": "what Kafka answered, read back, to the commit of a checkpoint",
+    "read_back": "what Kafka answered, read back, to the commit of a checkpoint",
     "reset": "one row per attempt of a reset, by its epoch",
     "seek_offset": "the seek map of each epoch",
-    "person_reset": "resets that persons applied, by nonce",
+    "person_reset": "resets that persons applied, by request id",
     "skip": "single offsets that a person chose to step over",
     "certificate": "how far the history is proved, and where it is archived; "
     "the newest, and the newest archived one, have what the next proof goes on from",
@@ -777,7 +788,7 @@ def faults() -> str:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "region-states": lambda: values_of(rows, rows.RegionState),
     "region-moves": lambda: moves(REGION_MOVES),
-    "wanted": lambda: values_of(rows, rows.Wanted),
+    "desired-state": lambda: values_of(rows, rows.DesiredState),
     "halt-reasons": lambda: values_of(rows, rows.HaltReason),
     "liveness-rules": lambda: values_of(liveness, liveness.Rule),
     "member-states": lambda: values_of(member_state, member_state.State),
@@ -785,8 +796,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "member-moves": member_moves,
     "member-table": member_table,
     "batch-phases": lambda: values_of(member_state, member_state.Phase),
-    "cut-purposes": lambda: values_of(rows, rows.CutPurpose),
-    "cut-phases": lambda: values_of(rows, rows.CutPhase),
+    "checkpoint-purposes": lambda: values_of(rows, rows.CheckpointPurpose),
+    "checkpoint-phases": lambda: values_of(rows, rows.CheckpointPhase),
     "request-states": lambda: values_of(rows, rows.RequestState),
     "request-moves": lambda: moves(REQUEST_MOVES),
     "checkpoint-states": lambda: values_of(rows, rows.CheckpointState),

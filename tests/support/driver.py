@@ -7,7 +7,7 @@ fenced sink holds. Refusals pass through to the test.
     driver = Driver(partitions=4, members=2)
     driver.up()
     driver.process(driver.member(0), width=10)
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.crash(driver.member(1))
     driver.recover()
 """
@@ -31,10 +31,10 @@ from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import (
     Batch,
+    CheckpointPurpose,
+    CheckpointRequest,
     CheckpointState,
     Claim,
-    CutPurpose,
-    CutRequest,
     PersonReset,
     PersonResetState,
     Requester,
@@ -47,18 +47,18 @@ from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    RequestId,
+    Timeline,
     TopicId,
     TopicName,
 )
@@ -124,7 +124,7 @@ class Driver:
     clock: Clock = field(default_factory=Clock)
     logs: dict[GroupPartition, LogBounds] = field(default_factory=dict)
     processes: dict[MemberId, Process] = field(default_factory=dict)
-    progress: dict[GroupPartition, tuple[Lineage, Offset]] = field(default_factory=dict)
+    progress: dict[GroupPartition, tuple[Timeline, Offset]] = field(default_factory=dict)
     """What a fenced sink would hold, for groups that process exactly once."""
 
     store: RegionStore = field(init=False)
@@ -204,7 +204,7 @@ class Driver:
     def number_from(self, sequence: int) -> None:
         """Have a region that was never started number from there, as one does that has run for long."""
         self.store._transactions.decide(
-            self.name, lambda region, now: replace(region, next_sequence=Sequence(sequence))
+            self.name, lambda region, now: replace(region, next_sequence=CheckpointNumber(sequence))
         )
 
     def up(self) -> None:
@@ -273,8 +273,8 @@ class Driver:
             if target.source is not SeekSource.SINK_PROGRESS:
                 found[partition] = Found(offset=self.logs[partition].start, log=self.logs[partition])
                 continue
-            lineage, offset = self.progress.get(partition, (Lineage(-1), Offset(0)))
-            found[partition] = Found(offset=offset if lineage == region.lineage else None)
+            timeline, offset = self.progress.get(partition, (Timeline(-1), Offset(0)))
+            found[partition] = Found(offset=offset if timeline == region.timeline else None)
         if found:
             self.store.answer(self.name, self.caller(member), found)
 
@@ -303,7 +303,7 @@ class Driver:
         """Let a member leave its group by itself."""
         self.store.leave(self.name, member, self.processes.pop(member).incarnation)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Renew the lease of every process."""
         lease = self.held.rules.timeouts.lease
         for member, process in self.processes.items():
@@ -314,9 +314,9 @@ class Driver:
         step = self.held.rules.timeouts.lease.total_seconds() / 2
         while seconds > 0:
             self.clock.advance(min(step, seconds))
-            self.beat()
+            self.heartbeat()
             seconds -= step
-        self.store.settle(self.name)
+        self.store.reconcile(self.name)
 
     def recover(self) -> None:
         """Bring every member back that has no process, after leases and their batches are over, and let all run."""
@@ -353,7 +353,7 @@ class Driver:
         row = self.row(batch)
         for partition, range_ in row.ranges.items():
             if self.held.rules.groups[partition.group].delivery is Delivery.EXACTLY_ONCE:
-                self.progress[partition] = (row.lineage, range_.to)
+                self.progress[partition] = (row.timeline, range_.to)
 
     def row(self, batch: BatchId) -> Batch:
         """Return a batch's row in the ledger."""
@@ -375,33 +375,34 @@ class Driver:
         for member in members or sorted(self.processes):
             self.end(self.begin(member, width))
 
-    # -- cuts ----------------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # ----------------------------------------------------------------------------------------------------
 
-    def request_cut(
+    def request_checkpoint(
         self,
-        nonce: str,
+        request_id: str,
         *,
-        bound: datetime | None = None,
-        purpose: CutPurpose = CutPurpose.REQUEST,
+        boundary: datetime | None = None,
+        purpose: CheckpointPurpose = CheckpointPurpose.REQUEST,
         allow_inexact: bool = False,
         requester: Requester | None = None,
-    ) -> CutRequest:
-        """Ask for a cut."""
-        return self.store.request_cut(
+    ) -> CheckpointRequest:
+        """Ask for a checkpoint."""
+        return self.store.request_checkpoint(
             self.name,
-            Nonce(nonce),
-            bound=bound,
+            RequestId(request_id),
+            boundary=boundary,
             purpose=purpose,
             allow_inexact=allow_inexact,
             requester=requester or Requester(),
         )
 
     def contribute(self, member: MemberId) -> None:
-        """Contribute a member's positions to the open cut."""
+        """Contribute a member's positions to the open checkpoint."""
         region, caller = self.held, self.caller(member)
         offsets = {p: c.position for p, c in self.claims(member).items() if c.position is not None}
         part = Part(
-            sequence=region.open_cut or Sequence(0),
+            sequence=region.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=caller.incarnation,
             epoch=caller.epoch,
@@ -410,38 +411,40 @@ class Driver:
         )
         self.store.contribute(self.name, part)
 
-    def complete(self) -> Sequence:
-        """Let every process contribute to the open cut, and return its sequence."""
-        sequence = self.held.open_cut
+    def complete(self) -> CheckpointNumber:
+        """Let every process contribute to the open checkpoint, and return its sequence."""
+        sequence = self.held.open_checkpoint
         if sequence is None:
-            raise AssertionError("no cut is open")
+            raise AssertionError("no checkpoint is open")
         for member in sorted(self.processes):
-            if self.held.open_cut == sequence:
+            if self.held.open_checkpoint == sequence:
                 self.contribute(member)
         return sequence
 
     def publish(self) -> None:
-        """Publish every complete cut, in order."""
-        for sequence, cut in sorted(self.held.checkpoints.items()):
-            if cut.state is CheckpointState.COMPLETE:
+        """Publish every complete checkpoint, in order."""
+        for sequence, checkpoint in sorted(self.held.checkpoints.items()):
+            if checkpoint.state is CheckpointState.COMPLETE:
                 self.store.publish(self.name, sequence)
 
-    def echo(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
-        """Store what Kafka answered to a member's commit of the base; by default, what it was told."""
+    def read_back(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
+        """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""
         region = self.held
-        base = region.base or Sequence(0)
+        restore_point = region.restore_point or CheckpointNumber(0)
         held = self.claims(member)
-        told = region.offsets.get(base, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
-        self.store.echo(self.name, base, member, self.processes[member].incarnation, told)
+        told = region.offsets.get(restore_point, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
+        self.store.read_back(self.name, restore_point, member, self.processes[member].incarnation, told)
 
-    def cut(self, nonce: str, *, purpose: CutPurpose = CutPurpose.REQUEST) -> Sequence:
-        """Make a cut from its request to its last echo, and return its sequence."""
-        self.request_cut(nonce, purpose=purpose)
+    def checkpoint(
+        self, request_id: str, *, purpose: CheckpointPurpose = CheckpointPurpose.REQUEST
+    ) -> CheckpointNumber:
+        """Make a checkpoint from its request to its last commit read-back, and return its sequence."""
+        self.request_checkpoint(request_id, purpose=purpose)
         sequence = self.complete()
         self.publish()
         for member in sorted(self.processes):
-            if self.held.base == sequence:
-                self.echo(member)
+            if self.held.restore_point == sequence:
+                self.read_back(member)
         return sequence
 
     # -- resets --------------------------------------------------------------------------------------------------
@@ -450,7 +453,7 @@ class Driver:
         self,
         target: Target,
         *,
-        nonce: str = "",
+        request_id: str = "",
         scope: Scope = EVERYTHING,
         forced: bool = False,
         skip: Mapping[GroupPartition, Offset] | None = None,
@@ -460,13 +463,13 @@ class Driver:
         resolved: SeekMap | None = None,
         epoch: Epoch | None = None,
     ) -> PersonReset:
-        """Apply a person's reset; the cut that it drains to is the caller's to complete.
+        """Apply a person's reset; the checkpoint that it drains to is the caller's to complete.
 
         `epoch`: the one that the plan was made in, by default the present one.
         """
         region = self.held
         wanted = PersonReset(
-            nonce=Nonce(nonce or self._fresh("reset")),
+            request_id=RequestId(request_id or self._fresh("reset")),
             target=target,
             scope=scope,
             state=PersonResetState.WAITING,

@@ -16,7 +16,7 @@ from airflow_kcr.errors import StoreError
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Checkpoint, RegionState, ResetCause
 from airflow_kcr.protocol.values import AssignmentId, EventNumber, Incarnation, MemberId
-from tests.support.kafka import QUIET, WITHIN, Kafka
+from tests.support.kafka import QUIESCED, WITHIN, Kafka
 from tests.support.member_accounts import Account, Place
 from tests.support.members import Live, Process
 
@@ -46,7 +46,7 @@ def stored(kafka: Kafka, topic: str) -> list[Stored]:
     """Return the records of a topic below its last stable offsets: no aborted ones, no markers of transactions."""
     left = {n: end for n, end in kafka.ends(topic).items() if end > kafka.starts(topic)[n]}
     settings = {"group.id": "nobody", "enable.auto.commit": False, "enable.partition.eof": True}
-    consumer = Consumer({**kafka.settings, **QUIET, **settings, "isolation.level": "read_committed"})
+    consumer = Consumer({**kafka.settings, **QUIESCED, **settings, "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(topic, n, kafka.starts(topic)[n]) for n in left])
     found, deadline = [], time.monotonic() + WITHIN
     try:
@@ -116,7 +116,7 @@ def needless(live: Live, before: int) -> list[events.ResetBegun]:
     return found
 
 
-def cuts(live: Live) -> list[Checkpoint]:
+def checkpoints(live: Live) -> list[Checkpoint]:
     """Return the complete checkpoints of a region, in order."""
     return [row for _, row in sorted(live.region().checkpoints.items()) if row.is_complete]
 
@@ -161,18 +161,20 @@ def runs(live: Live) -> bool:
 def finished(live: Live, within: float = 60.0) -> None:
     """Wait until everything is processed and in a checkpoint that Kafka has too.
 
-    A reset may come in between, and a cut after it holds less: then another is made.
+    A reset may come in between, and a checkpoint after it holds less: then another is made.
     """
     deadline = time.monotonic() + within
     while True:
         live.until(lambda: _is_consumed(live), "everything consumed", within)
-        live.cut(within)
-        newest, ends = cuts(live)[-1], live.kafka.ends(live.topic)
+        live.checkpoint(within)
+        newest, ends = checkpoints(live)[-1], live.kafka.ends(live.topic)
         at = {p.partition: o for p, o in live.region().offsets[newest.sequence].items() if p.topic == live.topic}
         if at == ends:
             return
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within} s: a cut of everything; the newest is at {at}, not {ends}")
+            raise AssertionError(
+                f"not within {within} s: a checkpoint of everything; the newest is at {at}, not {ends}"
+            )
 
 
 def _is_consumed(live: Live) -> bool:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
-from airflow_kcr.protocol.values import GroupPartition, Offset, Range, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, Range
 from tests.support.driver import Driver
 
 Body = TypeVar("Body", bound=events.Body)
@@ -57,9 +57,9 @@ def members_batches(driver: Driver, outcome: Outcome | None) -> list[str]:
     return [b.batch for b in driver.batches if b.outcome is outcome]
 
 
-def manifest(driver: Driver, sequence: Sequence) -> list[str]:
-    """Return the batches whose output belongs to a cut: accepted, ended since the previous one."""
-    completions = [(e.number, e.body) for e in driver.events if isinstance(e.body, events.CutCompleted)]
+def manifest(driver: Driver, sequence: CheckpointNumber) -> list[str]:
+    """Return the batches whose output belongs to a checkpoint: accepted, ended since the previous one."""
+    completions = [(e.number, e.body) for e in driver.events if isinstance(e.body, events.CheckpointCompleted)]
     upto = next(number for number, body in completions if body.sequence == sequence)
     since = max((number for number, body in completions if number < upto), default=0)
     return [
@@ -74,6 +74,6 @@ def state(driver: Driver) -> RegionState:
     return driver.region.state
 
 
-def open_cut(driver: Driver) -> Sequence | None:
-    """Return the open cut's sequence."""
-    return driver.region.open_cut
+def open_checkpoint(driver: Driver) -> CheckpointNumber | None:
+    """Return the open checkpoint's sequence."""
+    return driver.region.open_checkpoint

@@ -47,7 +47,7 @@ WITHIN: Final = 30.0
 # librdkafka's word for "the key decides".
 PARTITION_UNASSIGNED: Final = -1
 # What librdkafka says about a broker that a test has stopped is no news.
-QUIET: Final[dict[str, str | int]] = {"log_level": 0}
+QUIESCED: Final[dict[str, str | int]] = {"log_level": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Kafka:
         """An admin client of this cluster."""
         if self._admin is None:
             # Who was asked last may have been killed since: the client looks anew, and soon.
-            self._admin = AdminClient({**self.settings, **QUIET, "topic.metadata.refresh.interval.ms": 1000})
+            self._admin = AdminClient({**self.settings, **QUIESCED, "topic.metadata.refresh.interval.ms": 1000})
         return self._admin
 
     def group_id(self, prefix: str = "group") -> str:
@@ -120,7 +120,7 @@ class Kafka:
 
     def produce(self, topic: str, records: Iterable[Record | bytes]) -> None:
         """Produce records, plain values or with key, partition and timestamp, and wait until they are stored."""
-        producer = Producer({**self.settings, **QUIET, "linger.ms": 5, "enable.idempotence": True})
+        producer = Producer({**self.settings, **QUIESCED, "linger.ms": 5, "enable.idempotence": True})
         _send(producer, topic, records)
 
     def fill(self, topic: str, counts: Mapping[int, int], *, size: int = 16) -> None:
@@ -136,7 +136,7 @@ class Kafka:
 
     def begin_transaction(self, topic: str, records: Iterable[Record | bytes]) -> OpenTransaction:
         """Produce records in a transaction that stays open until it is committed or aborted."""
-        producer = Producer({**self.settings, **QUIET, "transactional.id": f"tx-{uuid.uuid4().hex[:12]}"})
+        producer = Producer({**self.settings, **QUIESCED, "transactional.id": f"tx-{uuid.uuid4().hex[:12]}"})
         producer.init_transactions(WITHIN)
         producer.begin_transaction()
         _send(producer, topic, records)

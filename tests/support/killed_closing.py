@@ -18,7 +18,7 @@ from typing import Final
 from airflow_kcr.api import archive_files, closing
 from airflow_kcr.errors import KcrError
 from airflow_kcr.ports import Certificate, Dropped
-from airflow_kcr.protocol.values import RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.postgres import PostgresTransactions, chronicle
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
@@ -74,7 +74,7 @@ def while_dropping(*, events: bool) -> None:
     """Die after the first piece of events, or of batches."""
     real = PostgresChronicle.drop
 
-    def drop(self: PostgresChronicle, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+    def drop(self: PostgresChronicle, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
         for dropped in real(self, closed, floor):
             if dropped.events if events else dropped.batches:
                 die()

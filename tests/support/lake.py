@@ -13,10 +13,10 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.targets import ShiftBy
-from airflow_kcr.protocol.values import BatchId, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber
 from airflow_kcr.sinks.files import FileSink, FileTarget
 from airflow_kcr.sinks.files.table import Table
-from airflow_kcr.spark import read_cut
+from airflow_kcr.spark import read_checkpoint
 from airflow_kcr.spark.file_formats import table_of
 from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
 from airflow_kcr.spark.hadoop import HadoopFolder
@@ -74,7 +74,7 @@ class Lake:
             member=row.member,
             batch=batch,
             epoch=row.epoch,
-            lineage=row.lineage,
+            timeline=row.timeline,
             sequence=row.sequence,
             ranges=row.ranges,
             progress=EMPTY,
@@ -95,9 +95,9 @@ class Lake:
         self.driver.end(batch)
         return batch
 
-    def cut(self, nonce: str, requester: Requester | None = None) -> Sequence:
-        """Make a cut and publish it."""
-        self.driver.request_cut(nonce, requester=requester)
+    def checkpoint(self, request_id: str, requester: Requester | None = None) -> CheckpointNumber:
+        """Make a checkpoint and publish it."""
+        self.driver.request_checkpoint(request_id, requester=requester)
         sequence = self.driver.complete()
         self.sink.publish(sequence)
         self.driver.publish()
@@ -110,9 +110,9 @@ class Lake:
         self.sink.reset(reset_order(self.driver))
         self.driver.settle_reset()
 
-    def read(self, sequence: Sequence | None = None) -> list[tuple[str, int, int]]:
-        """The records of a cut."""
-        rows = read_cut(self.spark, self.root.as_uri(), sequence=sequence).select(*READ).collect()
+    def read(self, sequence: CheckpointNumber | None = None) -> list[tuple[str, int, int]]:
+        """The records of a checkpoint."""
+        rows = read_checkpoint(self.spark, self.root.as_uri(), sequence=sequence).select(*READ).collect()
         return sorted((row[0], row[1], row[2]) for row in rows)
 
     def everything(self) -> list[tuple[str, int, int]]:
@@ -124,4 +124,4 @@ class Lake:
 def reset_order(driver: Driver) -> ResetSinks:
     """What a member is told of the running reset."""
     region = driver.region
-    return ResetSinks(epoch=region.epoch, lineage=region.lineage, resume=EMPTY, open={}, target=None, skips={})
+    return ResetSinks(epoch=region.epoch, timeline=region.timeline, resume=EMPTY, open={}, target=None, skips={})

@@ -33,7 +33,7 @@ TOP = Path(__file__).parents[2]
 """Of the repository, where `tests` can be imported from."""
 
 EVERY = timedelta(seconds=20)
-"""The time between two cuts of the example DAGs here."""
+"""The time between two checkpoints of the example DAGs here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class LiveAirflow:
     """A test may write its own DAG files here; the example DAGs are here too."""
 
     since: datetime
-    """From when on the example DAGs have cuts."""
+    """From when on the example DAGs have checkpoints."""
 
     def add_dags(self, name: str, text: str, *dag_ids: str) -> None:
         """Write a DAG file, and wait until Airflow knows its DAGs."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Producer
 
-from tests.support.kafka import QUIET, WITHIN, Kafka
+from tests.support.kafka import QUIESCED, WITHIN, Kafka
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def steadily(kafka: Kafka, topic: str, partitions: int, every: float) -> Iterato
     over = threading.Event()
 
     def produce() -> None:
-        producer = Producer({**kafka.settings, **QUIET, "linger.ms": 0})
+        producer = Producer({**kafka.settings, **QUIESCED, "linger.ms": 0})
         while not over.wait(every):
             for partition in range(partitions):
                 producer.produce(topic, value=b"steady", partition=partition)

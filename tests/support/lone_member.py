@@ -10,22 +10,22 @@ from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.member.effects import Effect
 from airflow_kcr.protocol.member.state import Member, State
 from airflow_kcr.protocol.member.step import step
-from airflow_kcr.protocol.region.rows import Claim, CutPhase, RegionState, Wanted
-from airflow_kcr.protocol.region.view import CutView, MemberView
+from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, DesiredState, RegionState
+from airflow_kcr.protocol.region.view import MemberView, OpenCheckpointView
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     Range,
-    Sequence,
+    Timeline,
     TopicName,
 )
 
@@ -60,10 +60,10 @@ def view_of(claims: Mapping[GroupPartition, Claim] | None = None, *, incarnation
     return MemberView(
         counter=EventNumber(10),
         epoch=Epoch(1),
-        lineage=Lineage(1),
+        timeline=Timeline(1),
         state=RegionState.RUNNING,
-        wanted=Wanted.RUNNING,
-        next_sequence=Sequence(2),
+        desired_state=DesiredState.RUNNING,
+        next_sequence=CheckpointNumber(2),
         spec_revision=1,
         incarnation=Incarnation(incarnation),
         acknowledged=True,
@@ -71,9 +71,11 @@ def view_of(claims: Mapping[GroupPartition, Claim] | None = None, *, incarnation
     )
 
 
-def cut_view(phase: CutPhase, sequence: int = 2) -> CutView:
-    """Return an open cut that this member is on the roster of."""
-    return CutView(sequence=Sequence(sequence), phase=phase, bound=None, on_roster=True, contributed=False)
+def checkpoint_view(phase: CheckpointPhase, sequence: int = 2) -> OpenCheckpointView:
+    """Return an open checkpoint that this member is among the participants of."""
+    return OpenCheckpointView(
+        sequence=CheckpointNumber(sequence), phase=phase, boundary=None, takes_part=True, contributed=False
+    )
 
 
 @dataclass(slots=True)

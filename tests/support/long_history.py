@@ -7,55 +7,58 @@ import psycopg
 _HERE = "c.region_id = (SELECT id FROM kcr.region WHERE name = %(region)s)"
 
 _CHECKPOINTS = """
-    INSERT INTO kcr.checkpoint (region_id, sequence, lineage, epoch, state, purpose, nonce, roster, opened_at, bound,
+    INSERT INTO kcr.checkpoint (region_id, sequence, timeline, epoch, state, purpose, request_id, participants,
+        opened_at, boundary,
                                 previous, inexact, committed, ended_at, published_at, abort_reason, undone_by,
                                 pinned_as, pin_reason, digest)
     SELECT r.id, n, 1, 1, 'retired', 'request', 'run-' || n, '{}', t.at, t.at, n - 1, '{}', 'yes', t.at, t.at, '',
            CASE WHEN mod(n, 50) = 0 THEN 2 END, '', '', md5(CAST(n AS text))
-    FROM kcr.region r, generate_series(1, %(cuts)s) n,
+    FROM kcr.region r, generate_series(1, %(checkpoints)s) n,
          LATERAL (SELECT timestamptz '2016-01-01 00:00+00' + n * interval '1 minute' AS at) t
     WHERE r.name = %(region)s
 """
 
 _REQUESTS = f"""
-    INSERT INTO kcr.cut_request (region_id, nonce, purpose, state, requested_at, asked_order, bound, allow_inexact,
+    INSERT INTO kcr.checkpoint_request (region_id, request_id, purpose, state, requested_at, asked_order, boundary,
+        allow_inexact,
                                  requester, sequence, answered_at, refusal)
-    SELECT region_id, nonce, 'request', 'answered', opened_at, sequence, bound, false,
-           jsonb_build_object('dag_id', 'flights', 'run_id', nonce), sequence, published_at, ''
+    SELECT region_id, request_id, 'request', 'answered', opened_at, sequence, boundary, false,
+           jsonb_build_object('dag_id', 'flights', 'run_id', request_id), sequence, published_at, ''
     FROM kcr.checkpoint c WHERE state = 'retired' AND {_HERE}
 """
 
 _BOUNDS = f"""
-    INSERT INTO kcr.bound_offset (region_id, bound, group_id, topic, partition, topic_id, next_offset, inexact,
+    INSERT INTO kcr.boundary_offset (region_id, boundary, group_id, topic, partition, topic_id, next_offset, inexact,
                                   leader_epoch)
-    SELECT region_id, bound, 'g', 't', 0, 'id-1', sequence, '', 0
+    SELECT region_id, boundary, 'g', 't', 0, 'id-1', sequence, '', 0
     FROM kcr.checkpoint c WHERE state = 'retired' AND {_HERE}
 """
 
 _RESETS = """
-    INSERT INTO kcr.reset (region_id, epoch, sequence, lineage, cause, state, begun_at, attempt, must_publish, undoes,
+    INSERT INTO kcr.reset (region_id, epoch, sequence, timeline, cause, state, begun_at, attempt, must_publish, undoes,
                            detail, done_at)
     SELECT r.id, n, n * 10, 1, 'lease_lost', 'done', now(), 1, '[]', '[]', '', now()
-    FROM kcr.region r, generate_series(1, %(cuts)s / 10) n WHERE r.name = %(region)s
+    FROM kcr.region r, generate_series(1, %(checkpoints)s / 10) n WHERE r.name = %(region)s
 """
 
 _SEEKS = f"""
     INSERT INTO kcr.seek_offset (region_id, epoch, group_id, topic, partition, next_offset, source, current_offset,
                                  rewinds)
     SELECT region_id, epoch, 'g', 't', 0, epoch, 'merged', epoch, false FROM kcr.reset c
-    WHERE epoch <= %(cuts)s / 10 AND {_HERE}
+    WHERE epoch <= %(checkpoints)s / 10 AND {_HERE}
 """
 
 _EVENTS = """
-    INSERT INTO kcr.event (region_id, number, at, epoch, lineage, kind, body)
-    SELECT r.id, n, now(), 1, 1, 'CutAnswered', jsonb_build_object('nonce', 'run-' || n, 'sequence', n)
-    FROM kcr.region r, generate_series(2, %(cuts)s) n WHERE r.name = %(region)s
+    INSERT INTO kcr.event (region_id, number, at, epoch, timeline, kind, body)
+    SELECT r.id, n, now(), 1, 1, 'CheckpointRequestAnswered', jsonb_build_object('request_id', 'run-' || n,
+        'sequence', n)
+    FROM kcr.region r, generate_series(2, %(checkpoints)s) n WHERE r.name = %(region)s
 """
 
-_BOUNDED = """
-    UPDATE kcr.region SET bounded = (
+_ALIGNED = """
+    UPDATE kcr.region SET aligned = (
         SELECT max(c.sequence) FROM kcr.checkpoint c
-        WHERE c.region_id = id AND c.bound IS NOT NULL AND c.undone_by IS NULL AND c.previous IS NOT NULL)
+        WHERE c.region_id = id AND c.boundary IS NOT NULL AND c.undone_by IS NULL AND c.previous IS NOT NULL)
     WHERE name = %(region)s
 """
 
@@ -63,31 +66,31 @@ SPARE = 10
 """Numbers between the past and what comes."""
 
 
-def number_beyond(url: str, cuts: int, *, region: str = "flights") -> None:
+def number_beyond(url: str, checkpoints: int, *, region: str = "flights") -> None:
     """Have a region, which was declared and never started, number as if so many checkpoints were behind it."""
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(
-            b"UPDATE kcr.region SET next_sequence = %(next)s, counter = %(next)s, epoch = %(epoch)s, lineage = 2 "
+            b"UPDATE kcr.region SET next_sequence = %(next)s, counter = %(next)s, epoch = %(epoch)s, timeline = 2 "
             b"WHERE name = %(region)s",
-            {"next": cuts + SPARE, "epoch": cuts // 10 + 1, "region": region},
+            {"next": checkpoints + SPARE, "epoch": checkpoints // 10 + 1, "region": region},
         )
 
 
-def live_through(url: str, cuts: int, *, region: str = "flights", analysed: bool = True) -> None:
+def live_through(url: str, checkpoints: int, *, region: str = "flights", analysed: bool = True) -> None:
     """Give a region a past, before its own numbers: checkpoints each minute, long retired.
 
-    Each has the request of a DAG run and the place of its bound; each fiftieth was undone; after each ten there was a
-    reset.
+    Each has the request of a DAG run and the place of its boundary; each fiftieth was undone; after each ten there was
+    a reset.
 
     Args:
         url: the database.
-        cuts: how many checkpoints; the region's numbers were moved beyond them (`number_beyond`).
+        checkpoints: how many checkpoints; the region's numbers were moved beyond them (`number_beyond`).
         region: its name.
         analysed: whether the planner knows of it.
     """
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         for statement in (_CHECKPOINTS, _REQUESTS, _BOUNDS, _RESETS, _SEEKS, _EVENTS):
-            connection.execute(statement.encode(), {"cuts": cuts, "region": region})
-        connection.execute(_BOUNDED.encode(), {"region": region})
+            connection.execute(statement.encode(), {"checkpoints": checkpoints, "region": region})
+        connection.execute(_ALIGNED.encode(), {"region": region})
         if analysed:
             connection.execute(b"ANALYZE")

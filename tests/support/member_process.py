@@ -35,18 +35,18 @@ from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
     Offset,
     RegionName,
-    Sequence,
 )
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
-from airflow_kcr.runtime.crew import Crew
 from airflow_kcr.runtime.host import End, MemberHost, World
 from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets
@@ -61,7 +61,7 @@ GATES = (
     *("planned", "recorded", "processing", "hung", "written", "staged", "published", "ended"),
     *("claimed", "resetting", "contributing", "committing", "committed"),
 )
-"""The steps of a batch, of a reset and of a cut, in order.
+"""The steps of a batch, of a reset and of a checkpoint, in order.
 
 `hung` is `processing` for a batch that does not hear its cancellation; `written` is behind the pipeline's own output,
 `staged` and `published` are of a declared sink; `committed` is behind Kafka's answer, before the store hears of it.
@@ -86,7 +86,7 @@ class Gates:
 
 
 class GatedStore(RegionStore):
-    """Waits around a batch's begin, behind its end, between a claim and its acknowledgement, and in a cut."""
+    """Waits around a batch's begin, behind its end, between a claim and its acknowledgement, and in a checkpoint."""
 
     gates: Gates
 
@@ -102,12 +102,17 @@ class GatedStore(RegionStore):
         super().end_batch(name, batch, member, incarnation)
         self.gates.wait("ended")
 
-    def echo(
-        self, name: RegionName, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
+    def read_back(
+        self,
+        name: RegionName,
+        sequence: CheckpointNumber,
+        member: MemberId,
+        incarnation: Incarnation,
+        offsets: OffsetMap,
     ) -> Region:
         """Store what Kafka answered, behind the gate `committed`."""
         self.gates.wait("committed")
-        return super().echo(name, sequence, member, incarnation, offsets)
+        return super().read_back(name, sequence, member, incarnation, offsets)
 
     def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
         """Acknowledge, behind the gate `claimed`."""
@@ -136,11 +141,11 @@ class GatedSinks:
         self._gates.wait("resetting")
         return self._inner.reset(order)
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         """Prepare."""
         self._inner.prepare(sequence)
 
-    def publish(self, sequence: Sequence) -> None:
+    def publish(self, sequence: CheckpointNumber) -> None:
         """Publish."""
         self._inner.publish(sequence)
 
@@ -257,21 +262,21 @@ def main(arguments: dict[str, Any]) -> int:
             takeover=bool(arguments.get("takeover")),
         )
         limits = Limits(target=spec.batch.target, least=spec.batch.min_records, most=spec.batch.max_records)
-        return MemberHost(who, rules.cut, limits, world)
+        return MemberHost(who, rules.checkpoint, limits, world)
 
-    crew = Crew(store, name, [host(index) for index in arguments["indexes"]])
+    member_pool = MemberPool(store, name, [host(index) for index in arguments["indexes"]])
 
     def ask(number: int, frame: FrameType | None) -> None:
-        crew.terminate()
+        member_pool.terminate()
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
-    crew.start()
-    while not crew.wait(0.5):
+    member_pool.start()
+    while not member_pool.wait(0.5):
         pass
-    for member, ended in crew.ends().items():
+    for member, ended in member_pool.ends().items():
         _LOG.info("%s ended: %s %s", member, ended.how.value, ended.error or "")
-    hows = {ended.how for ended in crew.ends().values()}
+    hows = {ended.how for ended in member_pool.ends().values()}
     renewals.end()
     transactions.close()
     return 1 if End.FAILED in hows else 3 if hows & {End.REFUSED, End.FENCED} else 0

@@ -26,10 +26,10 @@ from airflow_kcr.api import Region
 from airflow_kcr.api.opening import connect, store_url
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Committed, CutRequest, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.rows import CheckpointRequest, Committed, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, Nonce, RegionName
+from airflow_kcr.protocol.values import EventNumber, GroupId, MemberId, RegionName, RequestId
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.kafka import Kafka
@@ -231,30 +231,37 @@ class Live:
         """What happened to the region after an event."""
         return self.store.events(self.name, EventNumber(after), 100_000)
 
-    def cut(self, within: float = 60.0) -> CutRequest:
-        """Ask for a cut, and wait until it is published and committed; for another one where a reset superseded it."""
-        nonce = Nonce(f"cut-{next(self._numbers)}")
-        self.store.request_cut(self.name, nonce)
-        self.until(lambda: self.is_committed(nonce) or self.is_superseded(nonce), f"cut {nonce} committed", within)
-        return self.region().requests[nonce] if self.is_committed(nonce) else self.cut(within)
+    def checkpoint(self, within: float = 60.0) -> CheckpointRequest:
+        """Ask for a checkpoint, and wait until it is published and committed.
+
+        For another one where a reset superseded it.
+        """
+        request_id = RequestId(f"checkpoint-{next(self._numbers)}")
+        self.store.request_checkpoint(self.name, request_id)
+        self.until(
+            lambda: self.is_committed(request_id) or self.is_superseded(request_id),
+            f"checkpoint {request_id} committed",
+            within,
+        )
+        return self.region().requests[request_id] if self.is_committed(request_id) else self.checkpoint(within)
 
     def shared(self, *indexes: int, within: float = 60.0) -> None:
         """Wait until every one of these members, and nobody else, holds partitions."""
         self.until(lambda: set(self.owners().values()) == set(indexes), f"shared by {indexes}", within)
 
-    def is_superseded(self, nonce: Nonce) -> bool:
-        """Whether the cut of a nonce is complete, and a reset began before Kafka was told."""
+    def is_superseded(self, request_id: RequestId) -> bool:
+        """Whether the checkpoint of a request id is complete, and a reset began before Kafka was told."""
         region = self.region()
-        sequence = region.requests[nonce].sequence
+        sequence = region.requests[request_id].sequence
         row = None if sequence is None else region.checkpoints.get(sequence)
         return row is not None and row.is_complete and row.committed is Committed.SUPERSEDED
 
-    def is_committed(self, nonce: Nonce) -> bool:
-        """Whether the cut of a nonce is complete, and Kafka has it; asked again where it was aborted."""
+    def is_committed(self, request_id: RequestId) -> bool:
+        """Whether the checkpoint of a request id is complete, and Kafka has it; asked again where it was aborted."""
         region = self.region()
-        request = region.requests[nonce]
+        request = region.requests[request_id]
         if request.state is RequestState.ABORTED:
-            self.store.request_cut(self.name, nonce)
+            self.store.request_checkpoint(self.name, request_id)
             return False
         row = None if request.sequence is None else region.checkpoints.get(request.sequence)
         return row is not None and row.is_complete and row.committed is Committed.YES

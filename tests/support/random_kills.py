@@ -21,13 +21,13 @@ from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import KcrError, StoreError
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint
-from tests.support.kafka import QUIET, Kafka
+from tests.support.kafka import QUIESCED, Kafka
 from tests.support.members import Live, Process
 
 KILLS: Final[Mapping[str, int]] = {"process": 17, "all processes": 2, "store": 3, "target": 4, "broker": 4}
 """How often each is killed in a run: thirty times in all."""
 
-OTHERS: Final[Mapping[str, int]] = {"zombie": 3, "reset to an older cut": 4}
+OTHERS: Final[Mapping[str, int]] = {"zombie": 3, "reset to an older checkpoint": 4}
 PERIOD: Final = 0.05
 WITHIN: Final = timedelta(seconds=120)
 SLACK: Final = 0.02
@@ -77,7 +77,7 @@ class Production:
 
     def _produce(self, over: threading.Event) -> None:
         settings = {"enable.idempotence": True, "linger.ms": 20, "delivery.timeout.ms": 300_000}
-        producer = Producer({**self.kafka.settings, **QUIET, **settings})
+        producer = Producer({**self.kafka.settings, **QUIESCED, **settings})
         share = max(int(self.rate * PERIOD), 1)
         while self.produced < self.total and not over.wait(PERIOD):
             for _ in range(min(share, max(min(self.limit, self.total) - self.produced, 0))):
@@ -134,7 +134,7 @@ class Orchestra:
                     self.start(each)
             case "zombie":
                 self._sleeps(index)
-            case "reset to an older cut":
+            case "reset to an older checkpoint":
                 self._goes_back()
             case _:
                 self.servers[fault]()
@@ -147,7 +147,7 @@ class Orchestra:
         process.thaw()
 
     def _goes_back(self) -> None:
-        """Have a person reset the region to one of the newest cuts but the last, as soon as that can be done."""
+        """Have a person reset the region to one of the newest checkpoints but the last, as soon as that can be done."""
         done: list[str] = []
 
         def asked() -> bool:
@@ -163,7 +163,7 @@ class Orchestra:
                 done.append(plan.plan)
             return bool(done)
 
-        self.one.until(lambda: self._runs() and asked(), "a reset to an older cut", PATIENCE)
+        self.one.until(lambda: self._runs() and asked(), "a reset to an older checkpoint", PATIENCE)
 
     def _runs(self) -> bool:
         with suppress(StoreError):
@@ -175,7 +175,7 @@ def drawn(random: Random, total: int) -> list[tuple[int, str]]:
     """Return every fault of a run, with how many records are processed when it comes, in order."""
     faults = list(Counter({**KILLS, **OTHERS}).elements())
     random.shuffle(faults)
-    # None before there are cuts to go back to, none when everything is over.
+    # None before there are checkpoints to go back to, none when everything is over.
     moments = sorted(random.sample(range(total // 20, total * 19 // 20), len(faults)))
     return list(zip(moments, faults, strict=True))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from airflow_kcr.sinks.files.documents import Manifest, Undone
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.layout import CheckpointName
 from tests.support.sink_files import LocalFolder, Record, records_in
 
 
@@ -15,14 +15,14 @@ from tests.support.sink_files import LocalFolder, Record, records_in
 class Rows:
     """What is in the table, as all processes see it."""
 
-    cuts: dict[CutName, Counter[Record]] = field(default_factory=dict)
+    checkpoints: dict[CheckpointName, Counter[Record]] = field(default_factory=dict)
     commits: list[str] = field(default_factory=list)
     transaction: int = 0
     """The newest transaction version that was written with."""
 
     def records(self) -> Counter[Record]:
         """Every record that readers see, and how often."""
-        return sum(self.cuts.values(), Counter())
+        return sum(self.checkpoints.values(), Counter())
 
 
 @dataclass(slots=True)
@@ -44,22 +44,24 @@ class RecordTable:
         return len(self.rows.commits)
 
     def show(self, manifest: Manifest, seen: int) -> bool:
-        """Add a cut."""
-        if manifest.cut in self.rows.cuts:
+        """Add a checkpoint."""
+        if manifest.checkpoint in self.rows.checkpoints:
             return True
         found = Counter(record for file in manifest.files for record in records_in(self.folder, file.path))
-        if not self._committed(f"show {manifest.cut}", seen):
+        if not self._committed(f"show {manifest.checkpoint}", seen):
             return False
-        self.rows.cuts[manifest.cut] = found
+        self.rows.checkpoints[manifest.checkpoint] = found
         self.kill("shown")
         return True
 
     def hide(self, undone: Collection[Undone]) -> None:
-        """Take cuts out."""
+        """Take checkpoints out."""
         assert self._committed(f"hide {', '.join(map(str, undone))}", self.seen())
-        for cut in list(self.rows.cuts):
-            if any(cut.lineage < one.lineage and one.first <= cut.sequence <= one.last for one in undone):
-                del self.rows.cuts[cut]
+        for checkpoint in list(self.rows.checkpoints):
+            if any(
+                checkpoint.timeline < one.timeline and one.first <= checkpoint.sequence <= one.last for one in undone
+            ):
+                del self.rows.checkpoints[checkpoint]
         self.kill("hidden")
 
     def _committed(self, what: str, seen: int) -> bool:

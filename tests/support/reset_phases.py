@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from airflow_kcr.api import PlanView, Region, ResetRequest
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Nonce, Offset
+from airflow_kcr.protocol.values import Offset, RequestId
 from tests.support.faults import resets
 from tests.support.members import Live, Process
 
@@ -30,7 +30,7 @@ class Scene:
     region: Region
     members: list[Process]
     gate: str = ""
-    nonces: list[Nonce] = field(default_factory=list)
+    request_ids: list[RequestId] = field(default_factory=list)
     ask: Ask | None = None
     """Who asks; None: this process."""
 
@@ -46,7 +46,7 @@ class Scene:
             self.region.apply_reset(plan, "to see", forced=forced)
         else:
             self.ask(plan, forced)
-        self.nonces.append(Nonce(plan.plan))
+        self.request_ids.append(RequestId(plan.plan))
 
     def holds(self, gate: str) -> None:
         """Put up the gate of the phase."""

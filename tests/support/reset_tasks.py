@@ -1,4 +1,7 @@
-"""The tasks of a reset without a scheduler: a region with two cuts, Kafka as a test wants it, answers of people."""
+"""The tasks of a reset without a scheduler.
+
+A region with two checkpoints, Kafka as a test wants it, answers of people.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
 
     def validate(self: KcrHook, name: str, groups: Collection[str] | None = None) -> Validation:
-        return Validation(checks=world.checks, outsiders={})
+        return Validation(checks=world.checks, foreign_consumers={})
 
     monkeypatch.setattr(KcrHook, "cluster", staticmethod(world.cluster.clusters))
     monkeypatch.setattr(KcrHook, "validate", validate)
@@ -57,15 +60,15 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def with_two_cuts(driver: Driver) -> None:
-    """Bring a region up, with cuts 2 and 3 at 100 and 200, and positions at 300."""
+def with_two_checkpoints(driver: Driver) -> None:
+    """Bring a region up, with checkpoints 2 and 3 at 100 and 200, and positions at 300."""
     driver.up()
     driver.process(width=100)
-    driver.request_cut("first", requester=Requester(dag_id="flights_cut", run_id="monday"))
+    driver.request_checkpoint("first", requester=Requester(dag_id="flights_checkpoint", run_id="monday"))
     driver.complete()
     driver.publish()
     driver.process(width=100)
-    driver.cut("second")
+    driver.checkpoint("second")
     driver.process(width=100)
 
 

@@ -38,6 +38,7 @@ from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
@@ -46,7 +47,6 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
-    Sequence,
     TopicName,
     TopicPartition,
 )
@@ -263,11 +263,11 @@ class FakeSinks:
         self._ask(f"reset {order.epoch}")
         return self.progress
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         """See `ports.Sinks`."""
         self._ask(f"prepare {sequence}")
 
-    def publish(self, sequence: Sequence) -> None:
+    def publish(self, sequence: CheckpointNumber) -> None:
         """See `ports.Sinks`."""
         self._ask(f"publish {sequence}")
 
@@ -316,7 +316,7 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.decide(name, rule))
 
-    def permit(
+    def admit(
         self,
         name: RegionName,
         member: MemberId,
@@ -325,7 +325,7 @@ class SharedTransactions:
         rule: Rule,
     ) -> Region:
         """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.permit(name, member, batch, partitions, rule))
+        return self._do(lambda: self._inner.admit(name, member, batch, partitions, rule))
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions`."""
@@ -367,7 +367,7 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.claimed_at(name))
 
-    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""
         return self._do(lambda: self._inner.batches_since(name, after))
 

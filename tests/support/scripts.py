@@ -1,14 +1,14 @@
-"""Beginnings that many scenarios share: a running region, one with hourly bounds, a rewind carried out."""
+"""Beginnings that many scenarios share: a running region, one with hourly boundaries, a rewind carried out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from airflow_kcr.protocol.region.rows import BoundOffset, RegionState
-from airflow_kcr.protocol.rules import CutMode, CutRules, RegionRules, RetentionRules
+from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, MemberId, Offset, Range, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, Range, Timeline
 from airflow_kcr.schedules import Every
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.simulation.sinks import FencedSink
@@ -28,39 +28,44 @@ def running(*, partitions: int = 4, members: int = 2) -> Driver:
 
 
 def hourly(
-    *, mode: CutMode = CutMode.DAG_RUN, catchup: bool = False, keep: int = 20, partitions: int = 4, members: int = 2
+    *,
+    mode: CheckpointMode = CheckpointMode.DAG_RUN,
+    catchup: bool = False,
+    keep: int = 20,
+    partitions: int = 4,
+    members: int = 2,
 ) -> Driver:
-    """Return a running region with a bound every hour, the first of them one hour from now."""
+    """Return a running region with a boundary every hour, the first of them one hour from now."""
     rules = RegionRules(
         groups={GROUP: group_rules(members=members)},
-        cut=CutRules(schedule=Every(HOUR), mode=mode, catchup=catchup),
+        checkpoint=CheckpointRules(schedule=Every(HOUR), mode=mode, catchup=catchup),
         retention=RetentionRules(keep=keep),
     )
     return started(Driver(partitions=partitions, rules=rules))
 
 
-def bound(hours: float) -> datetime:
+def boundary(hours: float) -> datetime:
     """Return the instant so many hours after the beginning."""
     return BEGINNING + hours * HOUR
 
 
 def located(driver: Driver, instant: datetime, offset: int, *, inexact: str = "") -> None:
-    """Let the plans of every member find that a bound falls at `offset` of each partition."""
+    """Let the plans of every member find that a boundary falls at `offset` of each partition."""
     for member in sorted(driver.processes):
-        found = {p: BoundOffset(offset=Offset(offset), inexact=inexact) for p in driver.claims(member)}
+        found = {p: BoundaryOffset(offset=Offset(offset), inexact=inexact) for p in driver.claims(member)}
         driver.store.store_bounds(driver.name, driver.caller(member), instant, found)
 
 
-def cuts_of_ten(driver: Driver, number: int) -> list[Sequence]:
-    """Make complete cuts, each with ten more records of every partition."""
-    cuts = []
+def checkpoints_of_ten(driver: Driver, number: int) -> list[CheckpointNumber]:
+    """Make complete checkpoints, each with ten more records of every partition."""
+    checkpoints = []
     for n in range(number):
         driver.process()
-        cuts.append(driver.cut(f"n{n}"))
-    return cuts
+        checkpoints.append(driver.checkpoint(f"n{n}"))
+    return checkpoints
 
 
-def rewind(driver: Driver, target: Target) -> Sequence:
+def rewind(driver: Driver, target: Target) -> CheckpointNumber:
     """Carry out a person's reset of the whole region up to its end, and return its sequence."""
     driver.reset(target)
     driver.complete()
@@ -76,6 +81,6 @@ def all_crash(driver: Driver, members: Iterable[MemberId] | None = None) -> None
     driver.wait(60)
 
 
-def published(sink: FencedSink, epoch: Epoch, lineage: Lineage, ranges: Mapping[GroupPartition, Range]) -> bool:
+def published(sink: FencedSink, epoch: Epoch, timeline: Timeline, ranges: Mapping[GroupPartition, Range]) -> bool:
     """Publish whole ranges in a fenced sink, and return whether it let them through."""
-    return sink.publish(epoch, lineage, ranges, {p: range_.to for p, range_ in ranges.items()})
+    return sink.publish(epoch, timeline, ranges, {p: range_.to for p, range_ in ranges.items()})

@@ -21,18 +21,18 @@ from airflow_kcr.protocol.region.rows import OpenTarget
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     GroupPartition,
     MemberId,
     Offset,
     Range,
-    Sequence,
     TopicName,
     TopicPartition,
 )
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
-from airflow_kcr.sinks.files.documents import Lineages, Manifest
-from airflow_kcr.sinks.files.force import cuts_on, lineages_in, shelves
+from airflow_kcr.sinks.files.documents import Manifest, Timelines
+from airflow_kcr.sinks.files.force import checkpoints_on, shelves, timelines_in
 from airflow_kcr.sinks.files.layout import TEMPORARY
 from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.spark.region_ledger import RegionLedger
@@ -155,14 +155,14 @@ class RecordRewriter:
         return made
 
 
-def manifests_in(folder: LocalFolder) -> dict[Sequence, Manifest]:
+def manifests_in(folder: LocalFolder) -> dict[CheckpointNumber, Manifest]:
     """Return every whole manifest in a folder, by sequence."""
-    found: dict[Sequence, Manifest] = {}
+    found: dict[CheckpointNumber, Manifest] = {}
     for shelf in shelves(folder, layout.MANIFESTS):
-        for cut in sorted(cuts_on(folder, layout.MANIFESTS, shelf)):
-            manifest = Manifest.of(folder.read(layout.manifest(cut)))
+        for checkpoint in sorted(checkpoints_on(folder, layout.MANIFESTS, shelf)):
+            manifest = Manifest.of(folder.read(layout.manifest(checkpoint)))
             if manifest is not None:
-                found[cut.sequence] = manifest
+                found[checkpoint.sequence] = manifest
     return found
 
 
@@ -212,7 +212,7 @@ class Files:
             member=row.member,
             batch=row.batch,
             epoch=row.epoch,
-            lineage=row.lineage,
+            timeline=row.timeline,
             sequence=row.sequence,
             ranges=row.ranges,
             progress=EMPTY,
@@ -235,9 +235,9 @@ class Files:
         self.driver.end(batch)
         return batch
 
-    def cut(self, nonce: str) -> Sequence:
-        """Make a cut, and publish it here as well."""
-        self.driver.request_cut(nonce)
+    def checkpoint(self, request_id: str) -> CheckpointNumber:
+        """Make a checkpoint, and publish it here as well."""
+        self.driver.request_checkpoint(request_id)
         sequence = self.driver.complete()
         self.sink.publish(sequence)
         self.driver.publish()
@@ -248,7 +248,7 @@ class Files:
         region = self.driver.region
         return ResetSinks(
             epoch=region.epoch,
-            lineage=region.lineage,
+            timeline=region.timeline,
             resume=EMPTY,
             open={p: OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(0)) for p in asked},
             target=None,
@@ -257,27 +257,27 @@ class Files:
 
     # -- what there is -------------------------------------------------------------------------------------------
 
-    def manifests(self) -> dict[Sequence, Manifest]:
+    def manifests(self) -> dict[CheckpointNumber, Manifest]:
         """The manifests that are in force, by sequence."""
-        noted = self.lineages()
+        noted = self.timelines()
         return {s: m for s, m in manifests_in(self.folder).items() if noted.superseded_by(s) is None}
 
-    def undone(self) -> dict[Sequence, Manifest]:
-        """The manifests of cuts that resets have undone, by sequence."""
-        noted = self.lineages()
+    def undone(self) -> dict[CheckpointNumber, Manifest]:
+        """The manifests of checkpoints that resets have undone, by sequence."""
+        noted = self.timelines()
         return {s: m for s, m in manifests_in(self.folder).items() if noted.superseded_by(s) is not None}
 
-    def lineages(self) -> Lineages:
-        """What is noted of cuts that resets have undone."""
-        return lineages_in(self.folder)
+    def timelines(self) -> Timelines:
+        """What is noted of checkpoints that resets have undone."""
+        return timelines_in(self.folder)
 
     def data_files(self) -> set[str]:
         """Every file with records that there is."""
         found = [*self.folder.walk(layout.DATA), *self.folder.walk(layout.COMPACTED)]
         return {path for path in found if not path.endswith(layout.LIST)}
 
-    def records(self, *sequences: Sequence) -> Counter[Record]:
-        """The records of some cuts, by default of all that are in force, and how often each is there."""
+    def records(self, *sequences: CheckpointNumber) -> Counter[Record]:
+        """The records of some checkpoints, by default of all that are in force, and how often each is there."""
         manifests = self.manifests()
         wanted = sequences or tuple(manifests)
         return Counter(r for s in wanted for f in manifests[s].files for r in records_in(self.folder, f.path))

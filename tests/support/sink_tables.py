@@ -21,18 +21,16 @@ from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupId,
     GroupPartition,
-    Lineage,
     MemberId,
     Offset,
     Range,
     RegionName,
+    Timeline,
     TopicName,
-)
-from airflow_kcr.protocol.values import (
-    Sequence as CutSequence,
 )
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Published, Staging, Target
 
@@ -52,12 +50,12 @@ def libpq(url: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """One sink as a member has it, in one epoch and lineage, and what its database holds."""
+    """One sink as a member has it, in one epoch and timeline, and what its database holds."""
 
     url: str
     delivery: Delivery = Delivery.EXACTLY_ONCE
     epoch: int = 1
-    lineage: int = 1
+    timeline: int = 1
     sequence: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
     sink: PostgresSink = field(init=False)
@@ -89,7 +87,7 @@ class Table:
         """Carry out a reset, and return what it answers."""
         order = ResetSinks(
             epoch=Epoch(self.epoch),
-            lineage=Lineage(self.lineage),
+            timeline=Timeline(self.timeline),
             resume=OffsetMap({self.partition(p): Offset(o) for p, o in (resume or {}).items()}),
             open={
                 self.partition(p): OpenTarget(
@@ -110,8 +108,8 @@ class Table:
             member=MemberId(self.sink.target.group, 0),
             batch=BatchId(batch or f"e{self.epoch}-{id(self)}-{next(self._ids)}"),
             epoch=Epoch(self.epoch),
-            lineage=Lineage(self.lineage),
-            sequence=CutSequence(self.sequence),
+            timeline=Timeline(self.timeline),
+            sequence=CheckpointNumber(self.sequence),
             ranges=whole,
             progress=OffsetMap({p: Offset(r.to + past) for p, r in whole.items()}) if whole else EMPTY,
         )
@@ -156,8 +154,8 @@ class Table:
         return self.ask(f"SELECT kcr_partition, kcr_offset FROM {self.sink.target.table} ORDER BY 1, 2")
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Lineage and offset of each partition."""
-        return {p: (n, o) for p, n, o in self.ask('SELECT partition, lineage, "offset" FROM kcr_progress')}
+        """Timeline and offset of each partition."""
+        return {p: (n, o) for p, n, o in self.ask('SELECT partition, timeline, "offset" FROM kcr_progress')}
 
     def fence(self) -> int:
         """Where the fence stands."""

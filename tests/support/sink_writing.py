@@ -13,7 +13,7 @@ from airflow_kcr.errors import BatchFailed, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.sinks.files.force import lineages_in
+from airflow_kcr.sinks.files.force import timelines_in
 from airflow_kcr.sinks.postgres import Column, PostgresSink, Staging
 from airflow_kcr.spark.region_ledger import RegionLedger
 from airflow_kcr.store.regions import RegionStore
@@ -79,7 +79,7 @@ def write_files(sinks: Iterable[FileSink], call: BatchCall, rows: Sequence[Writt
 def records_of(path: Path) -> list[Place]:
     """Return the records of every file that a manifest in force names, one entry for each time that it is there."""
     folder = LocalFolder(path)
-    noted = lineages_in(folder)
+    noted = timelines_in(folder)
     return [
         record
         for sequence, manifest in manifests_in(folder).items()

@@ -12,13 +12,14 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError, RefusedError
-from airflow_kcr.ports import Beat, Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Chronicle, Heartbeat, Heartbeats, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
@@ -26,7 +27,6 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
-    Sequence,
     TopicPartition,
 )
 from airflow_kcr.store.memory import MemoryTransactions
@@ -84,7 +84,7 @@ class Twin:
             lambda: self._memory.decide(name, rule),
         )
 
-    def permit(
+    def admit(
         self,
         name: RegionName,
         member: MemberId,
@@ -94,14 +94,14 @@ class Twin:
     ) -> Region:
         return self._both(
             name,
-            lambda: self._postgres.permit(name, member, batch, partitions, self._noted(rule)),
-            lambda: self._memory.permit(name, member, batch, partitions, rule),
+            lambda: self._postgres.admit(name, member, batch, partitions, self._noted(rule)),
+            lambda: self._memory.admit(name, member, batch, partitions, rule),
         )
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         found = self._postgres.renew(renewals)
         for renewal, answer in found.items():
-            if isinstance(answer, Beat):
+            if isinstance(answer, Heartbeat):
                 self._now = answer.now
             twin = self._memory.renew([renewal])[renewal]
             if _told(answer) != _told(twin):
@@ -130,7 +130,7 @@ class Twin:
     def batches(self, name: RegionName) -> Iterator[Batch]:
         return self._postgres.batches(name)
 
-    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         return self._postgres.batches_since(name, after)
 
     def worked_at(self, name: RegionName) -> datetime | None:
@@ -211,8 +211,8 @@ def _outcome(call: Callable[[], Region]) -> tuple[Region | None, KcrError | None
         return None, refusal
 
 
-def _told(answer: Beat | RefusedError) -> tuple[object, ...]:
+def _told(answer: Heartbeat | RefusedError) -> tuple[object, ...]:
     """Return what both stores must say of a renewal; their clocks are not read in the same instant."""
-    if isinstance(answer, Beat):
-        return answer.counter, answer.epoch, answer.incarnation, answer.renewed, answer.due_at
+    if isinstance(answer, Heartbeat):
+        return answer.counter, answer.epoch, answer.incarnation, answer.renewed, answer.reconcile_at
     return type(answer), str(answer)

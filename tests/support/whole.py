@@ -10,7 +10,7 @@ from sqlalchemy import text
 from airflow_kcr.protocol.region.archive import Tables, Whole, working
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.store.postgres.archive import PostgresArchive, offset_map, seek_map
-from airflow_kcr.store.postgres.layouts import BOUND_OFFSETS, CHECKPOINTS, PERSON_RESETS, REQUESTS, RESETS
+from airflow_kcr.store.postgres.layouts import BOUNDARY_OFFSETS, CHECKPOINTS, PERSON_RESETS, REQUESTS, RESETS
 from airflow_kcr.store.postgres.row_layout import partition_of
 
 
@@ -38,19 +38,19 @@ def _tables(archive: PostgresArchive) -> Tables:
     resets = dict(archive._rows(RESETS, "true"))
     complete = [s for s, row in checkpoints.items() if row.is_complete]
     frozen = _grouped(archive, "sequence", "checkpoint_partition", "group_id, topic, partition")
-    echoes = _grouped(archive, "sequence", "echo", "group_id, topic, partition, next_offset")
+    read_backs = _grouped(archive, "sequence", "read_back", "group_id, topic, partition, next_offset")
     seeks = _grouped(
         archive, "epoch", "seek_offset", "group_id, topic, partition, next_offset, source, current_offset, clamped_from"
     )
     contributed = archive._session.rows(text("SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id=:region"))
     return Tables(
-        bound_offsets=dict(archive._rows(BOUND_OFFSETS, "true")),
+        boundary_offsets=dict(archive._rows(BOUNDARY_OFFSETS, "true")),
         requests=dict(archive._rows(REQUESTS, "true")),
         checkpoints=checkpoints,
         offsets=dict(archive.offsets(complete)),
         frozen={s: frozenset(partition_of(*row) for row in rows) for s, rows in frozen.items()},
         contributions={(s, m): part for (s,) in contributed for m, part in archive.contributions(s).items()},
-        echoes={s: offset_map(rows) for s, rows in echoes.items()},
+        read_backs={s: offset_map(rows) for s, rows in read_backs.items()},
         resets=resets,
         seek_maps={epoch: seek_map(seeks.get(epoch, [])) for epoch in resets},
         person_resets=dict(archive._rows(PERSON_RESETS, "true")),

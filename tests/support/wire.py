@@ -1,6 +1,6 @@
 """A wire to a server that a test can break for those who use it, while everybody else still reaches the server.
 
-`freeze` keeps connections open and passes nothing, as a firewall that begins to drop packets; `cut` ends them and
+`freeze` keeps connections open and passes nothing, as a firewall that begins to drop packets; `sever` ends them and
 refuses new ones, as a server that is gone. `mend` lets everything through again, also what was held.
 """
 
@@ -30,7 +30,7 @@ class Wire:
         """Pass nothing on; who connects is not answered either."""
         self._passes.clear()
 
-    def cut(self) -> None:
+    def sever(self) -> None:
         """End all connections, and every new one at once."""
         self._refuses = True
         self._end_all()

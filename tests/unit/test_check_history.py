@@ -66,26 +66,26 @@ def archive(tmp_path: Path) -> Path:
     driver.up()
     member = driver.member(0)
     driver.process(width=10)
-    driver.cut("a")
+    driver.checkpoint("a")
     certified(driver)
     first = driver.begin(member, width=5)
     certified(driver)
     driver.end(first)
     driver.crash(member)
     driver.recover()
-    driver.cut("b")
+    driver.checkpoint("b")
     driver.process(width=4)
     driver.discard(driver.begin(member, width=3))
     driver.crash(member)
     driver.recover()
     certified(driver)
-    driver.reset(ToCheckpoint(sequence=max(driver.region.offsets)), forced=True, nonce="back")
+    driver.reset(ToCheckpoint(sequence=max(driver.region.offsets)), forced=True, request_id="back")
     driver.settle_reset()
     driver.process(width=6)
-    driver.cut("c")
+    driver.checkpoint("c")
     certified(driver)
     driver.process(width=2)
-    driver.cut("d")
+    driver.checkpoint("d")
     certified(driver)
     made = closed(driver, tmp_path)
     assert made.violations == ()
@@ -236,10 +236,12 @@ FORGED: Final[Mapping[str, Callable[[Line], bool]]] = {
     "a range begins later": lambda line: "begin" in line and _longer(line["ranges"][0], 3, 1),
     "a batch was not done": lambda line: line.get("outcome") == "done" and _is(line, "outcome", "discarded"),
     "a discarded batch was done": lambda line: line.get("outcome") == "discarded" and _is(line, "outcome", "done"),
-    "a checkpoint lies beyond": lambda line: line.get("kind") == "CutCompleted" and _beyond(line["body"]["offsets"]),
+    "a checkpoint lies beyond": lambda line: (
+        line.get("kind") == "CheckpointCompleted" and _beyond(line["body"]["offsets"])
+    ),
     "a reset went further back": lambda line: line.get("kind") == "ResetBegun" and _back(line["body"]["seek"]),
     "a batch is of another epoch": lambda line: "begin" in line and _longer(line, "epoch", 1),
-    "an event is of another time line": lambda line: line.get("kind") == "ResetBegun" and _longer(line, "lineage", 5),
+    "an event is of another time line": lambda line: line.get("kind") == "ResetBegun" and _longer(line, "timeline", 5),
 }
 
 

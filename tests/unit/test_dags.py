@@ -18,21 +18,21 @@ from airflow_kcr.spec import RegionSpec, parse
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
-def spec(cut: str = "{every: 5m}", members: int = 2) -> RegionSpec:
+def spec(checkpoint: str = "{every: 5m}", members: int = 2) -> RegionSpec:
     return parse(f"""
 region: tills
 kafka: {{bootstrap.servers: 'broker.example:9092'}}
 groups:
   - {{group_id: tills-etl, topics: [sales], members: {members}, pipeline: 'jobs.tills:process'}}
-cut: {cut}
+checkpoint: {checkpoint}
 """)
 
 
 def test_a_region_has_three_dags() -> None:
     dags = region_dags(spec(), start_date=START)
-    assert [dag.dag_id for dag in dags] == ["tills_consumers", "tills_cut", "tills_reset"]
+    assert [dag.dag_id for dag in dags] == ["tills_consumers", "tills_checkpoint", "tills_reset"]
     assert list(dags.consumers.task_dict) == ["apply", "consume"]
-    assert list(dags.cut.task_dict) == ["validate", "drain", "commit"]
+    assert list(dags.checkpoint.task_dict) == ["validate", "drain", "commit"]
     assert list(dags.reset.task_dict) == ["choose", "plan", "approve", "apply"]
 
 
@@ -43,33 +43,33 @@ def test_the_tasks_of_each_come_one_after_the_other(number: int) -> None:
         assert dag.task_dict[one].downstream_task_ids == {following}
 
 
-def test_every_interval_is_cut_and_one_run_at_a_time() -> None:
-    cut = region_dags(spec(), start_date=START).cut
-    assert (cut.catchup, cut.max_active_runs) == (True, 1)
-    assert not any(task.depends_on_past or task.wait_for_downstream for task in cut.tasks)
+def test_every_interval_is_checkpointed_and_one_run_at_a_time() -> None:
+    checkpoint = region_dags(spec(), start_date=START).checkpoint
+    assert (checkpoint.catchup, checkpoint.max_active_runs) == (True, 1)
+    assert not any(task.depends_on_past or task.wait_for_downstream for task in checkpoint.tasks)
 
 
-def test_a_region_that_is_cut_every_so_often_has_intervals_of_that_length_which_begin_at_a_bound() -> None:
-    cut = region_dags(spec(), start_date=START + timedelta(seconds=30)).cut
-    assert isinstance(cut.timetable, DeltaDataIntervalTimetable)
-    assert cut.timetable.delta == timedelta(minutes=5)
-    assert cut.start_date == START + timedelta(minutes=5)
+def test_a_region_that_is_checkpointed_every_so_often_has_intervals_of_that_length_which_begin_at_a_boundary() -> None:
+    checkpoint = region_dags(spec(), start_date=START + timedelta(seconds=30)).checkpoint
+    assert isinstance(checkpoint.timetable, DeltaDataIntervalTimetable)
+    assert checkpoint.timetable.delta == timedelta(minutes=5)
+    assert checkpoint.start_date == START + timedelta(minutes=5)
 
 
-def test_a_region_that_is_cut_by_cron_has_its_intervals_on_the_same_clock() -> None:
-    cut = region_dags(spec("{cron: '30 6 * * *', timezone: Europe/Berlin}"), start_date=START).cut
-    assert isinstance(cut.timetable, CronDataIntervalTimetable)
-    assert cut.timetable.expression == "30 6 * * *"
-    assert str(getattr(cut.timetable.timezone, "name", cut.timetable.timezone)) == "Europe/Berlin"
+def test_a_region_that_is_checkpointed_by_cron_has_its_intervals_on_the_same_clock() -> None:
+    checkpoint = region_dags(spec("{cron: '30 6 * * *', timezone: Europe/Berlin}"), start_date=START).checkpoint
+    assert isinstance(checkpoint.timetable, CronDataIntervalTimetable)
+    assert checkpoint.timetable.expression == "30 6 * * *"
+    assert str(getattr(checkpoint.timetable.timezone, "name", checkpoint.timetable.timezone)) == "Europe/Berlin"
 
 
-def test_a_region_without_a_schedule_is_cut_by_hand() -> None:
-    assert region_dags(spec("{}"), start_date=START).cut.timetable.can_be_scheduled is False
+def test_a_region_without_a_schedule_is_checkpointed_by_hand() -> None:
+    assert region_dags(spec("{}"), start_date=START).checkpoint.timetable.can_be_scheduled is False
 
 
 def test_or_by_the_dag_alone() -> None:
-    cut = region_dags(spec("{}"), start_date=START, schedule="0 * * * *").cut
-    assert isinstance(cut.timetable, CronDataIntervalTimetable)
+    checkpoint = region_dags(spec("{}"), start_date=START, schedule="0 * * * *").checkpoint
+    assert isinstance(checkpoint.timetable, CronDataIntervalTimetable)
 
 
 @pytest.mark.parametrize(
@@ -84,31 +84,31 @@ def test_or_by_the_dag_alone() -> None:
 def test_a_schedule_that_says_the_same_is_taken(
     schedule: str | timedelta | DeltaDataIntervalTimetable | CronDataIntervalTimetable,
 ) -> None:
-    assert region_dags(spec(), start_date=START, schedule=schedule).cut.start_date == START
+    assert region_dags(spec(), start_date=START, schedule=schedule).checkpoint.start_date == START
 
 
 @pytest.mark.parametrize(
-    ("cut", "schedule", "field"),
+    ("checkpoint", "schedule", "field"),
     [
-        pytest.param("{every: 5m}", timedelta(minutes=10), "cut.every", id="another length"),
-        pytest.param("{every: 5m}", "0 * * * *", "cut.every", id="another kind"),
-        pytest.param("{cron: '0 6 * * *'}", "30 6 * * *", "cut.cron", id="another phase"),
+        pytest.param("{every: 5m}", timedelta(minutes=10), "checkpoint.every", id="another length"),
+        pytest.param("{every: 5m}", "0 * * * *", "checkpoint.every", id="another kind"),
+        pytest.param("{cron: '0 6 * * *'}", "30 6 * * *", "checkpoint.cron", id="another phase"),
         pytest.param(
             "{cron: '0 6 * * *', timezone: Europe/Berlin}",
             CronDataIntervalTimetable("0 6 * * *", timezone="UTC"),
-            "cut.cron",
+            "checkpoint.cron",
             id="another zone",
         ),
     ],
 )
 def test_a_schedule_that_says_something_else_names_the_field(
-    cut: str, schedule: str | timedelta | CronDataIntervalTimetable, field: str
+    checkpoint: str, schedule: str | timedelta | CronDataIntervalTimetable, field: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=rf"schedule: .* contradicts {field} of region tills"):
-        region_dags(spec(cut), start_date=START, schedule=schedule)
+        region_dags(spec(checkpoint), start_date=START, schedule=schedule)
 
 
-def test_a_time_between_two_cuts_counts_from_the_start_date() -> None:
+def test_a_time_between_two_checkpoints_counts_from_the_start_date() -> None:
     with pytest.raises(ConfigurationError, match="counts from start_date"):
         region_dags(spec(), start_date=START + timedelta(seconds=7), schedule=timedelta(minutes=5))
 
@@ -137,9 +137,9 @@ def test_every_member_is_in_one_application(applications: list[Application], mes
         region_dags(spec(), start_date=START, applications=applications)
 
 
-def test_the_cut_can_be_built_upon() -> None:
+def test_the_checkpoint_can_be_built_upon() -> None:
     dags = region_dags(spec(), start_date=START)
-    assert dags.committed is dags.cut.get_task("commit")
+    assert dags.committed is dags.checkpoint.get_task("commit")
 
 
 def test_the_dag_of_the_readme_is_a_whole_file() -> None:
@@ -147,8 +147,12 @@ def test_the_dag_of_the_readme_is_a_whole_file() -> None:
     [code] = [code for code in re.findall(r"^```python\n(.+?)^```$", readme, re.M | re.S) if "region_dags" in code]
     found: dict[str, object] = {}
     exec(code, found)
-    dags = [found[name] for name in ("consumers", "cut", "reset")]
-    assert [getattr(dag, "dag_id", None) for dag in dags] == ["minimal_consumers", "minimal_cut", "minimal_reset"]
+    dags = [found[name] for name in ("consumers", "checkpoint", "reset")]
+    assert [getattr(dag, "dag_id", None) for dag in dags] == [
+        "minimal_consumers",
+        "minimal_checkpoint",
+        "minimal_reset",
+    ]
 
 
 def test_every_task_asks_the_store_that_was_named_and_says_so_in_its_link() -> None:

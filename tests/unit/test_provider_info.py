@@ -83,12 +83,14 @@ def test_every_module_with_a_class_for_dag_authors_is_listed(package: str) -> No
     assert public == set(listed(package))
 
 
-@pytest.mark.parametrize(("package", "base"), [("operators", BaseOperator), ("sensors", BaseSensorOperator)])
-def test_every_listed_module_has_one_public_class_of_its_kind(package: str, base: type) -> None:
+@pytest.mark.parametrize(("package", "restore_point"), [("operators", BaseOperator), ("sensors", BaseSensorOperator)])
+def test_every_listed_module_has_one_public_class_of_its_kind(package: str, restore_point: type) -> None:
     for module in listed(package):
         found = importlib.import_module(module)
         public = [
-            c for c in vars(found).values() if isinstance(c, type) and c.__module__ == module and issubclass(c, base)
+            c
+            for c in vars(found).values()
+            if isinstance(c, type) and c.__module__ == module and issubclass(c, restore_point)
         ]
         assert [c.__name__ for c in public if not c.__name__.startswith("_")] == [public[0].__name__], module
         assert public[0].__name__.startswith("Kcr")

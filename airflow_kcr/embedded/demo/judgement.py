@@ -15,7 +15,7 @@ from typing import Final
 
 from airflow_kcr.api import Region, opened
 from airflow_kcr.embedded.demo import topic
-from airflow_kcr.embedded.demo.play import BUILD, CUT, REASON, REGION, RESET, Happened, Play
+from airflow_kcr.embedded.demo.play import BUILD, CHECKPOINT, REASON, REGION, RESET, Happened, Play
 from airflow_kcr.embedded.flights import data
 from airflow_kcr.embedded.flights.check import Judgement, Question, judge
 from airflow_kcr.embedded.flights.producer import TOPIC
@@ -40,7 +40,7 @@ _SPARK: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One data interval: what its run has cut, and what Kafka has of it."""
+    """One data interval: what its run has checkpoint, and what Kafka has of it."""
 
     start: datetime
     end: datetime
@@ -50,11 +50,11 @@ class Interval:
     answer: int | None
     """The sequence of the checkpoint that its run has got."""
 
-    lineage: int | None
+    timeline: int | None
     sequence: int | None
     """Of its checkpoint; None: there is none."""
 
-    in_cut: int | None
+    in_checkpoint: int | None
     """Records between the checkpoint before and this one."""
 
     in_topic: int
@@ -62,8 +62,8 @@ class Interval:
 
     @property
     def sound(self) -> bool:
-        """Whether its run has got the cut of the interval, and that has exactly its records."""
-        return self.run == "success" and self.answer == self.sequence and self.in_cut == self.in_topic
+        """Whether its run has got the checkpoint of the interval, and that has exactly its records."""
+        return self.run == "success" and self.answer == self.sequence and self.in_checkpoint == self.in_topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +95,11 @@ def judged(play: Play) -> Verdict:
         BrokerUnavailable, ServiceFailed, StoreError: somebody who has to be asked does not answer.
     """
     found = play.found
-    if found.last_bound is None:
+    if found.last_boundary is None:
         return Verdict(intervals=(), checks=(Check(name="intervals", passed=False, detail="there was no last one"),))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="result") as pool:
         computing = pool.submit(_result, play)  # Spark takes its time to start
-        intervals = tuple(_intervals(play, found.last_bound))
+        intervals = tuple(_intervals(play, found.last_boundary))
         looked_at = (
             _kafka(play),
             _committed(play),
@@ -120,27 +120,27 @@ def _intervals(play: Play, last: datetime) -> Iterator[Interval]:
     every, since = play.script.every, play.found.since
     ends = list(interval_ends(since, last, every))
     counted = topic.count_by_interval(play.stage.settings, TOPIC, ends).by_interval
-    cuts = {row.bound: row for row in play.cuts()}
-    runs = {run.interval_end: run for run in play.editor.runs(CUT)}
+    checkpoints = {row.boundary: row for row in play.checkpoints()}
+    runs = {run.interval_end: run for run in play.editor.runs(CHECKPOINT)}
     before = 0
     for end, in_topic in zip(ends, counted, strict=True):
-        cut, run = cuts.get(end), runs.get(end)
-        upto = before if cut is None else sum(play.region.checkpoint(cut.sequence).offsets.values())
+        checkpoint, run = checkpoints.get(end), runs.get(end)
+        upto = before if checkpoint is None else sum(play.region.checkpoint(checkpoint.sequence).offsets.values())
         yield Interval(
             start=end - every,
             end=end,
             run="" if run is None else run.state,
             answer=play.answer_of(run) if run is not None and run.state == "success" else None,
-            lineage=None if cut is None else int(cut.lineage),
-            sequence=None if cut is None else int(cut.sequence),
-            in_cut=None if cut is None else upto - before,
+            timeline=None if checkpoint is None else int(checkpoint.timeline),
+            sequence=None if checkpoint is None else int(checkpoint.sequence),
+            in_checkpoint=None if checkpoint is None else upto - before,
             in_topic=in_topic,
         )
         before = upto
 
 
 def interval_ends(since: datetime, last: datetime, every: timedelta) -> Iterator[datetime]:
-    """Yield the end of each interval, up to the last bound."""
+    """Yield the end of each interval, up to the last boundary."""
     end = since + every
     while end <= last:
         yield end
@@ -263,7 +263,7 @@ def _newest(play: Play) -> Checkpoint:
 
 
 def _committed(play: Play) -> Check:
-    states = Counter(str(row.committed) for row in play.cuts())
+    states = Counter(str(row.committed) for row in play.checkpoints())
     newest = _newest(play)
     return Check(
         name="commits",
@@ -318,7 +318,7 @@ def _reset(play: Play) -> Check:
 def _downstream(play: Play) -> Check:
     """Whether what builds on a checkpoint ran once for each that counts."""
     keys = play.built()
-    wanted = {(int(row.lineage), int(row.sequence)) for row in play.cuts(play.found.last_bound)}
+    wanted = {(int(row.timeline), int(row.sequence)) for row in play.checkpoints(play.found.last_boundary)}
     lacking = sorted(wanted - keys.keys())
     twice = sorted(key for key, count in keys.items() if count > 1)
     return Check(

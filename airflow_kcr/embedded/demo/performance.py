@@ -80,15 +80,15 @@ def performed(
         play = Play(stage=stage, airflow=airflow, region=region, editor=editor, script=chosen, found=found)
         with timed.phase("start the consumers") as phase:
             play.start_consumers(phase)
-        with timed.phase("cut intervals") as phase:
-            play.wait_for_cuts(phase, chosen.before_kill)
+        with timed.phase("checkpoint intervals") as phase:
+            play.wait_for_intervals(phase, chosen.before_kill)
         with timed.phase("kill a consumer") as phase:
             play.kill_a_consumer(phase)
-        with timed.phase("cut intervals") as phase:
+        with timed.phase("checkpoint intervals") as phase:
             play.wait_for_checkpoints(phase, chosen.before_reset)
         with timed.phase("reset from Airflow") as phase:
             last = play.reset(phase, production)
-        with timed.phase("cut the intervals again") as phase:
+        with timed.phase("checkpoint the intervals again") as phase:
             play.finish(phase, last)
         with timed.phase("stop the region") as phase:
             play.stop(phase)

@@ -33,10 +33,10 @@ from airflow_kcr.schedules import Every
 
 REGION: Final = "flights"
 CONSUMERS: Final = "flights_consumers"
-CUT: Final = "flights_cut"
+CHECKPOINT: Final = "flights_checkpoint"
 BUILD: Final = "flights_build"
 RESET: Final = "flights_reset"
-DAGS: Final = frozenset({CONSUMERS, CUT, BUILD, RESET})
+DAGS: Final = frozenset({CONSUMERS, CHECKPOINT, BUILD, RESET})
 
 REASON: Final = "the demo goes back to an earlier checkpoint"
 VICTIM: Final = 1
@@ -54,7 +54,7 @@ READING: Final = 3.0
 """Seconds that a person takes to read a question."""
 
 RUNNING_WITHIN: Final = 300.0
-CUT_WITHIN: Final = 240.0
+CHECKPOINT_WITHIN: Final = 240.0
 BACK_WITHIN: Final = 240.0
 ANSWERED_WITHIN: Final = 180.0
 CAUGHT_UP_WITHIN: Final = 600.0
@@ -65,12 +65,12 @@ class Script:
     """How long and how much.
 
     Args:
-        every: the time between two cuts.
+        every: the time between two checkpoints.
         rate: flights a second.
-        before_kill: how many intervals are cut before a consumer is killed.
-        before_reset: how many are cut before the reset, their runs ended or not.
+        before_kill: how many intervals are checkpointed before a consumer is killed.
+        before_reset: how many are checkpointed before the reset, their runs ended or not.
         undone: how many of them the reset goes back by.
-        least: how many are cut in all, at least.
+        least: how many are checkpointed in all, at least.
     """
 
     every: timedelta = timedelta(seconds=45)
@@ -89,7 +89,7 @@ class Happened:
     """When the first data interval begins."""
 
     produced: Produced | None = None
-    last_bound: datetime | None = None
+    last_boundary: datetime | None = None
     killed: int = 0
     """How many processes of the application were killed."""
 
@@ -118,14 +118,19 @@ class Production:
 
 
 def declare(stage: Stage, script: Script) -> Happened:
-    """Make the topic and declare the region, with its clock running: cuts line up from here on, whoever comes late."""
+    """Make the topic and declare the region, with its clock running.
+
+    Checkpoints line up from here on, whoever comes late.
+    """
     producer.ensure_topic({**stage.settings, **_SILENT}, producer.TOPIC)
     spec = airflow_spec({EVERY_VARIABLE: format_duration(script.every)})
     with Region(REGION, stage.store_url) as region:
         region.apply(spec)
-        next_bound = region.start().next_bound
+        next_boundary = region.start().next_boundary
     schedule = Every(script.every)
-    return Happened(since=schedule.at_or_before(datetime.now(UTC)) if next_bound is None else next_bound - script.every)
+    return Happened(
+        since=schedule.at_or_before(datetime.now(UTC)) if next_boundary is None else next_boundary - script.every
+    )
 
 
 @contextmanager
@@ -161,24 +166,24 @@ class Play:
     def start_consumers(self, phase: Phase) -> None:
         """Start the consumers' DAG, and wait until the region runs."""
         self.editor.wait_for_dags(DAGS, within=RUNNING_WITHIN)
-        for dag in DAGS - {CUT}:
+        for dag in DAGS - {CHECKPOINT}:
             self.editor.unpause(dag)
         self.editor.trigger(CONSUMERS)
         self.region.wait_for(
             RUNNING, timedelta(seconds=RUNNING_WITHIN), lambda told: phase.tell(0, None, next(iter(told.missing), ""))
         )
-        self.editor.unpause(CUT)
+        self.editor.unpause(CHECKPOINT)
 
-    def wait_for_cuts(self, phase: Phase, wanted: int) -> None:
-        """Wait until so many data intervals are cut, published, and their runs have succeeded."""
-        self._wait_for(phase, wanted, "data intervals cut", lambda: len(self.settled()))
+    def wait_for_intervals(self, phase: Phase, wanted: int) -> None:
+        """Wait until so many data intervals are checkpointed, published, and their runs have succeeded."""
+        self._wait_for(phase, wanted, "data intervals checkpointed", lambda: len(self.settled()))
 
     def wait_for_checkpoints(self, phase: Phase, wanted: int) -> None:
-        """Wait until so many data intervals are cut and published, whatever Airflow has made of their runs by then.
+        """Wait until N data intervals are checkpointed and published, whatever Airflow has made of their runs.
 
         That is all that a person needs who goes back to one of them.
         """
-        self._wait_for(phase, wanted, "checkpoints published", lambda: len(self.cuts()))
+        self._wait_for(phase, wanted, "checkpoints published", lambda: len(self.checkpoints()))
 
     def kill_a_consumer(self, phase: Phase) -> None:
         """Kill an application at once, its JVM and its Python, and wait until Airflow has brought its member back."""
@@ -204,8 +209,8 @@ class Play:
         A viewer tries it first, and may not. Once it is approved no more flights are written, so that the last data
         interval ends while the region goes back; returns when that is.
         """
-        cuts = self.cuts()
-        target = cuts[-1 - self.script.undone]
+        checkpoints = self.checkpoints()
+        target = checkpoints[-1 - self.script.undone]
         self.found.reset_to = target.sequence
         with self.airflow.client("viewer") as viewer:
             self.found.viewer_refused = _refused(lambda: viewer.trigger(RESET))
@@ -220,7 +225,7 @@ class Play:
         self.found.produced = production.end()
         enough = self.found.since + self.script.least * self.script.every
         last = max(Every(self.script.every).after(datetime.now(UTC)), enough)
-        self.found.last_bound = last
+        self.found.last_boundary = last
         ended = self.editor.wait_for_run(RESET, run, within=ANSWERED_WITHIN)
         if ended.state != _SUCCESS:
             raise ServiceFailed(f"the run {run} of {RESET} has {ended.state}: look at its tasks' logs")
@@ -229,7 +234,7 @@ class Play:
         return last
 
     def finish(self, phase: Phase, last: datetime) -> None:
-        """Let every flight that was written be cut, each interval by its run.
+        """Let every flight that was written be checkpointed, each interval by its run.
 
         Args:
             phase: is told how far that is.
@@ -237,18 +242,18 @@ class Play:
         """
         wanted = round((last - self.found.since) / self.script.every)
 
-        def is_cut() -> bool:
+        def is_checkpoint() -> bool:
             self._clear_undone()
             done = [run for run in self.settled() if run.interval_end is not None and run.interval_end <= last]
-            phase.tell(len(done), wanted, f"{len(done)} of {wanted} data intervals cut")
+            phase.tell(len(done), wanted, f"{len(done)} of {wanted} data intervals checkpointed")
             return len(done) >= wanted
 
-        _until(is_cut, f"{wanted} data intervals cut", CAUGHT_UP_WITHIN)
-        self.editor.pause(CUT)
+        _until(is_checkpoint, f"{wanted} data intervals checkpointed", CAUGHT_UP_WITHIN)
+        self.editor.pause(CHECKPOINT)
 
         def is_built() -> bool:
             built = self.built()
-            left = [row for row in self.cuts(last) if (row.lineage, row.sequence) not in built]
+            left = [row for row in self.checkpoints(last) if (row.timeline, row.sequence) not in built]
             phase.tell(wanted - len(left), wanted, f"{len(left)} checkpoints left to be built upon")
             return not left
 
@@ -269,32 +274,32 @@ class Play:
     # -- looking -------------------------------------------------------------------------------------------------
 
     def settled(self) -> tuple[Run, ...]:
-        """Return the runs of the cut DAG that have succeeded, with checkpoints that no reset has undone."""
-        on_path = {int(row.sequence) for row in self.cuts()}
+        """Return the runs of the checkpoint DAG that have succeeded, with checkpoints that no reset has undone."""
+        on_path = {int(row.sequence) for row in self.checkpoints()}
         return tuple(run for run in self._ended() if run.state == _SUCCESS and self.answer_of(run) in on_path)
 
     def answer_of(self, run: Run) -> int:
-        """Return the checkpoint that an ended run of the cut DAG has got; 0: none."""
+        """Return the checkpoint that an ended run of the checkpoint DAG has got; 0: none."""
         known = (run.run_id, run.ended)
         if known not in self.answers:
-            told = self.editor.result(CUT, run.run_id, "commit" if run.state == _SUCCESS else "drain")
+            told = self.editor.result(CHECKPOINT, run.run_id, "commit" if run.state == _SUCCESS else "drain")
             self.answers[known] = int(told["sequence"]) if isinstance(told, dict) else 0
         return self.answers[known]
 
-    def cuts(self, last: datetime | None = None) -> tuple[Checkpoint, ...]:
-        """Return the published checkpoints on the path that have a bound, up to the last one, oldest first."""
+    def checkpoints(self, last: datetime | None = None) -> tuple[Checkpoint, ...]:
+        """Return the published checkpoints on the path that have a boundary, up to the last one, oldest first."""
         rows = (one.checkpoint for one in self.region.checkpoints())
-        published = (r for r in rows if r.is_on_path and r.bound and r.state is CheckpointState.PUBLISHED)
-        return tuple(row for row in published if row.bound and (last is None or row.bound <= last))
+        published = (r for r in rows if r.is_on_path and r.boundary and r.state is CheckpointState.PUBLISHED)
+        return tuple(row for row in published if row.boundary and (last is None or row.boundary <= last))
 
     def built(self) -> Counter[tuple[int, int]]:
-        """Return how often something was built on each checkpoint, by lineage and sequence."""
+        """Return how often something was built on each checkpoint, by timeline and sequence."""
         runs = (run for run in self.editor.runs(BUILD) if run.state == _SUCCESS)
         keys = ((run.partition_key or "0.0").split(".") for run in runs)  # with zeros before the numbers
-        return Counter((int(lineage), int(sequence)) for lineage, sequence in keys)
+        return Counter((int(timeline), int(sequence)) for timeline, sequence in keys)
 
     def _ended(self) -> tuple[Run, ...]:
-        return tuple(run for run in self.editor.runs(CUT) if run.state in RUN_ENDS)
+        return tuple(run for run in self.editor.runs(CHECKPOINT) if run.state in RUN_ENDS)
 
     def _incarnation(self) -> int:
         ((_, members),) = self.region.show().groups
@@ -320,7 +325,7 @@ class Play:
             phase.tell(found, wanted, f"{found} of {wanted} {what}")
             return found >= wanted
 
-        _until(is_there, f"{wanted} {what}", CUT_WITHIN + wanted * self.script.every.total_seconds())
+        _until(is_there, f"{wanted} {what}", CHECKPOINT_WITHIN + wanted * self.script.every.total_seconds())
 
     # -- doing ---------------------------------------------------------------------------------------------------
 
@@ -346,16 +351,16 @@ class Play:
     def _clear_undone(self) -> None:
         """Have the runs run again whose checkpoints were undone, so that what is built on them is built anew.
 
-        One whose cut was undone while it ran has failed.
+        One whose checkpoint was undone while it ran has failed.
         """
         ended = self._ended()
         undone = {int(one.checkpoint.sequence) for one in self.region.checkpoints() if one.checkpoint.undone_by}
         for run in ended:
             if self.answer_of(run) in undone:
-                self.editor.clear(CUT, run.run_id, ["validate", "drain", "commit", "report"])
+                self.editor.clear(CHECKPOINT, run.run_id, ["validate", "drain", "commit", "report"])
                 self.found.cleared = (*self.found.cleared, run.run_id)
             elif run.state != _SUCCESS:
-                raise ServiceFailed(f"the run {run.run_id} of {CUT} has {run.state}: look at its tasks' logs")
+                raise ServiceFailed(f"the run {run.run_id} of {CHECKPOINT} has {run.state}: look at its tasks' logs")
 
 
 def _has_ended(task: str) -> bool:

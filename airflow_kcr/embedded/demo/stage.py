@@ -101,7 +101,7 @@ class Stage:
 
         Args:
             since: when the region went live.
-            every: the time between two cuts.
+            every: the time between two checkpoints.
         """
         environment = {
             flights.BOOTSTRAP_VARIABLE: self.kafka.bootstrap_servers,

@@ -14,7 +14,7 @@ from airflow_kcr.embedded.flights.spec import GROUP
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region, initial_offsets
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, Range, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, Range, RegionName
 from airflow_kcr.spark import reads
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Question:
     output: str
     kafka: Mapping[str, str] = field(repr=False)
     group: GroupId = GROUP
-    sequence: Sequence | None = None
+    sequence: CheckpointNumber | None = None
     flights: Path | None = None
 
 
@@ -124,4 +124,4 @@ def _read(spark: SparkSession, question: Question, ranges: Mapping[GroupPartitio
     source = reads.Source(
         region=RegionName(f"{question.region.name}-check"), member=MemberId(question.group, 0), kafka=question.kafka
     )
-    return reads.read(spark, source, ranges, question.region.lineage)
+    return reads.read(spark, source, ranges, question.region.timeline)

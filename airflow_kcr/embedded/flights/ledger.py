@@ -16,7 +16,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.retirement import newest_usable
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.region.state import Region, checkpoint_of, offsets_of
-from airflow_kcr.protocol.values import BatchId, GroupId, GroupPartition, Offset, Range, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, GroupId, GroupPartition, Offset, Range
 
 
 class Standing(StrEnum):
@@ -80,7 +80,7 @@ def _usable(region: Region) -> list[str]:
     return [str(sequence) for sequence, row in sorted(rows.items()) if row.is_complete and row.is_on_path]
 
 
-def checkpoint_offsets(region: Region, group: GroupId, sequence: Sequence | None = None) -> OffsetMap:
+def checkpoint_offsets(region: Region, group: GroupId, sequence: CheckpointNumber | None = None) -> OffsetMap:
     """Return the offsets that a checkpoint has for one group.
 
     Args:
@@ -98,7 +98,9 @@ def checkpoint_offsets(region: Region, group: GroupId, sequence: Sequence | None
     found = None if sequence is None else checkpoint_of(region, sequence)
     if sequence is None or found is None:
         wanted = "no checkpoint yet" if sequence is None else f"no checkpoint {sequence}"
-        raise UnknownCheckpoint(f"region {region.name} has {wanted}; let it make a cut: kcr region drain {region.name}")
+        raise UnknownCheckpoint(
+            f"region {region.name} has {wanted}; let it make a checkpoint: kcr region drain {region.name}"
+        )
     offsets = offsets_of(region, sequence)
     if offsets is None or not found.is_on_path:
         what = "undone" if found.undone_by is not None else found.state.value

@@ -39,7 +39,7 @@ SUMS: Final = ("flights", "cancelled", "dep_delay_sum", "arr_delay_sum", "with_p
 MAXIMA: Final = ("dep_delay_max",)
 
 OUTPUT_SCHEMA: Final = (
-    "region STRING, member STRING, epoch BIGINT, lineage BIGINT, sequence BIGINT, topic STRING, `partition` INT, "
+    "region STRING, member STRING, epoch BIGINT, timeline BIGINT, sequence BIGINT, topic STRING, `partition` INT, "
     "carrier STRING, airline STRING, year INT, month INT, day INT, hour INT, records BIGINT, flights BIGINT, "
     "cancelled BIGINT, dep_delay_sum BIGINT, dep_delay_max INT, arr_delay_sum BIGINT, with_precipitation BIGINT, "
     "without_weather BIGINT, first_offset BIGINT, end_offset BIGINT, batch_id STRING, kind STRING"
@@ -76,7 +76,7 @@ def process(batch: DataFrame, context: BatchContext) -> None:
         "region": context.region,
         "member": str(context.member),
         "epoch": context.epoch,
-        "lineage": context.lineage,
+        "timeline": context.timeline,
         "sequence": context.sequence,
     }
     found = partial_sums(batch).withColumns({name: F.lit(value) for name, value in told.items()})

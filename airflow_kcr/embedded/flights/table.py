@@ -16,7 +16,16 @@ from airflow_kcr.embedded.flights import direct, result
 from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, joined
 from airflow_kcr.embedded.flights.result import Comparison
 from airflow_kcr.embedded.flights.spec import GROUP
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, MemberId, Offset, Range, RegionName, TopicName
+from airflow_kcr.protocol.values import (
+    GroupId,
+    GroupPartition,
+    MemberId,
+    Offset,
+    Range,
+    RegionName,
+    Timeline,
+    TopicName,
+)
 from airflow_kcr.spark import reads
 
 if TYPE_CHECKING:
@@ -127,7 +136,7 @@ def judge(spark: SparkSession, question: Question) -> Judgement:
         for topic, partition, end in places
     }
     source = reads.Source(region=RegionName("flights-check"), member=MemberId(question.group, 0), kafka=question.kafka)
-    records = reads.read(spark, source, ranges, Lineage(1))
+    records = reads.read(spark, source, ranges, Timeline(1))
     return Judgement(
         rows=rows,
         twice=twice,

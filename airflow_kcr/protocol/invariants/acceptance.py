@@ -55,11 +55,11 @@ def end_flaw(moment: Moment, batch: Batch) -> str:
 def proves(attempt: Attempt, batch: Batch) -> bool:
     """Whether a reset that is done proves a batch done whose end was not accepted.
 
-    It has to be the one done next after the batch's epoch, which the caller sees to, in the same lineage, with entries
+    It has to be the one done next after the batch's epoch, which the caller sees to, in the same timeline, with entries
     that are progress at or beyond the ends of all its ranges. A batch is one transaction of its sink, so a partition
     that nobody could place, as the brokers have it no more, says nothing where another one of the batch does.
     """
-    if attempt.lineage != batch.lineage:
+    if attempt.timeline != batch.timeline:
         return False
     told = False
     for partition, range_ in batch.ranges.items():

@@ -13,15 +13,15 @@ from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     Range,
-    Sequence,
+    Timeline,
 )
 
 
@@ -33,8 +33,8 @@ class Delivery:
     member: MemberId
     incarnation: Incarnation
     epoch: Epoch
-    lineage: Lineage
-    sequence: Sequence
+    timeline: Timeline
+    sequence: CheckpointNumber
     begun_after: EventNumber
     outcome: Outcome | None
     """Of the batch at this offset: UNDONE where a reset went back to it or before; None: it still runs."""
@@ -72,7 +72,7 @@ def delivery_of(batch: Batch, partition: GroupPartition, offset: Offset) -> Deli
         member=batch.member,
         incarnation=batch.incarnation,
         epoch=batch.epoch,
-        lineage=batch.lineage,
+        timeline=batch.timeline,
         sequence=batch.sequence,
         begun_after=batch.begun_after,
         outcome=Outcome.UNDONE if is_undone else batch.outcome,

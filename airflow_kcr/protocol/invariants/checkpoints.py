@@ -9,25 +9,25 @@ from typing import ClassVar, Final, NamedTuple
 
 from airflow_kcr.protocol.invariants.check import Check
 from airflow_kcr.protocol.invariants.findings import Findings
-from airflow_kcr.protocol.invariants.moment import Moment, OpenCut
+from airflow_kcr.protocol.invariants.moment import Moment, OpenCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.events import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointOpened,
     CheckpointPinned,
+    CheckpointRequestAnswered,
     CheckpointsRetired,
     Contributed,
-    CutAborted,
-    CutAnswered,
-    CutCompleted,
-    CutOpened,
     Event,
     InitialOffsetsStored,
     ResetBegun,
 )
 from airflow_kcr.protocol.region.rows import ResetCause
-from airflow_kcr.protocol.values import EventNumber, GroupPartition, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, RequestId
 
 REMEMBERED: Final = 10_000
-"""Requests whose cut R13 remembers."""
+"""Requests whose checkpoint R13 remembers."""
 
 AT_ONCE: Final = 10
 """Within so many events one transaction has said all."""
@@ -35,12 +35,12 @@ AT_ONCE: Final = 10
 
 @dataclass(slots=True, kw_only=True)
 class Complete(Check):
-    """R2 (V) a complete checkpoint covers every frozen partition once, by distinct roster members.
+    """R2 (V) a complete checkpoint covers every frozen partition once, by distinct participants.
 
-    Every member of the roster has contributed, once, as the incarnation that is on it; their offsets don't overlap,
-    their union is the frozen partitions and is what the checkpoint holds. Beyond that it may only hold partitions that
-    outsiders had, where they stood, and names each as inexact. A partition that was known to be on the brokers without
-    an owner is not in it otherwise, and the checkpoint says so: it is inexact there.
+    Every participant has contributed, once, as the incarnation that takes part; their offsets don't overlap, their
+    union is the frozen partitions and is what the checkpoint holds. Beyond that it may only hold partitions that
+    foreign consumers had, where they stood, and names each as inexact. A partition that was known to be on the brokers
+    without an owner is not in it otherwise, and the checkpoint says so: it is inexact there.
 
     It can't see partitions that no member has found on the brokers yet: they are in no event.
     """
@@ -50,46 +50,51 @@ class Complete(Check):
     def before(self, moment: Moment, event: Event, findings: Findings) -> None:
         """See `Check`."""
         match event.body:
-            case CutCompleted(sequence=sequence) as body:
-                cut = moment.open.get(sequence)
-                if cut is None:
-                    findings.add(f"cut {sequence} is complete, nobody opened it", event.number)
+            case CheckpointCompleted(sequence=sequence) as body:
+                checkpoint = moment.open.get(sequence)
+                if checkpoint is None:
+                    findings.add(f"checkpoint {sequence} is complete, nobody opened it", event.number)
                 else:
-                    _parts(event.number, cut, body, findings)
+                    _parts(event.number, checkpoint, body, findings)
                     _hidden(moment, event.number, body, findings)
             case Contributed(sequence=sequence, member=member) if sequence not in moment.open:
-                findings.add(f"{member} contributed to cut {sequence}, nobody opened it", event.number)
+                findings.add(f"{member} contributed to checkpoint {sequence}, nobody opened it", event.number)
             case _:
                 pass
 
 
-def _parts(number: EventNumber, cut: OpenCut, body: CutCompleted, findings: Findings) -> None:
-    roster, name = dict(cut.roster), f"cut {body.sequence}"
+def _parts(number: EventNumber, checkpoint: OpenCheckpoint, body: CheckpointCompleted, findings: Findings) -> None:
+    participants, name = dict(checkpoint.participants), f"checkpoint {body.sequence}"
     total: dict[GroupPartition, Offset] = {}
-    for part in cut.parts:
-        if roster.pop(part.member, None) != part.incarnation:
-            detail = f"{name}: {part.member}, incarnation {part.incarnation}, is not on the roster or contributed twice"
-            findings.add(detail, cut.number, part.number)
+    for part in checkpoint.parts:
+        if participants.pop(part.member, None) != part.incarnation:
+            detail = (
+                f"{name}: {part.member}, incarnation {part.incarnation}, is not among the participants or "
+                "contributed twice"
+            )
+            findings.add(detail, checkpoint.number, part.number)
         twice = sorted(total.keys() & part.offsets.keys())
         if twice:
             findings.add(f"{name}: {twice[0]} was contributed twice", part.number, number)
         total.update(part.offsets)
-    if roster:
-        findings.add(f"{name} is complete without a contribution of {min(roster)}", cut.number, number)
-    odd = sorted(total.keys() ^ frozenset(cut.partitions))
+    if participants:
+        findings.add(f"{name} is complete without a contribution of {min(participants)}", checkpoint.number, number)
+    odd = sorted(total.keys() ^ frozenset(checkpoint.partitions))
     if odd:
         what = "contributed, not frozen" if odd[0] in total else "frozen, not contributed"
-        findings.add(f"{name}: {odd[0]} was {what}", cut.number, number)
+        findings.add(f"{name}: {odd[0]} was {what}", checkpoint.number, number)
     own = {p: o for p, o in body.offsets.items() if p in total or p not in body.inexact}
     if total != own:
         differ = sorted(p for p in total.keys() | own.keys() if total.get(p) != own.get(p))
         findings.add(f"{name}: {differ[0]} is not what was contributed", number)
 
 
-def _hidden(moment: Moment, number: EventNumber, body: CutCompleted, findings: Findings) -> None:
-    """Note what was known to lack an owner, is not in the cut, and is not named by it."""
+def _hidden(moment: Moment, number: EventNumber, body: CheckpointCompleted, findings: Findings) -> None:
+    """Note what was known to lack an owner, is not in the checkpoint, and is not named by it."""
     for partition in sorted(moment.unowned - body.offsets.keys() - body.inexact.keys()):
-        detail = f"cut {body.sequence} lacks {partition}, which had no owner, and does not say that it is inexact"
+        detail = (
+            f"checkpoint {body.sequence} lacks {partition}, which had no owner, and does not say that it is inexact"
+        )
         findings.add(detail, moment.unowned_since, number)
 
 
@@ -101,8 +106,8 @@ class Inside(Check):
     records at the end of the log. That they are numbers >= 0 is checked wherever an offset map is built, so a history
     with another one can't even be read. A seek entry that was clamped carries what was asked for.
 
-    It can't see whether the bounds were read truly, nor the log of a seek entry or a bound offset: their bounds are not
-    stored.
+    It can't see whether the bounds were read truly, nor the log of a seek entry or a boundary offset: their bounds are
+    not stored.
     """
 
     invariant: ClassVar[str] = "R3"
@@ -143,25 +148,26 @@ class Doubted(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Retired(Check):
-    """R12 (V) the base is never retired.
+    """R12 (V) the restore point is never retired.
 
-    Nor what it was built from (the cut before a base that is a cut), a pinned cut, one on the path that is
-    unpublished, or the newest usable one; each as things were when `CheckpointsRetired` was recorded. A person's forced
-    reset gives up the cuts whose publication is in its way, in the same transaction; of those, only the base must stay.
+    Nor what it was built from (the checkpoint before a restore point that is a checkpoint), a pinned checkpoint, one on
+    the path that is unpublished, or the newest usable one; each as things were when `CheckpointsRetired` was recorded.
+    A person's forced reset gives up the checkpoints whose publication is in its way, in the same transaction; of those,
+    only the restore point must stay.
 
     It can't see which checkpoint a person's reset under way goes to, if not by number, nor that the offsets are really
     still there.
     """
 
     invariant: ClassVar[str] = "R12"
-    pinned: dict[Sequence, str] = field(default_factory=dict)
+    pinned: dict[CheckpointNumber, str] = field(default_factory=dict)
     doubted: list[Doubted] = field(default_factory=list)
 
     def before(self, moment: Moment, event: Event, findings: Findings) -> None:
         """See `Check`."""
         match event.body:
-            case ResetBegun(cause=cause, person=nonce):
-                person = None if nonce is None else moment.persons.get(nonce)
+            case ResetBegun(cause=cause, person=request_id):
+                person = None if request_id is None else moment.persons.get(request_id)
                 forced = cause is ResetCause.PERSON and person is not None and person.forced
                 self._settle(findings, excepting=event.at if forced else None)
             case CheckpointPinned(sequence=sequence, name=name):
@@ -174,11 +180,13 @@ class Retired(Check):
             case _ if self.doubted and event.number >= self.doubted[0].number + AT_ONCE:
                 self._settle(findings, excepting=None)
 
-    def _retired(self, moment: Moment, event: Event, sequences: tuple[Sequence, ...], findings: Findings) -> None:
+    def _retired(
+        self, moment: Moment, event: Event, sequences: tuple[CheckpointNumber, ...], findings: Findings
+    ) -> None:
         wrong: list[str] = []
         for sequence in sequences:
-            if sequence == moment.base:
-                findings.add(f"checkpoint {sequence} was retired: it is the base", event.number)
+            if sequence == moment.restore_point:
+                findings.add(f"checkpoint {sequence} was retired: it is the restore point", event.number)
                 continue
             why = self._protected(moment, sequence)
             if why:
@@ -186,14 +194,14 @@ class Retired(Check):
         if wrong:
             self.doubted.append(Doubted(event.number, event.at, tuple(wrong)))
 
-    def _protected(self, moment: Moment, sequence: Sequence) -> str:
-        base = None if moment.base is None else moment.kept.get(moment.base)
-        cut = moment.kept.get(sequence)
-        if base is not None and base.previous == sequence:
-            return f"the base {moment.base} was built from it"
-        if cut is not None and sequence == max(moment.kept):
+    def _protected(self, moment: Moment, sequence: CheckpointNumber) -> str:
+        restore_point = None if moment.restore_point is None else moment.kept.get(moment.restore_point)
+        checkpoint = moment.kept.get(sequence)
+        if restore_point is not None and restore_point.previous == sequence:
+            return f"the restore point {moment.restore_point} was built from it"
+        if checkpoint is not None and sequence == max(moment.kept):
             return "it is the newest usable one"
-        if cut is not None and cut.published is None:
+        if checkpoint is not None and checkpoint.published is None:
             return "it is not published yet"
         return f"it is pinned as {self.pinned[sequence]}" if sequence in self.pinned else ""
 
@@ -212,51 +220,57 @@ class Retired(Check):
 
 
 class Asked(NamedTuple):
-    """A request, and the cut that was opened for it last."""
+    """A request, and the checkpoint that was opened for it last."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     number: EventNumber
 
 
 @dataclass(slots=True, kw_only=True)
 class OneAtATime(Check):
-    """R13 (V) one request, one cut at a time.
+    """R13 (V) one request, one checkpoint at a time.
 
-    No cut opens while another is open; none opens for a nonce that has a complete cut on the path; an opened cut ends
-    once; an answer is a complete cut on the path.
+    No checkpoint opens while another is open; none opens for a request id that has a complete checkpoint on the path;
+    an opened checkpoint ends once; an answer is a complete checkpoint on the path.
 
-    It can't see requests that were only repeated: asking again for what is there leaves no trace; nor one whose cut
-    lies ten thousand requests back.
+    It can't see requests that were only repeated: asking again for what is there leaves no trace; nor one whose
+    checkpoint lies ten thousand requests back.
     """
 
     invariant: ClassVar[str] = "R13"
     opened: Asked | None = None
-    """The open cut."""
+    """The open checkpoint."""
 
-    asked: dict[Nonce, Asked] = field(default_factory=dict)
+    asked: dict[RequestId, Asked] = field(default_factory=dict)
 
     def event(self, moment: Moment, event: Event, findings: Findings) -> None:
         """See `Check`."""
         number = event.number
         match event.body:
-            case CutOpened(sequence=sequence, nonce=nonce):
+            case CheckpointOpened(sequence=sequence, request_id=request_id):
                 if self.opened is not None:
-                    detail = f"cut {sequence} was opened while cut {self.opened.sequence} was open"
+                    detail = f"checkpoint {sequence} was opened while checkpoint {self.opened.sequence} was open"
                     findings.add(detail, self.opened.number, number)
-                earlier = self.asked.pop(nonce, None)
+                earlier = self.asked.pop(request_id, None)
                 if earlier is not None and moment.is_on_path(earlier.sequence):
-                    detail = f"cut {sequence} was opened for {nonce}, which cut {earlier.sequence} has answered"
+                    detail = (
+                        f"checkpoint {sequence} was opened for {request_id}, which checkpoint {earlier.sequence} "
+                        "has answered"
+                    )
                     findings.add(detail, earlier.number, number)
-                self.opened = self.asked[nonce] = Asked(sequence, number)
+                self.opened = self.asked[request_id] = Asked(sequence, number)
                 if len(self.asked) > REMEMBERED:
                     del self.asked[next(iter(self.asked))]
-            case CutCompleted(sequence=sequence) | CutAborted(sequence=sequence):
+            case CheckpointCompleted(sequence=sequence) | CheckpointAborted(sequence=sequence):
                 if self.opened is None or self.opened.sequence != sequence:
-                    findings.add(f"cut {sequence} ended, it was not open", number)
+                    findings.add(f"checkpoint {sequence} ended, it was not open", number)
                 self.opened = None
-            case CutAnswered(nonce=nonce, sequence=sequence):
+            case CheckpointRequestAnswered(request_id=request_id, sequence=sequence):
                 if not moment.is_on_path(sequence):
-                    detail = f"{nonce} was answered by cut {sequence}, which is not a complete cut on the path"
+                    detail = (
+                        f"{request_id} was answered by checkpoint {sequence}, which is not a complete checkpoint "
+                        "on the path"
+                    )
                     findings.add(detail, number)
             case _:
                 pass

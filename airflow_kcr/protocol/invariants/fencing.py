@@ -13,10 +13,10 @@ from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.events import (
     Acknowledged,
+    CheckpointCompleted,
+    CommitReadBack,
     Contributed,
-    CutCompleted,
     DrainBegun,
-    Echoed,
     Event,
     StateChanged,
 )
@@ -26,13 +26,13 @@ from airflow_kcr.protocol.values import EventNumber
 
 @dataclass(slots=True, kw_only=True)
 class Fenced(Check):
-    """R6 (V) no accepted batch, contribution or echo carries an old epoch, incarnation or claim.
+    """R6 (V) no accepted batch, contribution or commit read-back carries an old epoch, incarnation or claim.
 
     A batch: at its begin, whatever became of it, its epoch and incarnation are the newest, its member has not left and
     holds every range by a claim of both; if it was done, these claims were held without a break until its end, in the
     same epoch and before any newer incarnation, while the region ran or drained; or the sink's progress proved it done
-    in the reset that followed. A contribution and an echo: the same at their moment, for every partition they name; an
-    acknowledgement: epoch and incarnation.
+    in the reset that followed. A contribution and a commit read-back: the same at their moment, for every partition
+    they name; an acknowledgement: epoch and incarnation.
 
     It can't see leases, which are renewed without an event, nor whether a member that left gave up its claims or keeps
     its slot; nor what a zombie did in a sink (R1b).
@@ -56,9 +56,9 @@ class Fenced(Check):
         """See `Check`."""
         match event.body:
             case Contributed() as body:
-                _act(moment, body, body.offsets, f"a contribution to cut {body.sequence}", findings)
-            case Echoed(member=member) as body if member is not None:
-                _act(moment, body, body.offsets, f"an echo of cut {body.sequence}", findings)
+                _act(moment, body, body.offsets, f"a contribution to checkpoint {body.sequence}", findings)
+            case CommitReadBack(member=member) as body if member is not None:
+                _act(moment, body, body.offsets, f"a commit read-back of checkpoint {body.sequence}", findings)
             case Acknowledged() as body:
                 _act(moment, body, EMPTY, "an acknowledgement", findings)
             case _:
@@ -66,7 +66,7 @@ class Fenced(Check):
 
 
 def _act(
-    moment: Moment, body: Contributed | Echoed | Acknowledged, offsets: OffsetMap, what: str, findings: Findings
+    moment: Moment, body: Contributed | CommitReadBack | Acknowledged, offsets: OffsetMap, what: str, findings: Findings
 ) -> None:
     if body.member is None:
         return
@@ -90,8 +90,8 @@ def _act(
 class Still(Check):
     """R9 (V) nothing is begun between a drain's completion and the resume.
 
-    No batch begins from a cut's `DrainBegun` until the region runs again, nor between the completion of the cut of a
-    person's reset and that reset; more generally, none begins while the region's state is not RUNNING.
+    No batch begins from a checkpoint's `DrainBegun` until the region runs again, nor between the completion of the
+    checkpoint of a person's reset and that reset; more generally, none begins while the region's state is not RUNNING.
 
     It can't see what a pipeline does beside its batch.
     """
@@ -107,9 +107,11 @@ class Still(Check):
         """See `Check`."""
         match event.body:
             case DrainBegun(sequence=sequence):
-                self._hold(event.number, f"cut {sequence} drains")
-            case CutCompleted(sequence=sequence):
-                self._hold(event.number, f"cut {sequence} is complete and what asked for it has not taken effect")
+                self._hold(event.number, f"checkpoint {sequence} drains")
+            case CheckpointCompleted(sequence=sequence):
+                self._hold(
+                    event.number, f"checkpoint {sequence} is complete and what asked for it has not taken effect"
+                )
             case StateChanged(before=RegionState.DRAINING):
                 self._hold(event.number, "")
             case _:

@@ -2,7 +2,7 @@
 
 A **history** is the events of a region, in commit order, and the batch rows of its ledger; nothing else is ever looked
 at. A batch row is no event: `begun_after` and `ended_after` are event numbers, so a batch lies between two transitions.
-The index holds what each transition changed, as timelines, so that a check can ask what was true when.
+The index holds what each transition changed, as series, so that a check can ask what was true when.
 
 An index is built from the words of the invariants alone, not with the rules that decided: a check that used
 the same code would agree with its mistakes.
@@ -19,9 +19,9 @@ from typing import Generic, NamedTuple, TypeVar
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import (
+    CheckpointCompleted,
+    CheckpointOpened,
     Contributed,
-    CutCompleted,
-    CutOpened,
     Event,
     ResetBegun,
 )
@@ -29,19 +29,19 @@ from airflow_kcr.protocol.region.rows import Batch, RegionState
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.seek_map import SeekEntry
 from airflow_kcr.protocol.values import (
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
     Offset,
     Range,
+    RequestId,
+    Timeline,
     TopicId,
 )
-from airflow_kcr.protocol.values import Sequence as CutSequence
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Violation:
     """The transitions that contradict each other, or between which a batch contradicts them."""
 
 
-class Timeline(Generic[T]):
+class Series(Generic[T]):
     """A value over time: which one holds after which event."""
 
     __slots__ = ("_numbers", "_values")
@@ -133,7 +133,7 @@ class Place(NamedTuple):
     """None: open."""
 
     opens: bool
-    """Whether it belongs to the seek map that opened a lineage."""
+    """Whether it belongs to the seek map that opened a timeline."""
 
 
 class Start(NamedTuple):
@@ -155,19 +155,19 @@ class Handled(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Cut:
-    """One cut, from its opening."""
+class CheckpointHistory:
+    """One checkpoint, from its opening."""
 
     number: EventNumber
-    opened: CutOpened
+    opened: CheckpointOpened
     parts: list[tuple[EventNumber, Contributed]] = field(default_factory=list)
     drained: EventNumber | None = None
-    completed: tuple[EventNumber, CutCompleted] | None = None
+    completed: tuple[EventNumber, CheckpointCompleted] | None = None
     aborted: EventNumber | None = None
     published: EventNumber | None = None
     retired: EventNumber | None = None
     undone: EventNumber | None = None
-    """When a lineage opened below it."""
+    """When a timeline opened below it."""
 
     def is_open(self, number: EventNumber) -> bool:
         """Whether it was open after event `number`."""
@@ -194,10 +194,10 @@ class Attempt:
     """Its seek map, as it was written in the end."""
 
     opens: bool
-    """Whether its seek map opened a lineage."""
+    """Whether its seek map opened a timeline."""
 
-    undone: tuple[CutSequence, ...] = ()
-    """The cuts on the path that its map, as far as it was known then, lies below."""
+    undone: tuple[CheckpointNumber, ...] = ()
+    """The checkpoints on the path that its map, as far as it was known then, lies below."""
 
     done: EventNumber | None = None
 
@@ -210,7 +210,7 @@ class PersonRequest:
     forced: bool
     scope: Scope
     asked: EventNumber | None = None
-    """When its cut was asked for."""
+    """When its checkpoint was asked for."""
 
     begun: Epoch | None = None
     ended: EventNumber | None = None
@@ -221,35 +221,35 @@ class Index:
     """What a history says about each moment, built once."""
 
     history: History
-    epochs: Timeline[Epoch] = field(default_factory=lambda: Timeline(Epoch(0)))
-    lineages: Timeline[Lineage] = field(default_factory=lambda: Timeline(Lineage(0)))
-    states: Timeline[RegionState] = field(default_factory=lambda: Timeline(RegionState.STOPPED))
-    unowned: Timeline[frozenset[GroupPartition]] = field(default_factory=lambda: Timeline(frozenset()))
+    epochs: Series[Epoch] = field(default_factory=lambda: Series(Epoch(0)))
+    timelines: Series[Timeline] = field(default_factory=lambda: Series(Timeline(0)))
+    states: Series[RegionState] = field(default_factory=lambda: Series(RegionState.STOPPED))
+    unowned: Series[frozenset[GroupPartition]] = field(default_factory=lambda: Series(frozenset()))
     """The partitions that the brokers have and no member owns, as far as a member told of them."""
 
-    bases: Timeline[CutSequence | None] = field(default_factory=lambda: Timeline(None))
-    stamps: Timeline[CutSequence] = field(default_factory=lambda: Timeline(CutSequence(1)))
-    """The sequence that a batch is stamped with: the open cut's, else the next one."""
+    restore_points: Series[CheckpointNumber | None] = field(default_factory=lambda: Series(None))
+    stamps: Series[CheckpointNumber] = field(default_factory=lambda: Series(CheckpointNumber(1)))
+    """The sequence that a batch is stamped with: the open checkpoint's, else the next one."""
 
-    deliveries: Timeline[Mapping[GroupId, Delivery]] = field(default_factory=lambda: Timeline({}))
-    newest: dict[MemberId, Timeline[Incarnation]] = field(default_factory=dict)
+    deliveries: Series[Mapping[GroupId, Delivery]] = field(default_factory=lambda: Series({}))
+    newest: dict[MemberId, Series[Incarnation]] = field(default_factory=dict)
     """The newest incarnation of each member."""
 
-    present: dict[MemberId, Timeline[Incarnation | None]] = field(default_factory=dict)
+    present: dict[MemberId, Series[Incarnation | None]] = field(default_factory=dict)
     """The same, None once it has left."""
 
-    claims: dict[GroupPartition, Timeline[Holder | None]] = field(default_factory=dict)
+    claims: dict[GroupPartition, Series[Holder | None]] = field(default_factory=dict)
     resumes: dict[GroupPartition, list[Place]] = field(default_factory=lambda: defaultdict(list))
-    """The resume points of each partition, past skipped offsets: by seek entries and by completed cuts."""
+    """The resume points of each partition, past skipped offsets: by seek entries and by completed checkpoints."""
 
     seeks: dict[GroupPartition, list[Place]] = field(default_factory=lambda: defaultdict(list))
     """The seek entries of each partition as they were written."""
 
     skips: dict[GroupPartition, dict[Offset, EventNumber]] = field(default_factory=lambda: defaultdict(dict))
     starts: dict[GroupPartition, list[Start]] = field(default_factory=lambda: defaultdict(list))
-    cuts: dict[CutSequence, Cut] = field(default_factory=dict)
+    checkpoints: dict[CheckpointNumber, CheckpointHistory] = field(default_factory=dict)
     attempts: dict[Epoch, Attempt] = field(default_factory=dict)
-    persons: dict[Nonce, PersonRequest] = field(default_factory=dict)
+    persons: dict[RequestId, PersonRequest] = field(default_factory=dict)
     begun: dict[GroupPartition, list[Handled]] = field(default_factory=lambda: defaultdict(list))
     """Every range that was begun, in the order of its begin."""
 
@@ -269,13 +269,13 @@ class Index:
 
     def holder(self, partition: GroupPartition, number: EventNumber) -> Holder | None:
         """Return whose claim a partition was after event `number`."""
-        timeline = self.claims.get(partition)
-        return None if timeline is None else timeline.at(number)
+        series = self.claims.get(partition)
+        return None if series is None else series.at(number)
 
     def is_held(self, partition: GroupPartition, holder: Holder, since: EventNumber, until: EventNumber) -> bool:
         """Whether a claim was one holder's all the time between two moments."""
-        timeline = self.claims.get(partition)
-        return timeline is not None and timeline.at(since) == holder and timeline.span(since) == timeline.span(until)
+        series = self.claims.get(partition)
+        return series is not None and series.at(since) == holder and series.span(since) == series.span(until)
 
     def past_skips(self, partition: GroupPartition, offset: Offset, number: EventNumber) -> Offset:
         """Return the next offset at or after `offset` that was not skipped after event `number`."""
@@ -289,11 +289,11 @@ class Index:
         skips = self.skips.get(partition, {})
         return tuple(Range(o, Offset(o + 1)) for o, since in sorted(skips.items()) if since <= number)
 
-    def usable(self, number: EventNumber) -> list[CutSequence]:
-        """Return the cuts on the path that had their offsets after event `number`, oldest first."""
-        return [s for s, cut in sorted(self.cuts.items()) if cut.is_usable(number)]
+    def usable(self, number: EventNumber) -> list[CheckpointNumber]:
+        """Return the checkpoints on the path that had their offsets after event `number`, oldest first."""
+        return [s for s, checkpoint in sorted(self.checkpoints.items()) if checkpoint.is_usable(number)]
 
 
-def offsets_of(cut: Cut) -> OffsetMap:
-    """Return the offsets of a complete cut; none of one that is not."""
-    return OffsetMap() if cut.completed is None else cut.completed[1].offsets
+def offsets_of(checkpoint: CheckpointHistory) -> OffsetMap:
+    """Return the offsets of a complete checkpoint; none of one that is not."""
+    return OffsetMap() if checkpoint.completed is None else checkpoint.completed[1].offsets

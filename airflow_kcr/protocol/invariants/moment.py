@@ -2,7 +2,7 @@
 
 It is built from the words of the invariants alone, not with the rules that decided: a check that used the same
 code would agree with its mistakes. It grows with members, partitions, checkpoints that are kept and requests that are
-open, and not with how long the region has lived; cuts that were retired are runs of numbers.
+open, and not with how long the region has lived; checkpoints that were retired are runs of numbers.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants.history import Holder
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import CutPurpose, RegionState
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState
 from airflow_kcr.protocol.scopes import Scope
 from airflow_kcr.protocol.seek_map import SeekEntry
 from airflow_kcr.protocol.values import (
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
     Offset,
     Range,
-    Sequence,
+    RequestId,
+    Timeline,
 )
 
 
@@ -41,7 +41,7 @@ class Held(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One member's part of an open cut."""
+    """One member's part of an open checkpoint."""
 
     number: EventNumber
     member: MemberId
@@ -50,33 +50,33 @@ class Part(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Numbers of cuts that follow each other: [first, beyond)."""
+    """Numbers of checkpoints that follow each other: [first, beyond)."""
 
-    first: Sequence
-    beyond: Sequence
+    first: CheckpointNumber
+    beyond: CheckpointNumber
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenCut:
-    """A cut from its opening to its end."""
+class OpenCheckpoint:
+    """A checkpoint from its opening to its end."""
 
     number: EventNumber
-    nonce: Nonce
-    purpose: CutPurpose
-    roster: Mapping[MemberId, Incarnation]
+    request_id: RequestId
+    purpose: CheckpointPurpose
+    participants: Mapping[MemberId, Incarnation]
     partitions: tuple[GroupPartition, ...]
     parts: list[Part] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
-class KeptCut:
-    """A complete cut on the path that has its offsets."""
+class KeptCheckpoint:
+    """A complete checkpoint on the path that has its offsets."""
 
     number: EventNumber
     """When it was opened."""
 
     offsets: OffsetMap
-    previous: Sequence | None
+    previous: CheckpointNumber | None
     published: EventNumber | None = None
 
 
@@ -86,8 +86,8 @@ class Attempt:
 
     number: EventNumber
     epoch: Epoch
-    lineage: Lineage
-    person: Nonce | None
+    timeline: Timeline
+    person: RequestId | None
     seek: dict[GroupPartition, SeekEntry]
     """Its seek map, as far as it is written."""
 
@@ -102,10 +102,10 @@ class Person:
     forced: bool
     scope: Scope
     asked: EventNumber | None = None
-    """When its cut was asked for."""
+    """When its checkpoint was asked for."""
 
-    cut_ended: EventNumber | None = None
-    """When the request of its cut ended."""
+    checkpoint_ended: EventNumber | None = None
+    """When the request of its checkpoint ended."""
 
     begun: Epoch | None = None
     overtaken: Epoch | None = None
@@ -120,16 +120,16 @@ class Moment:
     epoch: Epoch = Epoch(0)
     """By the events that begin one and by no other, so that one without a cause stands out."""
 
-    lineage: Lineage = Lineage(0)
+    timeline: Timeline = Timeline(0)
     state: RegionState = RegionState.STOPPED
     state_since: EventNumber = EventNumber(0)
     unowned: frozenset[GroupPartition] = frozenset()
     """The partitions that the brokers have and no member owns, as far as a member told of them."""
 
     unowned_since: EventNumber = EventNumber(0)
-    base: Sequence | None = None
-    stamp: Sequence = Sequence(1)
-    """The sequence that a batch is stamped with: the open cut's, else the next one."""
+    restore_point: CheckpointNumber | None = None
+    stamp: CheckpointNumber = CheckpointNumber(1)
+    """The sequence that a batch is stamped with: the open checkpoint's, else the next one."""
 
     deliveries: dict[str, str] = field(default_factory=dict)
     newest: dict[MemberId, Incarnation] = field(default_factory=dict)
@@ -142,18 +142,18 @@ class Moment:
     skips: dict[GroupPartition, list[Offset]] = field(default_factory=dict)
     """Ascending."""
 
-    open: dict[Sequence, OpenCut] = field(default_factory=dict)
-    kept: dict[Sequence, KeptCut] = field(default_factory=dict)
+    open: dict[CheckpointNumber, OpenCheckpoint] = field(default_factory=dict)
+    kept: dict[CheckpointNumber, KeptCheckpoint] = field(default_factory=dict)
     """By number, ascending."""
 
     retired: list[Run] = field(default_factory=list)
-    """The complete cuts on the path that have no offsets any more."""
+    """The complete checkpoints on the path that have no offsets any more."""
 
-    undone: tuple[Sequence, ...] = ()
+    undone: tuple[CheckpointNumber, ...] = ()
     """What the reset that began last took off the path."""
 
     attempt: Attempt | None = None
-    persons: dict[Nonce, Person] = field(default_factory=dict)
+    persons: dict[RequestId, Person] = field(default_factory=dict)
 
     # -- questions -----------------------------------------------------------------------------------------------
 
@@ -178,15 +178,15 @@ class Moment:
         """Return the offsets that were skipped."""
         return [Range(o, Offset(o + 1)) for o in self.skips.get(partition, ())]
 
-    def is_on_path(self, sequence: Sequence) -> bool:
-        """Whether a cut is complete and not undone."""
+    def is_on_path(self, sequence: CheckpointNumber) -> bool:
+        """Whether a checkpoint is complete and not undone."""
         return sequence in self.kept or any(run.first <= sequence < run.beyond for run in self.retired)
 
     # -- going on ------------------------------------------------------------------------------------------------
 
     def take(self, event: events.Event) -> None:
         """Go on to the moment after an event, taken as it is: what contradicts itself is for the checks to find."""
-        self.number, self.lineage = event.number, event.lineage
+        self.number, self.timeline = event.number, event.timeline
         body = event.body
         match body:
             case events.ResetBegun() | events.SeekWritten() | events.ResetDone():
@@ -196,8 +196,8 @@ class Moment:
             case (
                 events.PersonResetAccepted()
                 | events.PersonResetFailed()
-                | events.CutRequested()
-                | events.CutRequestEnded()
+                | events.CheckpointRequested()
+                | events.CheckpointRequestEnded()
             ):
                 self._person(event.number, body)
             case events.Killed(epoch=epoch):
@@ -206,7 +206,7 @@ class Moment:
                 self.epoch = event.epoch
             case _:
                 self._region(event.number, body)
-                self._cut(event.number, body)
+                self._checkpoint(event.number, body)
 
     def _region(self, number: EventNumber, body: events.Body) -> None:
         match body:
@@ -253,19 +253,22 @@ class Moment:
     def _person(
         self,
         number: EventNumber,
-        body: events.PersonResetAccepted | events.PersonResetFailed | events.CutRequested | events.CutRequestEnded,
+        body: events.PersonResetAccepted
+        | events.PersonResetFailed
+        | events.CheckpointRequested
+        | events.CheckpointRequestEnded,
     ) -> None:
         match body:
-            case events.PersonResetAccepted(nonce=nonce, forced=forced, scope=scope):
-                self.persons[nonce] = Person(number=number, forced=forced, scope=scope)
-            case events.PersonResetFailed(nonce=nonce):
-                self.persons.pop(nonce, None)
-            case events.CutRequested(nonce=nonce):
-                if nonce in self.persons:
-                    self.persons[nonce].asked = number
-            case events.CutRequestEnded(nonce=nonce):
-                if nonce in self.persons:
-                    self.persons[nonce].cut_ended = number
+            case events.PersonResetAccepted(request_id=request_id, forced=forced, scope=scope):
+                self.persons[request_id] = Person(number=number, forced=forced, scope=scope)
+            case events.PersonResetFailed(request_id=request_id):
+                self.persons.pop(request_id, None)
+            case events.CheckpointRequested(request_id=request_id):
+                if request_id in self.persons:
+                    self.persons[request_id].asked = number
+            case events.CheckpointRequestEnded(request_id=request_id):
+                if request_id in self.persons:
+                    self.persons[request_id].checkpoint_ended = number
 
     def _reset(self, number: EventNumber, body: events.ResetBegun | events.SeekWritten | events.ResetDone) -> None:
         match body:
@@ -274,7 +277,7 @@ class Moment:
             case events.SeekWritten(epoch=epoch, seek=seek):
                 if self.attempt is not None and self.attempt.epoch == epoch:
                     self.attempt.seek.update(seek)
-                if self.base is not None and not self._is_cut(self.base):
+                if self.restore_point is not None and not self._is_checkpoint(self.restore_point):
                     self._undo(seek.offsets)
             case events.ResetDone(epoch=epoch):
                 if self.attempt is not None and self.attempt.epoch == epoch:
@@ -283,10 +286,10 @@ class Moment:
     def _begin(self, number: EventNumber, body: events.ResetBegun) -> None:
         self.epoch = body.epoch
         self.attempt = Attempt(
-            number=number, epoch=body.epoch, lineage=body.lineage, person=body.person, seek=dict(body.seek)
+            number=number, epoch=body.epoch, timeline=body.timeline, person=body.person, seek=dict(body.seek)
         )
-        self.base, self.stamp = body.base, Sequence(body.sequence + 1)
-        self.undone = self._undo(body.seek.offsets) if body.base == body.sequence else ()
+        self.restore_point, self.stamp = body.restore_point, CheckpointNumber(body.sequence + 1)
+        self.undone = self._undo(body.seek.offsets) if body.restore_point == body.sequence else ()
         if body.person in self.persons:
             self.persons[body.person].begun = body.epoch
 
@@ -298,55 +301,55 @@ class Moment:
             if person.begun is not None and person.begun <= attempt.epoch and person.overtaken is None:
                 person.overtaken = attempt.epoch
 
-    def _is_cut(self, sequence: Sequence) -> bool:
+    def _is_checkpoint(self, sequence: CheckpointNumber) -> bool:
         return sequence in self.open or self.is_on_path(sequence)
 
-    def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[Sequence, ...]:
-        """Take the cuts off the path that a lineage opening at these offsets lies below.
+    def _undo(self, opening: Mapping[GroupPartition, Offset]) -> tuple[CheckpointNumber, ...]:
+        """Take the checkpoints off the path that a timeline opening at these offsets lies below.
 
         A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
         """
         place = OffsetMap(opening)
-        gone = [s for s, cut in self.kept.items() if not place.covers(cut.offsets)]
+        gone = [s for s, checkpoint in self.kept.items() if not place.covers(checkpoint.offsets)]
         for sequence in gone:
             del self.kept[sequence]
-        stays = max(self.kept, default=Sequence(0))
+        stays = max(self.kept, default=CheckpointNumber(0))
         runs, self.retired = self.retired, []
         for run in runs:
             if run.first < stays:
                 self.retired.append(Run(run.first, min(run.beyond, stays)))
-            gone += [Sequence(s) for s in range(max(run.first, stays), run.beyond)]
+            gone += [CheckpointNumber(s) for s in range(max(run.first, stays), run.beyond)]
         return tuple(sorted(gone))
 
-    def _cut(self, number: EventNumber, body: events.Body) -> None:
+    def _checkpoint(self, number: EventNumber, body: events.Body) -> None:
         match body:
-            case events.CutOpened(sequence=sequence):
-                self.open[sequence] = OpenCut(
+            case events.CheckpointOpened(sequence=sequence):
+                self.open[sequence] = OpenCheckpoint(
                     number=number,
-                    nonce=body.nonce,
+                    request_id=body.request_id,
                     purpose=body.purpose,
-                    roster=body.roster,
+                    participants=body.participants,
                     partitions=body.partitions,
                 )
                 self.stamp = sequence
             case events.Contributed(sequence=sequence) if sequence in self.open:
                 self.open[sequence].parts.append(Part(number, body.member, body.incarnation, body.offsets))
-            case events.CutAborted(sequence=sequence) if sequence in self.open:
+            case events.CheckpointAborted(sequence=sequence) if sequence in self.open:
                 del self.open[sequence]
-                self.stamp = Sequence(sequence + 1)
-            case events.CutCompleted(sequence=sequence) if sequence in self.open:
+                self.stamp = CheckpointNumber(sequence + 1)
+            case events.CheckpointCompleted(sequence=sequence) if sequence in self.open:
                 opened = self.open.pop(sequence)
-                self.kept[sequence] = KeptCut(number=opened.number, offsets=body.offsets, previous=body.previous)
-                self.stamp, self.base = Sequence(sequence + 1), sequence
-            case events.CutPublished(sequence=sequence) if sequence in self.kept:
+                self.kept[sequence] = KeptCheckpoint(number=opened.number, offsets=body.offsets, previous=body.previous)
+                self.stamp, self.restore_point = CheckpointNumber(sequence + 1), sequence
+            case events.CheckpointPublished(sequence=sequence) if sequence in self.kept:
                 self.kept[sequence].published = number
             case events.CheckpointsRetired(sequences=sequences):
                 self._retire([s for s in sequences if self.kept.pop(s, None) is not None])
             case _:
                 pass
 
-    def _retire(self, gone: list[Sequence]) -> None:
-        runs = sorted([*self.retired, *(Run(sequence, Sequence(sequence + 1)) for sequence in gone)])
+    def _retire(self, gone: list[CheckpointNumber]) -> None:
+        runs = sorted([*self.retired, *(Run(sequence, CheckpointNumber(sequence + 1)) for sequence in gone)])
         self.retired = runs[:1]
         for run in runs[1:]:
             last = self.retired[-1]

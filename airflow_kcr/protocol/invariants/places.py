@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 from airflow_kcr.protocol.invariants.check import Check
 from airflow_kcr.protocol.invariants.findings import Findings
 from airflow_kcr.protocol.invariants.moment import Moment
-from airflow_kcr.protocol.region.events import CutCompleted, Event, InitialOffsetsStored, ResetBegun, SeekWritten
+from airflow_kcr.protocol.region.events import CheckpointCompleted, Event, InitialOffsetsStored, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, TopicId
 
@@ -34,7 +34,8 @@ class Resumed(Check):
     """R5 (V) the first range begun on a partition after a reset starts at its resume point, whoever owns it.
 
     For every resume point (a seek entry, past skipped offsets; in its epoch replaced by the offsets of a completed
-    cut), the first range begun while it is in force must begin there, and none may begin where there is none yet.
+    checkpoint), the first range begun while it is in force must begin there, and none may begin where there is none
+    yet.
 
     It can't see the first *record* that Spark read in that range: offsets may be missing in a log (compaction, markers
     of transactions).
@@ -54,7 +55,7 @@ class Resumed(Check):
                     place = None if entry.offset is None else moment.past_skips(partition, entry.offset)
                     self.expected[partition] = Place(event.number, place)
                 self.known.update(seek)
-            case CutCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
+            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
                 for partition, offset in offsets.items():
                     self.expected[partition] = Place(event.number, offset)
                 self.known.update(offsets)

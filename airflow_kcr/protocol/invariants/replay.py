@@ -7,22 +7,21 @@ from collections.abc import Mapping
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants.history import (
     Attempt,
-    Cut,
+    CheckpointHistory,
     Handled,
     History,
     Holder,
     Index,
     PersonRequest,
     Place,
+    Series,
     Start,
-    Timeline,
     offsets_of,
 )
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.seek_map import SeekMap
-from airflow_kcr.protocol.values import EventNumber, GroupId, GroupPartition, Incarnation, Offset
-from airflow_kcr.protocol.values import Sequence as CutSequence
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupId, GroupPartition, Incarnation, Offset
 
 
 def indexed(history: History) -> Index:
@@ -55,7 +54,7 @@ def _note_numbers(index: Index, event: events.Event) -> None:
             index.epochs.put(number, event.epoch)
         case _:
             pass
-    index.lineages.put(number, event.lineage)
+    index.timelines.put(number, event.timeline)
 
 
 def _note(index: Index, number: EventNumber, body: events.Body) -> None:
@@ -72,7 +71,7 @@ def _note(index: Index, number: EventNumber, body: events.Body) -> None:
                 index.skips[partition].setdefault(offset, number)
         case events.MemberRegistered() | events.MemberLeft() | events.Claimed():
             _note_member(index, number, body)
-        case events.PersonResetAccepted() | events.PersonResetFailed() | events.CutRequested():
+        case events.PersonResetAccepted() | events.PersonResetFailed() | events.CheckpointRequested():
             _note_person(index, number, body)
         case events.ResetBegun() | events.SeekWritten() | events.ResetDone():
             _note_reset(index, number, body)
@@ -84,8 +83,8 @@ def _note_member(
     index: Index, number: EventNumber, body: events.MemberRegistered | events.MemberLeft | events.Claimed
 ) -> None:
     member = body.member
-    newest = index.newest.setdefault(member, Timeline(Incarnation(0)))
-    present = index.present.setdefault(member, Timeline[Incarnation | None](None))
+    newest = index.newest.setdefault(member, Series(Incarnation(0)))
+    present = index.present.setdefault(member, Series[Incarnation | None](None))
     match body:
         case events.MemberRegistered(incarnation=incarnation):
             newest.put(number, incarnation)
@@ -93,30 +92,30 @@ def _note_member(
         case events.MemberLeft(dropped=dropped):
             present.put(number, None)
             for partition in dropped:
-                index.claims.setdefault(partition, Timeline(None)).put(number, None)
+                index.claims.setdefault(partition, Series(None)).put(number, None)
         case events.Claimed():
             holder = Holder(member, body.incarnation, body.epoch)
             for partition in body.dropped:
-                index.claims.setdefault(partition, Timeline(None)).put(number, None)
+                index.claims.setdefault(partition, Series(None)).put(number, None)
             for partition in body.partitions:
-                index.claims.setdefault(partition, Timeline(None)).put(number, holder)
+                index.claims.setdefault(partition, Series(None)).put(number, holder)
             index.unowned.put(number, index.unowned.last.difference(body.partitions))
 
 
 def _note_person(
     index: Index,
     number: EventNumber,
-    body: events.PersonResetAccepted | events.PersonResetFailed | events.CutRequested,
+    body: events.PersonResetAccepted | events.PersonResetFailed | events.CheckpointRequested,
 ) -> None:
     match body:
-        case events.PersonResetAccepted(nonce=nonce, forced=forced, scope=scope):
-            index.persons[nonce] = PersonRequest(number=number, forced=forced, scope=scope)
-        case events.PersonResetFailed(nonce=nonce):
-            if nonce in index.persons:
-                index.persons[nonce].ended = number
-        case events.CutRequested(nonce=nonce):
-            if nonce in index.persons:
-                index.persons[nonce].asked = number
+        case events.PersonResetAccepted(request_id=request_id, forced=forced, scope=scope):
+            index.persons[request_id] = PersonRequest(number=number, forced=forced, scope=scope)
+        case events.PersonResetFailed(request_id=request_id):
+            if request_id in index.persons:
+                index.persons[request_id].ended = number
+        case events.CheckpointRequested(request_id=request_id):
+            if request_id in index.persons:
+                index.persons[request_id].asked = number
 
 
 def _note_reset(
@@ -124,11 +123,11 @@ def _note_reset(
 ) -> None:
     match body:
         case events.ResetBegun():
-            opens = body.base == body.sequence
+            opens = body.restore_point == body.sequence
             attempt = Attempt(number=number, begun=body, seek=dict(body.seek), opens=opens)
             index.attempts[body.epoch] = attempt
-            index.bases.put(number, body.base)
-            index.stamps.put(number, CutSequence(body.sequence + 1))
+            index.restore_points.put(number, body.restore_point)
+            index.stamps.put(number, CheckpointNumber(body.sequence + 1))
             if opens:
                 attempt.undone = _undo(index, number, body.seek.offsets)
             _place(index, number, body.seek, opens=opens)
@@ -138,8 +137,8 @@ def _note_reset(
             written = index.attempts.get(epoch)
             if written is not None:
                 written.seek.update(seek)
-            base = index.bases.at(number)
-            if base is not None and base not in index.cuts:
+            restore_point = index.restore_points.at(number)
+            if restore_point is not None and restore_point not in index.checkpoints:
                 _undo(index, number, seek.offsets)
             _place(index, number, seek, opens=False)
         case events.ResetDone(epoch=epoch):
@@ -158,33 +157,33 @@ def _place(index: Index, number: EventNumber, seek: SeekMap, *, opens: bool) -> 
         index.resumes[partition].append(Place(number, place, opens))
 
 
-def _undo(index: Index, number: EventNumber, opening: Mapping[GroupPartition, Offset]) -> tuple[CutSequence, ...]:
-    """Mark the cuts that a lineage opening at these offsets takes off the path.
+def _undo(index: Index, number: EventNumber, opening: Mapping[GroupPartition, Offset]) -> tuple[CheckpointNumber, ...]:
+    """Mark the checkpoints that a timeline opening at these offsets takes off the path.
 
     A retired one has no offsets any more for whoever decides; it stays where a newer one does that has them.
     """
-    gone: list[CutSequence] = []
+    gone: list[CheckpointNumber] = []
     place = OffsetMap(opening)
     kept_newer = False
-    for sequence in sorted(index.cuts, reverse=True):
-        cut = index.cuts[sequence]
-        if not cut.is_on_path(number):
+    for sequence in sorted(index.checkpoints, reverse=True):
+        checkpoint = index.checkpoints[sequence]
+        if not checkpoint.is_on_path(number):
             continue
-        if cut.is_usable(number):
-            stays = place.covers(offsets_of(cut))
+        if checkpoint.is_usable(number):
+            stays = place.covers(offsets_of(checkpoint))
             kept_newer = kept_newer or stays
         else:
             stays = kept_newer
         if not stays:
-            cut.undone = number
+            checkpoint.undone = number
             gone.append(sequence)
     return tuple(reversed(gone))
 
 
 def _note_region(index: Index, number: EventNumber, body: events.Body) -> None:
     match body:
-        case events.CutOpened():
-            index.cuts[body.sequence] = Cut(number=number, opened=body)
+        case events.CheckpointOpened():
+            index.checkpoints[body.sequence] = CheckpointHistory(number=number, opened=body)
             index.stamps.put(number, body.sequence)
         case events.PartitionsUnowned(partitions=partitions):
             index.unowned.put(number, frozenset(partitions))
@@ -192,38 +191,38 @@ def _note_region(index: Index, number: EventNumber, body: events.Body) -> None:
             index.unowned.put(number, frozenset())
         case events.CheckpointsRetired(sequences=sequences):
             for sequence in sequences:
-                if sequence in index.cuts:
-                    index.cuts[sequence].retired = number
+                if sequence in index.checkpoints:
+                    index.checkpoints[sequence].retired = number
         case (
             events.DrainBegun(sequence=sequence)
             | events.Contributed(sequence=sequence)
-            | events.CutCompleted(sequence=sequence)
-            | events.CutAborted(sequence=sequence)
-            | events.CutPublished(sequence=sequence)
+            | events.CheckpointCompleted(sequence=sequence)
+            | events.CheckpointAborted(sequence=sequence)
+            | events.CheckpointPublished(sequence=sequence)
         ):
-            # A cut that nobody opened is judged by its own check; here an empty opening stands for it.
-            cut = index.cuts.get(sequence)
-            if cut is not None:
-                _note_progress(index, number, cut, body)
+            # A checkpoint that nobody opened is judged by its own check; here an empty opening stands for it.
+            checkpoint = index.checkpoints.get(sequence)
+            if checkpoint is not None:
+                _note_progress(index, number, checkpoint, body)
         case _:
             pass
 
 
-def _note_progress(index: Index, number: EventNumber, cut: Cut, body: events.Body) -> None:
+def _note_progress(index: Index, number: EventNumber, checkpoint: CheckpointHistory, body: events.Body) -> None:
     match body:
         case events.DrainBegun():
-            cut.drained = number
+            checkpoint.drained = number
         case events.Contributed():
-            cut.parts.append((number, body))
-        case events.CutPublished():
-            cut.published = number
-        case events.CutAborted():
-            cut.aborted = number
-            index.stamps.put(number, CutSequence(cut.opened.sequence + 1))
-        case events.CutCompleted(sequence=sequence, offsets=offsets):
-            cut.completed = (number, body)
-            index.stamps.put(number, CutSequence(sequence + 1))
-            index.bases.put(number, sequence)
+            checkpoint.parts.append((number, body))
+        case events.CheckpointPublished():
+            checkpoint.published = number
+        case events.CheckpointAborted():
+            checkpoint.aborted = number
+            index.stamps.put(number, CheckpointNumber(checkpoint.opened.sequence + 1))
+        case events.CheckpointCompleted(sequence=sequence, offsets=offsets):
+            checkpoint.completed = (number, body)
+            index.stamps.put(number, CheckpointNumber(sequence + 1))
+            index.restore_points.put(number, sequence)
             for partition, offset in offsets.items():
                 index.resumes[partition].append(Place(number, offset, False))
         case _:

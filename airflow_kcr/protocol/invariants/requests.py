@@ -11,8 +11,8 @@ from airflow_kcr.protocol.invariants.findings import Findings
 from airflow_kcr.protocol.invariants.moment import Moment, Person
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.rows import Batch, CutPurpose, RegionState
-from airflow_kcr.protocol.values import Epoch, EventNumber, Nonce
+from airflow_kcr.protocol.region.rows import Batch, CheckpointPurpose, RegionState
+from airflow_kcr.protocol.values import Epoch, EventNumber, RequestId
 
 ENDED: Final = frozenset({RegionState.HALTED, RegionState.STOPPED})
 PRELUDE: Final = 5
@@ -29,11 +29,11 @@ class Automatic(NamedTuple):
     """When the first batch began after it."""
 
 
-class OwnCut(NamedTuple):
-    """A complete cut of a person's reset that neither has begun nor failed."""
+class OwnCheckpoint(NamedTuple):
+    """A complete checkpoint of a person's reset that neither has begun nor failed."""
 
     number: EventNumber
-    nonce: Nonce
+    request_id: RequestId
 
 
 class Ahead(NamedTuple):
@@ -61,7 +61,7 @@ class Answered(Check):
     invariant: ClassVar[str] = "R7"
     sees_batches: ClassVar[bool] = True
     automatic: list[Automatic] = field(default_factory=list)
-    cuts: list[OwnCut] = field(default_factory=list)
+    checkpoints: list[OwnCheckpoint] = field(default_factory=list)
     epoch: Epoch = Epoch(0)
     """Of the events so far."""
 
@@ -71,25 +71,29 @@ class Answered(Check):
     def before(self, moment: Moment, event: Event, findings: Findings) -> None:
         """See `Check`."""
         match event.body:
-            case events.CutCompleted(sequence=sequence):
-                cut = moment.open.get(sequence)
-                if cut is not None and cut.purpose is CutPurpose.RESET:
-                    self.cuts.append(OwnCut(event.number, cut.nonce))
+            case events.CheckpointCompleted(sequence=sequence):
+                checkpoint = moment.open.get(sequence)
+                if checkpoint is not None and checkpoint.purpose is CheckpointPurpose.RESET:
+                    self.checkpoints.append(OwnCheckpoint(event.number, checkpoint.request_id))
                     return
             case events.ResetBegun(person=person):
-                self.cuts = [cut for cut in self.cuts if cut.nonce != person]
+                self.checkpoints = [checkpoint for checkpoint in self.checkpoints if checkpoint.request_id != person]
                 self._scoped(moment, event.number, event.body, findings)
-            case events.PersonResetFailed(nonce=nonce):
-                self.cuts = [cut for cut in self.cuts if cut.nonce != nonce]
+            case events.PersonResetFailed(request_id=request_id):
+                self.checkpoints = [
+                    checkpoint for checkpoint in self.checkpoints if checkpoint.request_id != request_id
+                ]
             case _:
                 pass
-        if self.cuts and event.number >= self.cuts[0].number + AT_ONCE:
-            self._unsettled(self.cuts[:1], findings)
-            del self.cuts[0]
+        if self.checkpoints and event.number >= self.checkpoints[0].number + AT_ONCE:
+            self._unsettled(self.checkpoints[:1], findings)
+            del self.checkpoints[0]
 
-    def _unsettled(self, cuts: list[OwnCut], findings: Findings) -> None:
-        for number, nonce in cuts:
-            findings.add(f"the cut of reset {nonce} is complete, neither the reset nor its failure follows", number)
+    def _unsettled(self, checkpoints: list[OwnCheckpoint], findings: Findings) -> None:
+        for number, request_id in checkpoints:
+            findings.add(
+                f"the checkpoint of reset {request_id} is complete, neither the reset nor its failure follows", number
+            )
 
     def _scoped(self, moment: Moment, number: EventNumber, body: events.ResetBegun, findings: Findings) -> None:
         if body.person is None:
@@ -98,7 +102,7 @@ class Answered(Check):
         if person is None:
             findings.add(f"reset {body.person} begins, it was never accepted", number)
             return
-        if body.base != body.sequence:
+        if body.restore_point != body.sequence:
             return
         for partition, entry in body.seek.items():
             if partition in person.scope or entry.current is None or entry.offset == entry.current:
@@ -147,7 +151,7 @@ class Answered(Check):
                 if event.epoch < self.epoch:
                     findings.add(f"epoch {event.epoch} follows epoch {self.epoch}", self.since, number)
                 self.epoch, self.since = event.epoch, number
-            case events.NextBoundChanged() if event.epoch != self.epoch and len(self.ahead) < PRELUDE:
+            case events.NextBoundaryChanged() if event.epoch != self.epoch and len(self.ahead) < PRELUDE:
                 self.ahead = [*self.ahead, Ahead(number, event.epoch, event.kind)]
                 return
             case _:
@@ -171,13 +175,13 @@ class Answered(Check):
         """See `Check`."""
         for asked in self.automatic:
             findings.add(f"{asked.detail}, nothing followed", asked.number)
-        for nonce, person in moment.persons.items():
+        for request_id, person in moment.persons.items():
             why = _abandoned(moment, person)
-            if not why and person.begun is None and (person.asked or person.number) < (person.cut_ended or 0):
-                why = "the request of its cut has ended"
+            if not why and person.begun is None and (person.asked or person.number) < (person.checkpoint_ended or 0):
+                why = "the request of its checkpoint has ended"
             if why:
-                findings.add(f"reset {nonce} was accepted and neither done nor failed: {why}", person.number)
-        self._unsettled(self.cuts, findings)
+                findings.add(f"reset {request_id} was accepted and neither done nor failed: {why}", person.number)
+        self._unsettled(self.checkpoints, findings)
         if self.ahead:
             number, epoch, kind = self.ahead[0]
             findings.add(f"epoch {epoch} of {kind} has no cause", self.since, number)
@@ -190,7 +194,7 @@ def _abandoned(moment: Moment, person: Person) -> str:
         if state in ENDED:
             return f"the region is {state}"
         if state is RegionState.RUNNING and person.asked is None and len(moment.persons) == 1:
-            return "the region runs, nothing else is under way, and its cut was not asked for"
+            return "the region runs, nothing else is under way, and its checkpoint was not asked for"
         return ""
     if state in ENDED:
         return f"the region is {state}, its reset does not run any more"

@@ -1,4 +1,4 @@
-"""R1a: what was accepted between two complete cuts, partition by partition."""
+"""R1a: what was accepted between two complete checkpoints, partition by partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_kcr.protocol.invariants.check import Check
 from airflow_kcr.protocol.invariants.findings import Findings
 from airflow_kcr.protocol.invariants.intervals import add, common, lacking
 from airflow_kcr.protocol.invariants.moment import Moment
-from airflow_kcr.protocol.region.events import CutCompleted, CutOpened, Event, ResetBegun, SeekWritten
+from airflow_kcr.protocol.region.events import CheckpointCompleted, CheckpointOpened, Event, ResetBegun, SeekWritten
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, EventNumber, GroupPartition, Offset, Range
 
@@ -71,11 +71,11 @@ class Marks:
 
 @dataclass(slots=True, kw_only=True)
 class Way:
-    """One partition, between its base and wherever it is."""
+    """One partition, between its restore point and wherever it is."""
 
-    base: Offset | None = None
+    restore_point: Offset | None = None
     done: list[Range] = field(default_factory=list)
-    """Accepted since the base was reached, joined."""
+    """Accepted since the restore point was reached, joined."""
 
     twice: list[Range] = field(default_factory=list)
     begun: list[Range] = field(default_factory=list)
@@ -92,16 +92,16 @@ class Way:
             if opens:
                 self.rebase(None)
             return
-        if opens or self.base is None:
+        if opens or self.restore_point is None:
             self.rebase(offset)
             return
         self.done, self.twice, self.gaps = (list(_before(r, offset)) for r in (self.done, self.twice, self.gaps))
         if explains:
-            self.gaps += common(lacking([Range(self.base, offset)], self.done), self.begun)
+            self.gaps += common(lacking([Range(self.restore_point, offset)], self.done), self.begun)
 
     def rebase(self, offset: Offset | None) -> None:
         """Begin anew at an offset."""
-        self.base = offset
+        self.restore_point = offset
         self.done, self.twice, self.begun, self.gaps = [], [], [], []
 
 
@@ -111,16 +111,16 @@ def _before(ranges: Iterable[Range], offset: Offset) -> Iterable[Range]:
 
 @dataclass(slots=True, kw_only=True)
 class Tiled(Check):
-    """R1a (V) accepted ranges since the previous complete cut tile the way to a checkpoint once, per delivery.
+    """R1a (V) accepted ranges since the previous complete checkpoint tile the way to a checkpoint once, per delivery.
 
-    For every complete cut and each of its partitions: the ranges that had been accepted by then, and not undone, lie
-    end to end from the base's offset (of the cut or reset before; for a partition that it lacks, where it was first
-    told to begin) to the cut's. Twice is never right. Missing is right for single skipped offsets, and where
-    `at_most_once` resumed beyond what was begun and never accepted. Besides, where rows say what resets have undone of
-    them, it must be what the resets' maps say.
+    For every complete checkpoint and each of its partitions: the ranges that had been accepted by then, and not undone,
+    lie end to end from the restore point's offset (of the checkpoint or reset before; for a partition that it lacks,
+    where it was first told to begin) to the checkpoint's. Twice is never right. Missing is right for single skipped
+    offsets, and where `at_most_once` resumed beyond what was begun and never accepted. Besides, where rows say what
+    resets have undone of them, it must be what the resets' maps say.
 
     It can't see what the sinks hold (R1b), nor records that were never in a range because a person or the
-    out-of-range policy jumped over them: those open a lineage, whose map is the new base.
+    out-of-range policy jumped over them: those open a timeline, whose map is the new restore point.
     """
 
     invariant: ClassVar[str] = "R1a"
@@ -141,15 +141,15 @@ class Tiled(Check):
         """See `Check`."""
         match event.body:
             case ResetBegun() as body:
-                self._seek(moment, body, findings, opens=body.base == body.sequence)
+                self._seek(moment, body, findings, opens=body.restore_point == body.sequence)
             case SeekWritten() as body:
                 self._seek(moment, body, findings, opens=False)
-            case CutOpened(partitions=partitions):
+            case CheckpointOpened(partitions=partitions):
                 for partition in partitions:
                     self.way(partition)
-            case CutCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
+            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
                 for partition in sorted({*self.ways, *offsets}):
-                    self._cut(moment, partition, offsets.get(partition), findings)
+                    self._checkpoint(moment, partition, offsets.get(partition), findings)
             case _:
                 pass
 
@@ -161,27 +161,27 @@ class Tiled(Check):
             if entry.offset is not None and self.judges_marks:
                 way.marks.seek(partition, entry.offset, findings)
 
-    def _cut(self, moment: Moment, partition: GroupPartition, offset: Offset | None, findings: Findings) -> None:
+    def _checkpoint(self, moment: Moment, partition: GroupPartition, offset: Offset | None, findings: Findings) -> None:
         way, number = self.way(partition), moment.number
-        base, done, twice = way.base, way.done, way.twice
+        restore_point, done, twice = way.restore_point, way.done, way.twice
         gaps = [*way.gaps, *moment.skipped(partition)]
         way.rebase(offset)
         if offset is None:
             return
-        where = f"{partition} in cut {moment.base}"
-        if base is None:
+        where = f"{partition} in checkpoint {moment.restore_point}"
+        if restore_point is None:
             findings.add(f"{where}: nobody was told where to begin", number)
             return
         for range_ in twice:
             findings.add(f"{where}: two batches with {range_} were both accepted", number)
-        if offset < base:
-            findings.add(f"{where} is at {offset}, before its base at {base}", number)
+        if offset < restore_point:
+            findings.add(f"{where} is at {offset}, before its restore point at {restore_point}", number)
             return
-        if done == [Range(base, offset)] or (not done and base == offset):
+        if done == [Range(restore_point, offset)] or (not done and restore_point == offset):
             return
-        for range_ in lacking(done, [Range(base, offset)]):
-            findings.add(f"{where}: {range_} was accepted, it lies outside of [{base}, {offset})", number)
-        for range_ in lacking([Range(base, offset)], [*done, *gaps]):
+        for range_ in lacking(done, [Range(restore_point, offset)]):
+            findings.add(f"{where}: {range_} was accepted, it lies outside of [{restore_point}, {offset})", number)
+        for range_ in lacking([Range(restore_point, offset)], [*done, *gaps]):
             findings.add(f"{where}: {range_} is below it and was never accepted", number)
 
     def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:

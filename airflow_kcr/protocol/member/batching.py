@@ -49,12 +49,12 @@ def pursue(member: Member, now: float) -> Driven:
             return member, (effects.Run(batch=batch.batch, ranges=batch.ranges, progress=progress),)
         case Phase.RUNNING if "run" in member.awaited:
             member = replace(member, awaited=member.awaited - {"run"})
-            return pursue(_in(member, batch, Phase.QUIET, now), now)
+            return pursue(_in(member, batch, Phase.QUIESCED, now), now)
         case Phase.RUNNING if batch.doomed:
             return _in(member, batch, Phase.CANCELLING, now), (effects.Cancel(batch=batch.batch),)
-        case Phase.CANCELLING if now - batch.since >= facts.seconds(member.timeouts.process_end_bound):
-            return member, (effects.EndProcess(why=f"batch {batch.batch} did not become quiet after its cancellation"),)
-        case Phase.QUIET:
+        case Phase.CANCELLING if now - batch.since >= facts.seconds(member.timeouts.process_end_boundary):
+            return member, (effects.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
+        case Phase.QUIESCED:
             return _close(member, batch, now)
         case _:
             return member, ()
@@ -102,7 +102,7 @@ def plan(member: Member, now: float) -> Driven:
 
 
 def _planned(member: Member, now: float) -> Driven:
-    """Use a plan if the member may still begin; what it found about logs and bounds is told in any case."""
+    """Use a plan if the member may still begin; what it found about logs and boundaries is told in any case."""
     plan, view = member.plan, member.view
     member = replace(member, plan=None)
     if plan is None or view is None or member.incarnation is None or not facts.has_claimed(member, view):
@@ -111,8 +111,8 @@ def _planned(member: Member, now: float) -> Driven:
     told: list[Effect] = []
     if plan.outside:
         told.append(effects.ReportOutOfRange(caller=caller, observed=plan.outside))
-    if plan.bounds and plan.bound is not None:
-        told.append(effects.StoreBounds(caller=caller, bound=plan.bound, found=plan.bounds))
+    if plan.bounds and plan.boundary is not None:
+        told.append(effects.StoreBounds(caller=caller, boundary=plan.boundary, found=plan.bounds))
     if told:
         member = replace(member, view_is_stale=True)
     fits = all(member.positions.get(p) == r.from_ for p, r in plan.ranges.items())

@@ -22,7 +22,8 @@ from airflow_kcr.protocol.region.unowned import Inventory
 REJOIN_PAUSE: Final = 30.0
 """Seconds between the first rejoin and the second; each further pause is `REJOIN_FACTOR` times as long.
 
-A rebalance may cost the group a reset. Where joining anew does not help, a region must still get to its next cuts.
+A rebalance may cost the group a reset. Where joining anew does not help, a region must still get to its next
+checkpoints.
 """
 
 REJOIN_FACTOR: Final = 4.0

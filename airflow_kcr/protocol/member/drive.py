@@ -2,7 +2,7 @@
 
 This is level-triggered: it looks at the facts, not at the event that brought the last one, so a lost or repeated hint
 changes nothing. `awaited` keeps an effect from being asked for twice; each rule asks for one thing. The order of the
-rules is the order of importance: the lease, the end, the reset, the cut, and only then the next batch.
+rules is the order of importance: the lease, the end, the reset, the checkpoint, and only then the next batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RULES: Final[tuple[Callable[[Member, float], Driven], ...]] = (
     duties.claim,
     duties.reset,
     duties.contribute,
-    duties.echo,
+    duties.read_back,
     duties.commit,
     duties.publish,
     discovery.discover,
@@ -37,7 +37,7 @@ RULES: Final[tuple[Callable[[Member, float], Driven], ...]] = (
     discovery.rejoin,
     placing.place,
     duties.commit_seek,
-    presence.settle,
+    presence.reconcile,
     batching.plan,
     presence.read,
 )

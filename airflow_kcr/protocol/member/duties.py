@@ -1,4 +1,7 @@
-"""What a member owes its region: the claim, its part of a reset, of a cut, of a publication and of Kafka's echo."""
+"""What a member owes its region.
+
+The claim, its part of a reset, of a checkpoint, of a publication and of Kafka's commit read-back.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import recreated
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.completion import Part
-from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CutPhase, RegionState
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import GroupPartition
 
@@ -45,7 +48,12 @@ def reset(member: Member, now: float) -> Driven:
         member = awaiting(replace(member, reset_epoch=view.epoch, found=None), "reset_sinks")
         resume = OffsetMap({p: c.resume for p, c in view.claims.items() if c.resume is not None})
         reset = effects.ResetSinks(
-            epoch=view.epoch, lineage=view.lineage, resume=resume, open=view.open, target=view.target, skips=view.skips
+            epoch=view.epoch,
+            timeline=view.timeline,
+            resume=resume,
+            open=view.open,
+            target=view.target,
+            skips=view.skips,
         )
         return member, (reset,)
     if member.found is None or "acknowledge" in member.awaited:
@@ -57,27 +65,33 @@ def reset(member: Member, now: float) -> Driven:
 def contribute(member: Member, now: float) -> Driven:
     """Prepare the sinks, then contribute, once nothing of this member runs."""
     view = member.view
-    cut = None if view is None else view.cut
-    if view is None or cut is None or cut.phase is not CutPhase.DRAINING or not cut.on_roster or cut.contributed:
+    checkpoint = None if view is None else view.checkpoint
+    if (
+        view is None
+        or checkpoint is None
+        or checkpoint.phase is not CheckpointPhase.DRAINING
+        or not checkpoint.takes_part
+        or checkpoint.contributed
+    ):
         return member, ()
     if member.batch is not None or not facts.is_well(member) or not facts.has_claimed(member, view):
         return member, ()
     if member.positions.keys() != view.claims.keys():
         return member, ()
-    if member.contributed == cut.sequence or member.awaited & {"prepare", "contribute", "plan"}:
+    if member.contributed == checkpoint.sequence or member.awaited & {"prepare", "contribute", "plan"}:
         return member, ()
-    if member.part is None or member.prepared != cut.sequence:
+    if member.part is None or member.prepared != checkpoint.sequence:
         partitions = frozenset(member.positions)
-        prepare = effects.PrepareSinks(sequence=cut.sequence, partitions=partitions)
-        return awaiting(replace(member, prepared=cut.sequence, part=None), "prepare"), (prepare,)
+        prepare = effects.PrepareSinks(sequence=checkpoint.sequence, partitions=partitions)
+        return awaiting(replace(member, prepared=checkpoint.sequence, part=None), "prepare"), (prepare,)
     outside = {p: log for p, log in member.part.bounds.items() if _is_outside(member, view, p, log)}
     if outside:
-        # No plan will find it out while the region drains, and no cut can hold it.
+        # No plan will find it out while the region drains, and no checkpoint can hold it.
         caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
         told = replace(member, prepared=None, part=None, view_is_stale=True)
         return told, (effects.ReportOutOfRange(caller=caller, observed=outside),)
     part = Part(
-        sequence=cut.sequence,
+        sequence=checkpoint.sequence,
         member=member.member,
         incarnation=facts.own(member),
         epoch=view.epoch,
@@ -96,7 +110,7 @@ def _is_outside(member: Member, view: MemberView, partition: GroupPartition, log
 
 
 def commit(member: Member, now: float) -> Driven:
-    """Commit the base's offsets, only while assigned; read back they are the echo."""
+    """Commit the restore point's offsets, only while assigned; read back they are the commit read-back."""
     view = member.view
     if view is None or view.commit is None or view.commit == member.commit_done or not facts.is_well(member):
         return member, ()
@@ -107,7 +121,7 @@ def commit(member: Member, now: float) -> Driven:
     return member, (effects.Commit(sequence=view.commit, offsets=offsets, epoch=view.epoch),)
 
 
-def echo(member: Member, now: float) -> Driven:
+def read_back(member: Member, now: float) -> Driven:
     """Tell the store what Kafka answered to the commit."""
     committed = member.committed
     if committed is None:
@@ -115,12 +129,14 @@ def echo(member: Member, now: float) -> Driven:
     member = replace(member, committed=None, commit_done=committed.sequence)
     if not committed.offsets or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
-    echo = effects.Echo(sequence=committed.sequence, incarnation=member.incarnation, offsets=committed.offsets)
-    return member, (echo,)
+    read_back = effects.ReportReadBack(
+        sequence=committed.sequence, incarnation=member.incarnation, offsets=committed.offsets
+    )
+    return member, (read_back,)
 
 
 def publish(member: Member, now: float) -> Driven:
-    """Publish the next complete cut, where it is this member's turn."""
+    """Publish the next complete checkpoint, where it is this member's turn."""
     view = member.view
     if view is None or not view.publish or not facts.is_well(member) or "publish" in member.awaited:
         return member, ()
@@ -131,7 +147,7 @@ def publish(member: Member, now: float) -> Driven:
 
 
 def commit_seek(member: Member, now: float) -> Driven:
-    """After a reset, tell Kafka where the partitions resumed; a cut's own commit comes first."""
+    """After a reset, tell Kafka where the partitions resumed; a checkpoint's own commit comes first."""
     view = member.view
     if view is None or view.state is not RegionState.RUNNING or not facts.is_well(member) or view.commit is not None:
         return member, ()

@@ -13,20 +13,20 @@ from airflow_kcr.protocol.region.acknowledgement import Caller, Found
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.lifecycle import Memory
-from airflow_kcr.protocol.region.rows import BoundOffset, OpenTarget, ResetCause
+from airflow_kcr.protocol.region.rows import BoundaryOffset, OpenTarget, ResetCause
 from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupPartition,
     Incarnation,
-    Lineage,
     Offset,
     Range,
-    Sequence,
+    Timeline,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settle:
+class Reconcile:
     """Do what is due in the region; no answer is awaited."""
 
 
@@ -106,11 +106,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreBounds:
-    """Store where a bound falls; no answer is awaited, the next view has it."""
+    """Store where a boundary falls; no answer is awaited, the next view has it."""
 
     caller: Caller
-    bound: datetime
-    found: Mapping[GroupPartition, BoundOffset]
+    boundary: datetime
+    found: Mapping[GroupPartition, BoundaryOffset]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Cancel the running batch; answered by `BatchQuiet` when its tasks have ended."""
+    """Cancel the running batch; answered by `BatchQuiesced` when its tasks have ended."""
 
     batch: BatchId
 
@@ -175,8 +175,8 @@ class ResetSinks:
     """Raise the sinks' fences, then read progress, roll back or skip, and answer the open entries; `SinksReset`."""
 
     epoch: Epoch
-    lineage: Lineage
-    """The lineage of that epoch; by the time the sinks are reached the region may be in another."""
+    timeline: Timeline
+    """The timeline of that epoch; by the time the sinks are reached the region may be in another."""
 
     resume: OffsetMap
     """Where the member's partitions resume, as far as that is known."""
@@ -197,40 +197,40 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareSinks:
-    """Make durable what the sinks hold for a cut, and read the logs; answered by `SinksPrepared`."""
+    """Make durable what the sinks hold for a checkpoint, and read the logs; answered by `SinksPrepared`."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     partitions: frozenset[GroupPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribute:
-    """Contribute to a cut; answered by `Contributed` or `ContributionRefused`."""
+    """Contribute to a checkpoint; answered by `Contributed` or `ContributionRefused`."""
 
     part: Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Publish a complete cut through the sinks, then tell the store; answered by `Published`."""
+    """Publish a complete checkpoint through the sinks, then tell the store; answered by `Published`."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Commit the base's offsets of the member's partitions and read them back; answered by `Committed`."""
+    """Commit the restore point's offsets of the member's partitions and read them back; answered by `Committed`."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     offsets: OffsetMap
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Echo:
+class ReportReadBack:
     """Store what Kafka answered; no answer is awaited."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     incarnation: Incarnation
     offsets: OffsetMap
 
@@ -266,7 +266,7 @@ class ReportLater:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndProcess:
-    """End the process at once: a cancelled batch does not become quiet; sibling members come back as one reset."""
+    """End the process at once: a cancelled batch does not quiesce; sibling members come back as one reset."""
 
     why: str
 
@@ -275,7 +275,7 @@ Effect: TypeAlias = (
     Register
     | Renew
     | Read
-    | Settle
+    | Reconcile
     | Join
     | LeaveGroup
     | CloseKeepingSlot
@@ -297,7 +297,7 @@ Effect: TypeAlias = (
     | Contribute
     | Publish
     | Commit
-    | Echo
+    | ReportReadBack
     | CommitSeek
     | LeaveStore
     | KeepSlot

@@ -14,19 +14,19 @@ from typing import TypeAlias
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
-from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     Range,
-    Sequence,
+    Timeline,
 )
 
 # -- the store -----------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class Renewed:
     counter: EventNumber
     """The region's event counter: another than the view's means that there is something to read."""
 
-    due: bool = False
+    needs_reconciling: bool = False
     """Whether something is due in the region that nobody has asked for."""
 
     epoch: Epoch | None = None
@@ -162,18 +162,18 @@ class AcknowledgementRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributed:
-    """The store has this member's part of a cut."""
+    """The store has this member's part of a checkpoint."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     view: MemberView | None = None
     """The region in the same transaction, so that nobody has to look again; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContributionRefused:
-    """The part was refused: the cut is gone, or positions differ."""
+    """The part was refused: the checkpoint is gone, or positions differ."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     why: str
 
 
@@ -228,7 +228,7 @@ class InstanceFenced:
 class Committed:
     """A commit was awaited and read back."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     offsets: OffsetMap
     """What Kafka holds now, as read; empty where nothing is known."""
 
@@ -257,9 +257,9 @@ class Planned:
 
     batch: BatchId
     ranges: Mapping[GroupPartition, Range]
-    bound: datetime | None = None
-    bounds: Mapping[GroupPartition, BoundOffset] = field(default_factory=dict)
-    """Where `bound` falls in partitions for which the store did not know it yet."""
+    boundary: datetime | None = None
+    bounds: Mapping[GroupPartition, BoundaryOffset] = field(default_factory=dict)
+    """Where `boundary` falls in partitions for which the store did not know it yet."""
 
     outside: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
     """Logs, re-read, that do not have the position."""
@@ -281,7 +281,7 @@ class BatchFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchQuiet:
+class BatchQuiesced:
     """A cancelled batch's tasks have all ended."""
 
     batch: BatchId
@@ -302,24 +302,27 @@ class SinkFailed:
     epoch: Epoch
     why: str
     fence: Epoch = Epoch(0)
-    lineage: Lineage = Lineage(0)
+    timeline: Timeline = Timeline(0)
     """Where it stands, if that is later than what was asked of it: a newer epoch came, or the store was restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinksPrepared:
-    """What the sinks hold for a cut is durable, and the logs were read for the contribution."""
+    """What the sinks hold for a checkpoint is durable, and the logs were read for the contribution."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     bounds: Mapping[GroupPartition, LogBounds]
     committed: OffsetMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The sinks show what belongs to a cut and the store knows; or it failed, and it is tried again in its turn."""
+    """The sinks show what belongs to a checkpoint and the store knows.
 
-    sequence: Sequence
+    Or it failed, and it is tried again in its turn.
+    """
+
+    sequence: CheckpointNumber
     view: MemberView | None = None
     """The region in the same transaction; None: not known, or it failed."""
 
@@ -368,7 +371,7 @@ Event: TypeAlias = (
     | Planned
     | BatchFinished
     | BatchFailed
-    | BatchQuiet
+    | BatchQuiesced
     | SinksReset
     | SinkFailed
     | SinksPrepared

@@ -72,11 +72,12 @@ def is_well(member: Member) -> bool:
 
 
 def is_at_limit(member: Member, view: MemberView) -> bool:
-    """Whether every partition of the member is at the bound, or beyond."""
+    """Whether every partition of the member is at the boundary, or beyond."""
     if view.limit is None or not view.claims:
-        return view.limit is not None and view.cut is not None
+        return view.limit is not None and view.checkpoint is not None
     return all(
-        p in view.bound_offsets and member.positions.get(p, -1) >= view.bound_offsets[p].offset for p in view.claims
+        p in view.boundary_offsets and member.positions.get(p, -1) >= view.boundary_offsets[p].offset
+        for p in view.claims
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_kcr.protocol.member import facts
 from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, moved
-from airflow_kcr.protocol.region.rows import RESET_STATES, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.rows import RESET_STATES, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 
 
@@ -26,15 +26,15 @@ def place(member: Member, now: float) -> Driven:
 
 
 def _processing(member: Member, view: MemberView, now: float) -> Member:
-    approaching = view.cut is not None and view.cut.phase is CutPhase.APPROACHING
+    approaching = view.checkpoint is not None and view.checkpoint.phase is CheckpointPhase.APPROACHING
     if view.state is RegionState.DRAINING or _is_committing(member, view, now):
         return moved(member, State.HOLDING, Why.DRAINED)
     if view.held_by:
-        return moved(member, State.HOLDING, Why.OUTSIDER)
-    if view.wanted is not Wanted.RUNNING and not approaching:
+        return moved(member, State.HOLDING, Why.FOREIGN_CONSUMER)
+    if view.desired_state is not DesiredState.RUNNING and not approaching:
         return moved(member, State.HOLDING, Why.PAUSED)
     if member.batch is None and facts.is_at_limit(member, view):
-        return moved(member, State.HOLDING, Why.BOUND)
+        return moved(member, State.HOLDING, Why.BOUNDARY)
     if now < member.retry_at:
         return moved(member, State.HOLDING, Why.RETRY)
     return moved(member, State.PROCESSING)

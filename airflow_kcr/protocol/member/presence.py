@@ -10,9 +10,9 @@ from airflow_kcr.protocol.member.effects import Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, awaiting, moved
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.lifecycle import Memory
-from airflow_kcr.protocol.region.rows import CLAIM_STATES, CutPhase, RegionState
+from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import EventNumber, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber
 
 _SHOWING: Final = frozenset({"contribute", "acknowledge"})
 """Requests whose answers show the region; what is asked after them would be answered after them."""
@@ -65,26 +65,26 @@ def read(member: Member, now: float) -> Driven:
     return awaiting(asked, "read"), (effects.Read(),)
 
 
-def settle(member: Member, now: float) -> Driven:
-    """Have the region look again: something is due, or this member is where the next cut will be."""
+def reconcile(member: Member, now: float) -> Driven:
+    """Have the region look again: something is due, or this member is where the next checkpoint will be."""
     view = member.view
     if view is None or member.state not in ACTIVE:
         return member, ()
     reached = _reached(member, view)
-    if reached is not None and member.settled_for != reached and member.batch is None:
-        return replace(member, settled_for=reached, due=False), (effects.Settle(),)
-    if member.due:
-        return replace(member, due=False), (effects.Settle(),)
+    if reached is not None and member.reconciled_for != reached and member.batch is None:
+        return replace(member, reconciled_for=reached, needs_reconciling=False), (effects.Reconcile(),)
+    if member.needs_reconciling:
+        return replace(member, needs_reconciling=False), (effects.Reconcile(),)
     return member, ()
 
 
-def _reached(member: Member, view: MemberView) -> Sequence | None:
-    """Return the approaching cut whose bound the member is at, or the next one where its count is reached."""
-    cut = view.cut
-    if cut is not None:
-        arrived = cut.phase is CutPhase.APPROACHING and facts.is_at_limit(member, view)
-        return cut.sequence if arrived else None
-    return Sequence(view.next_sequence) if view.records_left == 0 else None
+def _reached(member: Member, view: MemberView) -> CheckpointNumber | None:
+    """Return the approaching checkpoint whose boundary the member is at, or the next one where its count is reached."""
+    checkpoint = view.checkpoint
+    if checkpoint is not None:
+        arrived = checkpoint.phase is CheckpointPhase.APPROACHING and facts.is_at_limit(member, view)
+        return checkpoint.sequence if arrived else None
+    return CheckpointNumber(view.next_sequence) if view.records_left == 0 else None
 
 
 def report_later(member: Member, now: float) -> Driven:
@@ -96,7 +96,7 @@ def report_later(member: Member, now: float) -> Driven:
         epoch=member.newest_epoch,
         incarnation=member.newest_incarnation,
         sequence=member.newest_sequence,
-        lineage=member.newest_lineage,
+        timeline=member.newest_timeline,
         counter=member.newest_counter,
         positions=member.forgotten,
     )

@@ -21,14 +21,14 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Range,
-    Sequence,
+    Timeline,
 )
 
 
@@ -58,19 +58,19 @@ class Why(StrEnum):
     """What a holding member waits for."""
 
     DRAINED = "drained"
-    """A cut: for its completion, then for its own commit."""
+    """A checkpoint: for its completion, then for its own commit."""
 
     RESET = "reset"
-    """Its batch to be quiet in a new epoch, or a halted region to be resumed."""
+    """Its batch to be quiesced in a new epoch, or a halted region to be resumed."""
 
     PAUSED = "paused"
     RETRY = "retry"
     """The wait after a failed batch to be over; it is longer with each failure in succession."""
 
-    BOUND = "bound"
-    """Every partition is at the bound; somebody has to ask for the cut, or others to get there."""
+    BOUNDARY = "boundary"
+    """Every partition is at the boundary; somebody has to ask for the checkpoint, or others to get there."""
 
-    OUTSIDER = "outsider"
+    FOREIGN_CONSUMER = "foreign_consumer"
     """A foreign consumer to be gone from a group of the region; whoever finds the group clean lets it go on."""
 
     STORE_AWAY = "store_away"
@@ -103,7 +103,7 @@ class Phase(StrEnum):
     ENDING = "ending"
     """The store was asked to end it."""
 
-    QUIET = "quiet"
+    QUIESCED = "quiesced"
     """Nothing of it runs; the store has to know that it is discarded."""
 
     DISCARDING = "discarding"
@@ -176,8 +176,8 @@ class Member:
     newest_epoch: Epoch = Epoch(0)
     """The highest epoch it has seen: a store that shows a lower one was restored."""
 
-    newest_sequence: Sequence = Sequence(0)
-    newest_lineage: Lineage = Lineage(0)
+    newest_sequence: CheckpointNumber = CheckpointNumber(0)
+    newest_timeline: Timeline = Timeline(0)
     newest_counter: EventNumber = EventNumber(0)
     store_is_older: bool = False
     """Whether the store was found to be older than what the member has seen; to be told."""
@@ -247,20 +247,20 @@ class Member:
     plan: Planned | None = None
     """The planner's answer, to be used or dropped."""
 
-    prepared: Sequence | None = None
+    prepared: CheckpointNumber | None = None
     part: SinksPrepared | None = None
     """What the contribution of `prepared` needs, once the sinks have prepared."""
 
-    contributed: Sequence | None = None
+    contributed: CheckpointNumber | None = None
     committed: Committed | None = None
     """A commit's answer, to be told to the store."""
 
-    commit_done: Sequence | None = None
+    commit_done: CheckpointNumber | None = None
     commit_since: float = 0.0
-    settled_for: Sequence | None = None
-    """The approaching cut for which the region was asked to look whether all are there."""
+    reconciled_for: CheckpointNumber | None = None
+    """The approaching checkpoint for which the region was asked to look whether all are there."""
 
-    due: bool = False
+    needs_reconciling: bool = False
     """Whether something is due in the region that nobody has asked for."""
 
     store_lost_at: float | None = None

@@ -29,7 +29,7 @@ from airflow_kcr.protocol.member.state import (
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber
 
 E = TypeVar("E")
 Handler = Callable[[Member, E, float], Member]
@@ -48,7 +48,7 @@ _UNREGISTERED: Final = frozenset({State.JOINING, State.HOLDING, State.FENCED, St
 """Where a member can be without a lease: joining, holding while the store is away, or at its end."""
 
 _ENDED: Final = ACTIVE | {State.FENCED}
-"""A fenced member still waits for its batch to become quiet."""
+"""A fenced member still waits for its batch to quiesce."""
 
 
 def step(member: Member, event: events.Event, now: float) -> tuple[Member, tuple[Effect, ...]]:
@@ -106,7 +106,9 @@ def _registration_refused(member: Member, event: events.RegistrationRefused, now
 def _renewed(member: Member, event: events.Renewed, now: float) -> Member:
     member = _store_seen(answered(member, "renew"))
     sent_at = max(member.lease_sent_at, event.sent_at)
-    member = replace(member, lease_sent_at=sent_at, due=member.due or event.due)
+    member = replace(
+        member, lease_sent_at=sent_at, needs_reconciling=member.needs_reconciling or event.needs_reconciling
+    )
     is_old = member.view is None or event.counter != member.view.counter
     return _told(_compared(member, event.epoch, event.counter), event.counter) if is_old else member
 
@@ -189,8 +191,8 @@ def _seen(member: Member, view: MemberView, now: float) -> Member:
         retry_at=retry_at if is_reset else min(member.retry_at, retry_at),
         positions=_positions(member, view),
         newest_epoch=max(member.newest_epoch, view.epoch),
-        newest_sequence=max(member.newest_sequence, Sequence(view.next_sequence - 1)),
-        newest_lineage=max(member.newest_lineage, view.lineage),
+        newest_sequence=max(member.newest_sequence, CheckpointNumber(view.next_sequence - 1)),
+        newest_timeline=max(member.newest_timeline, view.timeline),
         newest_counter=max(member.newest_counter, view.counter),
     )
 
@@ -305,7 +307,7 @@ def _to_phase(member: Member, batch: MyBatch, phase: Phase, now: float) -> Membe
 def _begun(member: Member, event: events.Begun, now: float) -> Member:
     batch = _in_phase(member, event.batch, frozenset({Phase.BEGINNING}))
     if batch.doomed or member.state not in ACTIVE:
-        return _to_phase(member, replace(batch, doomed=True), Phase.QUIET, now)
+        return _to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now)
     return _to_phase(replace(member, awaited=member.awaited | {"run"}), batch, Phase.RUNNING, now)
 
 
@@ -316,19 +318,19 @@ def _begin_refused(member: Member, event: events.BeginRefused, now: float) -> Me
 
 def _batch_finished(member: Member, event: events.BatchFinished, now: float) -> Member:
     batch = _in_phase(member, event.batch, frozenset({Phase.RUNNING, Phase.CANCELLING}))
-    return _to_phase(member, batch, Phase.QUIET, now)
+    return _to_phase(member, batch, Phase.QUIESCED, now)
 
 
 def _batch_failed(member: Member, event: events.BatchFailed, now: float) -> Member:
     batch = _in_phase(member, event.batch, frozenset({Phase.RUNNING, Phase.CANCELLING}))
     if batch.phase is Phase.RUNNING and not batch.doomed:
         member = replace(member, batch_cause=ResetCause.BATCH_FAILED, batch_detail=event.why)
-    return _to_phase(member, replace(batch, doomed=True), Phase.QUIET, now)
+    return _to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now)
 
 
-def _batch_quiet(member: Member, event: events.BatchQuiet, now: float) -> Member:
+def _batch_quiesced(member: Member, event: events.BatchQuiesced, now: float) -> Member:
     batch = _in_phase(member, event.batch, frozenset({Phase.CANCELLING}))
-    return _to_phase(member, replace(batch, doomed=True), Phase.QUIET, now)
+    return _to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now)
 
 
 def _ended(member: Member, event: events.Ended, now: float) -> Member:
@@ -345,7 +347,7 @@ def _ended(member: Member, event: events.Ended, now: float) -> Member:
 def _end_refused(member: Member, event: events.EndRefused, now: float) -> Member:
     batch = _in_phase(member, event.batch, frozenset({Phase.ENDING}))
     member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=event.why)
-    return _stale(_to_phase(member, replace(batch, doomed=True), Phase.QUIET, now))
+    return _stale(_to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now))
 
 
 def _discarded(member: Member, event: events.Discarded, now: float) -> Member:
@@ -408,9 +410,9 @@ def _sinks_reset(member: Member, event: events.SinksReset, now: float) -> Member
 
 def _sink_failed(member: Member, event: events.SinkFailed, now: float) -> Member:
     member = answered(member, "reset_sinks")
-    if event.fence > member.newest_epoch or event.lineage > member.newest_lineage:
-        fence, lineage = max(event.fence, member.newest_epoch), max(event.lineage, member.newest_lineage)
-        member = replace(member, newest_epoch=fence, newest_lineage=lineage, store_is_older=True)
+    if event.fence > member.newest_epoch or event.timeline > member.newest_timeline:
+        fence, timeline = max(event.fence, member.newest_epoch), max(event.timeline, member.newest_timeline)
+        member = replace(member, newest_epoch=fence, newest_timeline=timeline, store_is_older=True)
     if event.epoch != member.reset_epoch:
         return member
     if event.epoch != member.newest_epoch:
@@ -465,7 +467,7 @@ TABLE: Final[Mapping[type[events.Event], tuple[frozenset[State], Callable[..., M
     events.BeginRefused: _row(_ENDED, _begin_refused),
     events.BatchFinished: _row(_ENDED, _batch_finished),
     events.BatchFailed: _row(_ENDED, _batch_failed),
-    events.BatchQuiet: _row(_ENDED, _batch_quiet),
+    events.BatchQuiesced: _row(_ENDED, _batch_quiesced),
     events.Ended: _row(_ENDED, _ended),
     events.EndRefused: _row(_ENDED, _end_refused),
     events.Discarded: _row(_ENDED, _discarded),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import cuts, events, resets
+from airflow_kcr.protocol.region import checkpoints, events, resets
 from airflow_kcr.protocol.region.rows import Absence, Claim, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, put, record, universe
 from airflow_kcr.protocol.values import GroupId, GroupPartition
@@ -56,9 +56,9 @@ def _told(region: Region, now: datetime, rows: dict[GroupPartition, Absence]) ->
     if after == before:
         return region
     region = record(region, now, events.PartitionsGone(partitions=tuple(sorted(after))))
-    cut = region.cut
-    if cut is not None and not region.frozen[cut.sequence].isdisjoint(fresh):
-        region = cuts.abort(region, now, f"the brokers do not have {fresh[0]} any more")
+    checkpoint = region.checkpoint
+    if checkpoint is not None and not region.frozen[checkpoint.sequence].isdisjoint(fresh):
+        region = checkpoints.abort(region, now, f"the brokers do not have {fresh[0]} any more")
     begun = [p for p in fresh if (c := region.claims.get(p)) is not None and c.is_in_flight]
     if begun and region.state in {RegionState.RUNNING, RegionState.DRAINING}:
         # The batch of a member that died: the claim of whoever takes the partition over would have reset the region.
@@ -79,8 +79,8 @@ def told(region: Region, absence: Absence) -> str:
     since = f"the brokers have not had it since {format_instant(absence.since)}"
     if absence.is_gone:
         return f"{since}; it is no part of the region any more"
-    bound = region.rules.timeouts.rejoin_after.total_seconds()
-    return f"{since}; once that has lasted {bound:g} s the region goes on without it"
+    boundary = region.rules.timeouts.rejoin_after.total_seconds()
+    return f"{since}; once that has lasted {boundary:g} s the region goes on without it"
 
 
 def gone(region: Region) -> frozenset[GroupPartition]:

@@ -1,6 +1,6 @@
 """What a member does for a running reset: answer open seek entries, then acknowledge (docs/explanation/what-if.md).
 
-The order is the safety: quiet first, then the sinks' fences are raised, then progress is read and rolled back, then
+The order is the safety: quiesced first, then the sinks' fences are raised, then progress is read and rolled back, then
 positions are set; only then does the member say so. A sink's progress read before its fence could be overtaken by a
 zombie's transaction (scenario C47).
 """
@@ -34,7 +34,7 @@ class Found:
     """What the first owner found for an open entry."""
 
     offset: Offset | None
-    """None: the sink has no progress in this lineage; it resumes at the base, else at the initial offset."""
+    """None: the sink has no progress in this timeline; it resumes at the restore point, else at the initial offset."""
 
     clamped_from: int | None = None
     log: LogBounds | None = None

@@ -2,8 +2,8 @@
 
 A region lives for years, and a decision must not cost more for it. So the region's value holds what is open
 (`working`), and each question about the past is a method here, which a store answers by one look-up: the request of
-this nonce, the checkpoint of this number, the newest one aligned to a bound. An answer is as of before the decision;
-rows that the region holds itself are newer and count first.
+this request id, the checkpoint of this number, the newest one aligned to a boundary. An answer is as of before the
+decision; rows that the region holds itself are newer and count first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
-    BoundOffset,
+    BoundaryOffset,
     Checkpoint,
+    CheckpointRequest,
     CheckpointState,
     Contribution,
-    CutRequest,
     PersonReset,
     PersonResetState,
     RequestState,
@@ -28,10 +28,19 @@ from airflow_kcr.protocol.region.rows import (
     ResetState,
 )
 from airflow_kcr.protocol.seek_map import SeekMap
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, MemberId, Nonce, Offset, Sequence, TopicId
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    MemberId,
+    Offset,
+    RequestId,
+    Timeline,
+    TopicId,
+)
 
 if TYPE_CHECKING:
-    from airflow_kcr.protocol.region.state import BoundKey, Region
+    from airflow_kcr.protocol.region.state import BoundaryKey, Region
 
 ACTIVE: Final = frozenset({PersonResetState.WAITING, PersonResetState.DRAINING, PersonResetState.BEGUN})
 """Persons' resets that have not ended."""
@@ -43,15 +52,15 @@ WAITING: Final = frozenset({RequestState.QUEUED, RequestState.OPEN})
 class Stretch(NamedTuple):
     """Checkpoints that one timeline took off the path, with none between them that it left."""
 
-    by: Lineage
-    first: Sequence
-    last: Sequence
+    by: Timeline
+    first: CheckpointNumber
+    last: CheckpointNumber
 
 
 class Named(NamedTuple):
-    """What a nonce names."""
+    """What a request id names."""
 
-    request: CutRequest | None = None
+    request: CheckpointRequest | None = None
     reset: PersonReset | None = None
 
 
@@ -69,19 +78,22 @@ class Archive(Protocol):
 
     # -- one row ---------------------------------------------------------------------------------------------------
 
-    def request(self, nonce: Nonce) -> CutRequest | None:
-        """Return the request of a nonce."""
+    def request(self, request_id: RequestId) -> CheckpointRequest | None:
+        """Return the request of a request id."""
         ...
 
-    def person_reset(self, nonce: Nonce) -> PersonReset | None:
-        """Return a person's reset by its nonce."""
+    def person_reset(self, request_id: RequestId) -> PersonReset | None:
+        """Return a person's reset by its request id."""
         ...
 
-    def named(self, nonce: Nonce) -> Named:
-        """Return what a nonce names: a request, a person's reset, or both, as one asks for its cut under its own."""
+    def named(self, request_id: RequestId) -> Named:
+        """Return what a request id names.
+
+        A request, a person's reset, or both, as one asks for its checkpoint under its own.
+        """
         ...
 
-    def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
+    def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
         """Return the checkpoint of a number."""
         ...
 
@@ -91,59 +103,59 @@ class Archive(Protocol):
 
     # -- what belongs to one row -----------------------------------------------------------------------------------
 
-    def offsets(self, sequences: Collection[Sequence]) -> Mapping[Sequence, OffsetMap]:
+    def offsets(self, sequences: Collection[CheckpointNumber]) -> Mapping[CheckpointNumber, OffsetMap]:
         """Return the offsets of those of these checkpoints that have them."""
         ...
 
-    def frozen(self, sequence: Sequence) -> frozenset[GroupPartition]:
-        """Return the partitions that were frozen when a cut was opened; none once it is retired."""
+    def frozen(self, sequence: CheckpointNumber) -> frozenset[GroupPartition]:
+        """Return the partitions that were frozen when a checkpoint was opened; none once it is retired."""
         ...
 
-    def echoes(self, sequence: Sequence) -> OffsetMap:
+    def read_backs(self, sequence: CheckpointNumber) -> OffsetMap:
         """Return what Kafka held after the commit of a checkpoint, as it was read back."""
         ...
 
-    def contributions(self, sequence: Sequence) -> Mapping[MemberId, Contribution]:
-        """Return what was contributed to a cut; nothing once it is retired."""
+    def contributions(self, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
+        """Return what was contributed to a checkpoint; nothing once it is retired."""
         ...
 
     def seek_map(self, epoch: Epoch) -> SeekMap | None:
         """Return where the reset that began an epoch went."""
         ...
 
-    def bound_offsets(self, bound: datetime) -> Mapping[BoundKey, BoundOffset]:
-        """Return where a bound falls, as far as that was found."""
+    def boundary_offsets(self, boundary: datetime) -> Mapping[BoundaryKey, BoundaryOffset]:
+        """Return where a boundary falls, as far as that was found."""
         ...
 
     # -- the path --------------------------------------------------------------------------------------------------
 
-    def newest_bounded(self, up_to: Sequence | None) -> Checkpoint | None:
-        """Return the newest checkpoint on the path, of at most this number, that was aligned to a bound."""
+    def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
+        """Return the newest checkpoint on the path, of at most this number, that was aligned to a boundary."""
         ...
 
-    def covering(self, bound: datetime) -> Checkpoint | None:
-        """Return the oldest checkpoint on the path that was aligned to this bound or a later one."""
+    def covering(self, boundary: datetime) -> Checkpoint | None:
+        """Return the oldest checkpoint on the path that was aligned to this boundary or a later one."""
         ...
 
-    def newest_usable(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """Return the newest checkpoint on the path that has its offsets, of a lower number than this."""
         ...
 
-    def newest_on_path(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_on_path(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """Return the newest checkpoint on the path of a lower number than this, retired ones too."""
         ...
 
-    def newest_published(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """Return the newest published checkpoint on the path of a lower number than this, retired ones too."""
         ...
 
-    def published_from(self, bound: datetime | None, sequence: Sequence | None) -> Checkpoint | None:
-        """Return the oldest published checkpoint on the path at or beyond a bound, and of at least a number."""
+    def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
+        """Return the oldest published checkpoint on the path at or beyond a boundary, and of at least a number."""
         ...
 
     def undone_by(
-        self, opening: OffsetMap, covered: Sequence | None, retired: Collection[Sequence]
-    ) -> tuple[Sequence, ...]:
+        self, opening: OffsetMap, covered: CheckpointNumber | None, retired: Collection[CheckpointNumber]
+    ) -> tuple[CheckpointNumber, ...]:
         """Return the checkpoints on the path that a timeline opening at these offsets takes off it; see `path`.
 
         Args:
@@ -153,13 +165,13 @@ class Archive(Protocol):
         """
         ...
 
-    def stretches(self, since: Lineage) -> tuple[Stretch, ...]:
+    def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
         """Return what this timeline and the later ones took off the path, by timeline and then by number."""
         ...
 
     # -- one record ------------------------------------------------------------------------------------------------
 
-    def holding(self, partition: GroupPartition, offset: Offset, since: Sequence) -> Checkpoint | None:
+    def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
         """Return the oldest checkpoint on the path, of at least a number, that lies beyond an offset of a partition.
 
         One that is retired has no offsets any more, and is taken to lie beyond whatever was done before it.
@@ -173,7 +185,7 @@ class Archive(Protocol):
     # -- lists -----------------------------------------------------------------------------------------------------
 
     def checkpoints(
-        self, *, first: Sequence | None = None, before: Sequence | None = None, last: int | None = None
+        self, *, first: CheckpointNumber | None = None, before: CheckpointNumber | None = None, last: int | None = None
     ) -> tuple[Checkpoint, ...]:
         """Return checkpoints of at least one number and below another; of these the `last` newest, or all."""
         ...
@@ -182,37 +194,39 @@ class Archive(Protocol):
         """Return how many checkpoints there are, whatever became of them."""
         ...
 
-    def topics(self, sequences: Collection[Sequence]) -> Mapping[Sequence, Mapping[GroupPartition, TopicId]]:
+    def topics(
+        self, sequences: Collection[CheckpointNumber]
+    ) -> Mapping[CheckpointNumber, Mapping[GroupPartition, TopicId]]:
         """Return the topic ids that the offsets of kept checkpoints are of, as their contributors saw them."""
         ...
 
-    def resets(self, *, before: Sequence | None = None, last: int | None = None) -> tuple[Reset, ...]:
+    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[Reset, ...]:
         """Return attempts of resets that burned lower numbers than one; of these the `last` newest, or all."""
         ...
 
-    def resets_from(self, sequence: Sequence, limit: int) -> tuple[Reset, ...]:
+    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[Reset, ...]:
         """Return the first attempts of resets that burned this number or a higher one, at most so many."""
         ...
 
     def person_resets(
-        self, nonces: Collection[Nonce], *, since: datetime | None, until: datetime | None, last: int | None
+        self, request_ids: Collection[RequestId], *, since: datetime | None, until: datetime | None, last: int | None
     ) -> tuple[PersonReset, ...]:
         """Return persons' resets in the order of asking.
 
         Args:
-            nonces: those of these names,
+            request_ids: those of these names,
             since: and those that never began, asked for at this moment or later; None: whenever,
             until: and before this one; None: up to now,
             last: of these only so many, the newest; None: all.
         """
         ...
 
-    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
+    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
         """Return the requests of a DAG run, in the order of asking."""
         ...
 
-    def requests_for(self, sequences: Collection[Sequence]) -> tuple[CutRequest, ...]:
-        """Return the DAG runs' requests for which these cuts were opened, or that they answered, in that order."""
+    def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[CheckpointRequest, ...]:
+        """Return the DAG runs' requests that opened these checkpoints, or that they answered, in that order."""
         ...
 
     def log_starts(self) -> Mapping[GroupPartition, tuple[LogStart, ...]]:
@@ -233,7 +247,7 @@ class Archive(Protocol):
         """Return the oldest checkpoints that are neither retired nor pinned."""
         ...
 
-    def nth_complete(self, place: int) -> Sequence | None:
+    def nth_complete(self, place: int) -> CheckpointNumber | None:
         """Return the number of the complete one that has `place - 1` newer ones with offsets; None: there are fewer."""
         ...
 
@@ -242,16 +256,16 @@ class Archive(Protocol):
 class Tables:
     """Every row that a region ever had, of the tables that grow with time; as in `Region`, which holds a part."""
 
-    bound_offsets: Mapping[BoundKey, BoundOffset] = field(default_factory=dict)
-    requests: Mapping[Nonce, CutRequest] = field(default_factory=dict)
-    checkpoints: Mapping[Sequence, Checkpoint] = field(default_factory=dict)
-    offsets: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
-    frozen: Mapping[Sequence, frozenset[GroupPartition]] = field(default_factory=dict)
-    contributions: Mapping[tuple[Sequence, MemberId], Contribution] = field(default_factory=dict)
-    echoes: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
+    boundary_offsets: Mapping[BoundaryKey, BoundaryOffset] = field(default_factory=dict)
+    requests: Mapping[RequestId, CheckpointRequest] = field(default_factory=dict)
+    checkpoints: Mapping[CheckpointNumber, Checkpoint] = field(default_factory=dict)
+    offsets: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
+    frozen: Mapping[CheckpointNumber, frozenset[GroupPartition]] = field(default_factory=dict)
+    contributions: Mapping[tuple[CheckpointNumber, MemberId], Contribution] = field(default_factory=dict)
+    read_backs: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
     resets: Mapping[Epoch, Reset] = field(default_factory=dict)
     seek_maps: Mapping[Epoch, SeekMap] = field(default_factory=dict)
-    person_resets: Mapping[Nonce, PersonReset] = field(default_factory=dict)
+    person_resets: Mapping[RequestId, PersonReset] = field(default_factory=dict)
 
 
 class Whole:
@@ -264,19 +278,19 @@ class Whole:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def request(self, nonce: Nonce) -> CutRequest | None:
+    def request(self, request_id: RequestId) -> CheckpointRequest | None:
         """See `Archive.request`."""
-        return self._tables.requests.get(nonce)
+        return self._tables.requests.get(request_id)
 
-    def person_reset(self, nonce: Nonce) -> PersonReset | None:
+    def person_reset(self, request_id: RequestId) -> PersonReset | None:
         """See `Archive.person_reset`."""
-        return self._tables.person_resets.get(nonce)
+        return self._tables.person_resets.get(request_id)
 
-    def named(self, nonce: Nonce) -> Named:
+    def named(self, request_id: RequestId) -> Named:
         """See `Archive.named`."""
-        return Named(self.request(nonce), self.person_reset(nonce))
+        return Named(self.request(request_id), self.person_reset(request_id))
 
-    def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
+    def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
         """See `Archive.checkpoint`."""
         return self._tables.checkpoints.get(sequence)
 
@@ -284,19 +298,19 @@ class Whole:
         """See `Archive.reset`."""
         return self._tables.resets.get(epoch)
 
-    def offsets(self, sequences: Collection[Sequence]) -> Mapping[Sequence, OffsetMap]:
+    def offsets(self, sequences: Collection[CheckpointNumber]) -> Mapping[CheckpointNumber, OffsetMap]:
         """See `Archive.offsets`."""
         return {s: self._tables.offsets[s] for s in sequences if s in self._tables.offsets}
 
-    def frozen(self, sequence: Sequence) -> frozenset[GroupPartition]:
+    def frozen(self, sequence: CheckpointNumber) -> frozenset[GroupPartition]:
         """See `Archive.frozen`."""
         return self._tables.frozen.get(sequence, frozenset())
 
-    def echoes(self, sequence: Sequence) -> OffsetMap:
-        """See `Archive.echoes`."""
-        return self._tables.echoes.get(sequence, OffsetMap())
+    def read_backs(self, sequence: CheckpointNumber) -> OffsetMap:
+        """See `Archive.read_backs`."""
+        return self._tables.read_backs.get(sequence, OffsetMap())
 
-    def contributions(self, sequence: Sequence) -> Mapping[MemberId, Contribution]:
+    def contributions(self, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
         """See `Archive.contributions`."""
         found = sorted((member, part) for (of, member), part in self._tables.contributions.items() if of == sequence)
         return dict(found)
@@ -305,47 +319,49 @@ class Whole:
         """See `Archive.seek_map`."""
         return self._tables.seek_maps.get(epoch)
 
-    def bound_offsets(self, bound: datetime) -> Mapping[BoundKey, BoundOffset]:
-        """See `Archive.bound_offsets`."""
-        return {key: row for key, row in self._tables.bound_offsets.items() if key[2] == bound}
+    def boundary_offsets(self, boundary: datetime) -> Mapping[BoundaryKey, BoundaryOffset]:
+        """See `Archive.boundary_offsets`."""
+        return {key: row for key, row in self._tables.boundary_offsets.items() if key[2] == boundary}
 
-    def newest_bounded(self, up_to: Sequence | None) -> Checkpoint | None:
-        """See `Archive.newest_bounded`."""
-        found = [(c.bound, c.sequence) for c in self._path() if c.bound and (up_to is None or c.sequence <= up_to)]
+    def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
+        """See `Archive.newest_aligned`."""
+        found = [
+            (c.boundary, c.sequence) for c in self._path() if c.boundary and (up_to is None or c.sequence <= up_to)
+        ]
         return self._tables.checkpoints[max(found)[1]] if found else None
 
-    def covering(self, bound: datetime) -> Checkpoint | None:
+    def covering(self, boundary: datetime) -> Checkpoint | None:
         """See `Archive.covering`."""
-        return next((c for c in self._path() if c.bound is not None and c.bound >= bound), None)
+        return next((c for c in self._path() if c.boundary is not None and c.boundary >= boundary), None)
 
-    def newest_usable(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_usable`."""
         found = [c for c in self._path() if c.is_complete and (before is None or c.sequence < before)]
         return found[-1] if found else None
 
-    def newest_on_path(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_on_path(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_on_path`."""
         found = [c for c in self._path() if before is None or c.sequence < before]
         return found[-1] if found else None
 
-    def newest_published(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_published`."""
         found = [c for c in self._path() if c.published_at is not None and (before is None or c.sequence < before)]
         return found[-1] if found else None
 
-    def published_from(self, bound: datetime | None, sequence: Sequence | None) -> Checkpoint | None:
+    def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.published_from`."""
         for row in self._path():
-            beyond = bound is None or (row.bound is not None and row.bound >= bound)
+            beyond = boundary is None or (row.boundary is not None and row.boundary >= boundary)
             if row.published_at is not None and beyond and (sequence is None or row.sequence >= sequence):
                 return row
         return None
 
     def undone_by(
-        self, opening: OffsetMap, covered: Sequence | None, retired: Collection[Sequence]
-    ) -> tuple[Sequence, ...]:
+        self, opening: OffsetMap, covered: CheckpointNumber | None, retired: Collection[CheckpointNumber]
+    ) -> tuple[CheckpointNumber, ...]:
         """See `Archive.undone_by`."""
-        gone: list[Sequence] = []
+        gone: list[CheckpointNumber] = []
         newest = covered
         for row in reversed(self._path()):
             if row.is_complete and row.sequence not in retired:
@@ -357,10 +373,10 @@ class Whole:
                 gone.append(row.sequence)
         return tuple(sorted(gone))
 
-    def stretches(self, since: Lineage) -> tuple[Stretch, ...]:
+    def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
         """See `Archive.stretches`."""
         found: list[Stretch] = []
-        before: Lineage | None = None
+        before: Timeline | None = None
         for row in self._rows():
             if not (row.is_on_path or row.undone_by is not None):
                 continue  # it was never complete: nothing of it is anywhere
@@ -372,7 +388,7 @@ class Whole:
             before = row.undone_by
         return tuple(sorted(found))
 
-    def holding(self, partition: GroupPartition, offset: Offset, since: Sequence) -> Checkpoint | None:
+    def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
         """See `Archive.holding`."""
         for row in self._path():
             held = self._tables.offsets.get(row.sequence, OffsetMap())
@@ -389,7 +405,7 @@ class Whole:
         return None
 
     def checkpoints(
-        self, *, first: Sequence | None = None, before: Sequence | None = None, last: int | None = None
+        self, *, first: CheckpointNumber | None = None, before: CheckpointNumber | None = None, last: int | None = None
     ) -> tuple[Checkpoint, ...]:
         """See `Archive.checkpoints`."""
         found = [
@@ -403,7 +419,9 @@ class Whole:
         """See `Archive.count`."""
         return len(self._tables.checkpoints)
 
-    def topics(self, sequences: Collection[Sequence]) -> Mapping[Sequence, Mapping[GroupPartition, TopicId]]:
+    def topics(
+        self, sequences: Collection[CheckpointNumber]
+    ) -> Mapping[CheckpointNumber, Mapping[GroupPartition, TopicId]]:
         """See `Archive.topics`."""
         return {
             sequence: {
@@ -412,35 +430,35 @@ class Whole:
             for sequence in sequences
         }
 
-    def resets(self, *, before: Sequence | None = None, last: int | None = None) -> tuple[Reset, ...]:
+    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[Reset, ...]:
         """See `Archive.resets`."""
         found = [row for _, row in sorted(self._tables.resets.items()) if before is None or row.sequence < before]
         return tuple(found if last is None else found[max(len(found) - last, 0) :])
 
-    def resets_from(self, sequence: Sequence, limit: int) -> tuple[Reset, ...]:
+    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[Reset, ...]:
         """See `Archive.resets_from`."""
         return tuple(row for _, row in sorted(self._tables.resets.items()) if row.sequence >= sequence)[:limit]
 
     def person_resets(
-        self, nonces: Collection[Nonce], *, since: datetime | None, until: datetime | None, last: int | None
+        self, request_ids: Collection[RequestId], *, since: datetime | None, until: datetime | None, last: int | None
     ) -> tuple[PersonReset, ...]:
         """See `Archive.person_resets`."""
         rows = sorted(self._tables.person_resets.values(), key=lambda row: row.order)
         waited = [
-            row.nonce
+            row.request_id
             for row in rows
             if row.epoch is None
             and (since is None or row.requested_at >= since)
             and (until is None or row.requested_at < until)
         ]
-        wanted = {*nonces, *(waited if last is None else waited[max(len(waited) - last, 0) :])}
-        return tuple(row for row in rows if row.nonce in wanted)
+        wanted = {*request_ids, *(waited if last is None else waited[max(len(waited) - last, 0) :])}
+        return tuple(row for row in rows if row.request_id in wanted)
 
-    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
+    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_of_run`."""
         return tuple(r for r in self._asked() if (r.requester.dag_id, r.requester.run_id) == (dag_id, run_id))
 
-    def requests_for(self, sequences: Collection[Sequence]) -> tuple[CutRequest, ...]:
+    def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_for`."""
         wanted = frozenset(sequences)
         return tuple(r for r in self._asked() if r.requester.dag_id and r.sequence in wanted)
@@ -470,7 +488,7 @@ class Whole:
         found = (c for c in self._rows() if c.state is not CheckpointState.RETIRED and not c.pinned_as)
         return tuple(row for row, _ in zip(found, range(limit), strict=False))
 
-    def nth_complete(self, place: int) -> Sequence | None:
+    def nth_complete(self, place: int) -> CheckpointNumber | None:
         """See `Archive.nth_complete`."""
         complete = [c.sequence for c in self._rows() if c.is_complete]
         return complete[-place] if len(complete) >= place else None
@@ -481,7 +499,7 @@ class Whole:
     def _path(self) -> list[Checkpoint]:
         return [row for row in self._rows() if row.is_on_path]
 
-    def _asked(self) -> list[CutRequest]:
+    def _asked(self) -> list[CheckpointRequest]:
         return sorted(self._tables.requests.values(), key=lambda row: row.order)
 
 
@@ -498,23 +516,27 @@ def working(region: Region, tables: Tables) -> Region:
     """
     archive = Whole(tables)
     complete = (s for s, row in tables.checkpoints.items() if row.state is CheckpointState.COMPLETE)
-    sequences = {region.open_cut, region.base, region.stopping, region.bounded, *complete}
-    requests = {nonce: row for nonce, row in tables.requests.items() if row.state in WAITING}
-    cut = None if region.open_cut is None else tables.checkpoints[region.open_cut]
-    bounds = {region.next_bound, None if cut is None else cut.bound, *(row.bound for row in requests.values())}
-    epochs = {region.epoch, region.base_epoch}
-    mapped = {region.base_epoch, region.epoch if region.state in RESET_STATES else None}
+    sequences = {region.open_checkpoint, region.restore_point, region.stopping, region.aligned, *complete}
+    requests = {request_id: row for request_id, row in tables.requests.items() if row.state in WAITING}
+    checkpoint = None if region.open_checkpoint is None else tables.checkpoints[region.open_checkpoint]
+    bounds = {
+        region.next_boundary,
+        None if checkpoint is None else checkpoint.boundary,
+        *(row.boundary for row in requests.values()),
+    }
+    epochs = {region.epoch, region.restore_point_epoch}
+    mapped = {region.restore_point_epoch, region.epoch if region.state in RESET_STATES else None}
     return replace(
         region,
         archive=archive,
-        bound_offsets={key: row for key, row in tables.bound_offsets.items() if key[2] in bounds},
+        boundary_offsets={key: row for key, row in tables.boundary_offsets.items() if key[2] in bounds},
         requests=requests,
         checkpoints={s: row for s, row in tables.checkpoints.items() if s in sequences},
-        offsets={s: held for s, held in tables.offsets.items() if s == region.base},
-        frozen={s: held for s, held in tables.frozen.items() if s == region.open_cut},
-        contributions={key: part for key, part in tables.contributions.items() if key[0] == region.open_cut},
-        echoes={s: held for s, held in tables.echoes.items() if s == region.base},
+        offsets={s: held for s, held in tables.offsets.items() if s == region.restore_point},
+        frozen={s: held for s, held in tables.frozen.items() if s == region.open_checkpoint},
+        contributions={key: part for key, part in tables.contributions.items() if key[0] == region.open_checkpoint},
+        read_backs={s: held for s, held in tables.read_backs.items() if s == region.restore_point},
         resets={epoch: row for epoch, row in tables.resets.items() if epoch in epochs},
         seek_maps={epoch: held for epoch, held in tables.seek_maps.items() if epoch in mapped},
-        person_resets={nonce: row for nonce, row in tables.person_resets.items() if row.state in ACTIVE},
+        person_resets={request_id: row for request_id, row in tables.person_resets.items() if row.state in ACTIVE},
     )

@@ -1,4 +1,4 @@
-"""Batches: the permit to begin, the permit to end, and what a refused end means (docs/reference/states.md).
+"""Batches: the admission to begin, the admission to end, and what a refused end means (docs/reference/states.md).
 
 Both are decided under the shared region lock, from the region's row, the member's row and the claims of the ranges
 alone: a store may hand over a `Region` that holds no more than those. Begin is where everything is checked; end asks
@@ -13,28 +13,28 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
-from airflow_kcr.protocol.region import bounds, hold
-from airflow_kcr.protocol.region.rows import Batch, Claim, CutPhase, Outcome, RegionState, Wanted
+from airflow_kcr.protocol.region import boundaries, hold
+from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, Claim, DesiredState, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
     Region,
-    base_offsets,
     past_skips,
     put,
     require_epoch,
     require_member,
+    restore_point_offsets,
     without,
 )
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupPartition,
     Incarnation,
     MemberId,
     Offset,
     Range,
-    Sequence,
     checked_range,
 )
 
@@ -58,8 +58,8 @@ def begin(region: Region, now: datetime, request: BatchRequest) -> Region:
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: the member may not act, or not in this epoch.
         NotClaimed: it holds no current claim on a partition of the ranges.
-        BatchRefused: the region does not process now, a range does not start at its position, crosses the bound, a
-            skipped record or the count of the next cut, or an earlier batch there has not ended.
+        BatchRefused: the region does not process now, a range does not start at its position, crosses the boundary, a
+            skipped record or the count of the next checkpoint, or an earlier batch there has not ended.
         NumberOutOfRange: a range is empty, reversed or negative.
     """
     if request.batch in region.running:
@@ -69,7 +69,7 @@ def begin(region: Region, now: datetime, request: BatchRequest) -> Region:
     if not request.ranges:
         raise BatchRefused(f"batch {request.batch} has no ranges; nothing was planned")
     rows: dict[GroupPartition, Claim] = {}
-    limit = bounds.limit(region)
+    limit = boundaries.limit(region)
     for partition, range_ in request.ranges.items():
         claim = _require_claim(region, partition, request.member, request.incarnation)
         _require_range(region, partition, checked_range(range_, partition), claim, limit)
@@ -80,7 +80,7 @@ def begin(region: Region, now: datetime, request: BatchRequest) -> Region:
         member=request.member,
         incarnation=request.incarnation,
         epoch=region.epoch,
-        lineage=region.lineage,
+        timeline=region.timeline,
         sequence=stamp(region),
         ranges=dict(sorted(request.ranges.items())),
         begun_at=now,
@@ -94,18 +94,18 @@ def begin(region: Region, now: datetime, request: BatchRequest) -> Region:
     )
 
 
-def stamp(region: Region) -> Sequence:
-    """Return the sequence that a batch is stamped with at its begin: the open cut's, else the next one."""
-    return region.next_sequence if region.open_cut is None else region.open_cut
+def stamp(region: Region) -> CheckpointNumber:
+    """Return the sequence that a batch is stamped with at its begin: the open checkpoint's, else the next one."""
+    return region.next_sequence if region.open_checkpoint is None else region.open_checkpoint
 
 
 def _require_processing(region: Region) -> None:
-    cut = region.cut
+    checkpoint = region.checkpoint
     if region.state is not RegionState.RUNNING:
         raise BatchRefused(f"region {region.name} is {region.state}; a batch begins only while it is running")
-    approaching = cut is not None and cut.phase is CutPhase.APPROACHING
-    if region.wanted is not Wanted.RUNNING and not approaching:
-        raise BatchRefused(f"region {region.name} is wanted {region.wanted}; no batch begins")
+    approaching = checkpoint is not None and checkpoint.phase is CheckpointPhase.APPROACHING
+    if region.desired_state is not DesiredState.RUNNING and not approaching:
+        raise BatchRefused(f"region {region.name} has the desired state {region.desired_state}; no batch begins")
     if strangers := hold.held_by(region):
         raise BatchRefused(f"region {region.name} holds until {strangers[0]} is gone; no batch begins")
 
@@ -125,37 +125,40 @@ def _require_range(
         raise BatchRefused(f"{partition}: an earlier batch, begun up to {claim.begun_to}, has not ended")
     if range_.from_ != claim.position:
         raise BatchRefused(f"{partition}: the batch would begin at {range_.from_}, its position is {claim.position}")
-    row = None if limit is None else bounds.bound_offset(region, partition, limit)
+    row = None if limit is None else boundaries.boundary_offset(region, partition, limit)
     if row is not None and range_.to > max(row.offset, range_.from_) and not _may_overshoot(region, range_, row.offset):
-        raise BatchRefused(f"{partition}: {range_} crosses the bound {limit}, whose offset is {row.offset}")
+        raise BatchRefused(f"{partition}: {range_} crosses the boundary {limit}, whose offset is {row.offset}")
     crossed = [o for o in region.skips.get(partition, ()) if range_.from_ <= o < range_.to]
     if crossed:
         raise BatchRefused(f"{partition}: {range_} contains the skipped record {crossed[0]}; end the batch before it")
 
 
-def _may_overshoot(region: Region, range_: Range, bound_offset: Offset) -> bool:
-    """Whether the position is past the bound already: then the bound no longer limits it (its cut is inexact)."""
-    return range_.from_ > bound_offset and region.open_cut is None
+def _may_overshoot(region: Region, range_: Range, boundary_offset: Offset) -> bool:
+    """Whether the position is past the boundary already.
+
+    Then the boundary no longer limits it (its checkpoint is inexact).
+    """
+    return range_.from_ > boundary_offset and region.open_checkpoint is None
 
 
 def _require_count(region: Region, request: BatchRequest) -> None:
-    records = region.rules.cut.records
+    records = region.rules.checkpoint.records
     if records is None:
         return
     left = records_left(region)
     width = sum(r.width for r in request.ranges.values())
     if left is not None and width > left:
-        raise BatchRefused(f"the batch has {width} offsets, {left} are left until the cut at {records}")
+        raise BatchRefused(f"the batch has {width} offsets, {left} are left until the checkpoint at {records}")
 
 
 def records_left(region: Region) -> int | None:
-    """Return how many offsets may still be begun before the cut by count; None where there is no count."""
-    records = region.rules.cut.records
+    """Return how many offsets may still be begun before the checkpoint by count; None where there is no count."""
+    records = region.rules.checkpoint.records
     if records is None:
         return None
-    base = base_offsets(region)
+    restore_point = restore_point_offsets(region)
     begun = sum(
-        claim.begun_to - base.get(p, claim.resume)
+        claim.begun_to - restore_point.get(p, claim.resume)
         for p, claim in region.claims.items()
         if claim.begun_to is not None and claim.resume is not None
     )
@@ -165,7 +168,8 @@ def records_left(region: Region) -> int | None:
 def end(region: Region, now: datetime, batch_id: BatchId, member: MemberId, incarnation: Incarnation) -> Region:
     """Return the region with the batch accepted: positions advance, its outcome is done.
 
-    It needs the epoch, incarnation and claims that it was begun under, in RUNNING or DRAINING, whatever is wanted.
+    It needs the epoch, incarnation and claims that it was begun under, in RUNNING or DRAINING, whatever the desired
+    state.
 
     Raises:
         StaleEpoch, StaleIncarnation: as it says.

@@ -15,7 +15,7 @@ from datetime import datetime
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import absent, cuts, events, out_of_range, resets, unowned
+from airflow_kcr.protocol.region import absent, checkpoints, events, out_of_range, resets, unowned
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Claim, InitialOffset, ResetCause
 from airflow_kcr.protocol.region.state import (
     InitialKey,
@@ -53,7 +53,7 @@ def claim(region: Region, now: datetime, proposal: Proposal) -> Region:
     """Return the region with the member's claims replaced by its assignment.
 
     The member reads from the answer (`Region.claims`, `Region.epoch`) what it holds and where; where a reset began, it
-    claims again when it is quiet.
+    claims again when it is quiesced.
 
     Raises:
         StaleIncarnation, LeaseExpired, UnknownMember: the member may not act.
@@ -102,8 +102,8 @@ def claim(region: Region, now: datetime, proposal: Proposal) -> Region:
     if contested:
         detail = f"{proposal.member} was assigned {', '.join(map(str, contested[:5]))}, where another was before"
         return resets.demand(region, now, ResetCause.CLAIM, detail)
-    if moved and region.open_cut is not None:
-        return cuts.abort(region, now, f"{proposal.member} claimed partitions that were not its own")
+    if moved and region.open_checkpoint is not None:
+        return checkpoints.abort(region, now, f"{proposal.member} claimed partitions that were not its own")
     return region
 
 
@@ -184,7 +184,8 @@ def _is_contested(region: Region, partition: GroupPartition, proposal: Proposal)
     """Whether somebody else, an earlier incarnation or a dropped claim has begun there in this epoch.
 
     In STARTING and RESETTING nothing has begun in the epoch, so a claim there never begins a reset. A partition that
-    the last reset was done without, as an outsider had it, was neither rolled back in the sinks nor told where to go.
+    the last reset was done without, as a foreign consumer had it, was neither rolled back in the sinks nor told where
+    to go.
     """
     row = region.claims[partition]
     if region.state not in RESET_STATES and Epoch(0) < row.epoch < region.epoch:
@@ -193,12 +194,15 @@ def _is_contested(region: Region, partition: GroupPartition, proposal: Proposal)
 
 
 def _moves(region: Region, proposal: Proposal) -> bool:
-    """Whether the claim changes who holds what, or adds a partition: an open cut's roster no longer fits."""
-    cut = region.cut
-    frozen = frozenset() if cut is None else region.frozen[cut.sequence]
+    """Whether the claim changes who holds what, or adds a partition.
+
+    An open checkpoint's participants no longer fit.
+    """
+    checkpoint = region.checkpoint
+    frozen = frozenset() if checkpoint is None else region.frozen[checkpoint.sequence]
     return any(
         not _is_own(region.claims[p], proposal, region.epoch) or p not in frozen for p in proposal.partitions
-    ) or (cut is not None and cut.roster.get(proposal.member) != proposal.incarnation)
+    ) or (checkpoint is not None and checkpoint.participants.get(proposal.member) != proposal.incarnation)
 
 
 def _granted(region: Region, partition: GroupPartition, proposal: Proposal) -> Claim:

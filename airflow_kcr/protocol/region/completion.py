@@ -1,8 +1,9 @@
-"""A cut from its first contribution to its last echo (docs/explanation/what-if.md).
+"""A checkpoint from its first contribution to its last commit read-back (docs/explanation/what-if.md).
 
-The last contribution completes the checkpoint in its own transaction: every roster member contributed *and* every
-frozen partition is covered exactly once. Then, in the same transaction, the region ends in what asked for the cut.
-Publication and Kafka's echo come afterwards; the store is first, Kafka second, and the difference is visible.
+The last contribution completes the checkpoint in its own transaction: every participant contributed *and* every frozen
+partition is covered exactly once. Then, in the same transaction, the region ends in what asked for the checkpoint.
+Publication and Kafka's commit read-back come afterwards; the store is first, Kafka second, and the difference is
+visible.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from datetime import datetime
 
 from airflow_kcr.errors import (
     BatchRefused,
+    CheckpointRefused,
     ConflictingContribution,
-    CutRefused,
     NotClaimed,
     OffsetOutsideLog,
     OverlappingOffsets,
@@ -23,21 +24,30 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import bounds, coverage, cuts, events, person, recreated, requests, resets, specs
+from airflow_kcr.protocol.region import (
+    boundaries,
+    checkpoints,
+    coverage,
+    events,
+    person,
+    recreated,
+    requests,
+    resets,
+    specs,
+)
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
+    CheckpointPhase,
+    CheckpointPurpose,
     CheckpointState,
     Committed,
     Contribution,
-    CutPhase,
-    CutPurpose,
+    DesiredState,
     RegionState,
     ResetCause,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import (
     Region,
-    base_offsets,
     belongs,
     checkpoint_of,
     contributions_to,
@@ -47,16 +57,17 @@ from airflow_kcr.protocol.region.state import (
     put,
     record,
     require_member,
+    restore_point_offsets,
     with_checkpoint,
 )
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, MemberId, Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one member contributes to a cut."""
+    """What one member contributes to a checkpoint."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     member: MemberId
     incarnation: Incarnation
     epoch: Epoch
@@ -71,14 +82,14 @@ class Part:
 
 
 def contribute(region: Region, now: datetime, part: Part) -> Region:
-    """Return the region with a member's part of the cut stored, and the cut complete if it was the last one.
+    """Return the region with a member's contribution stored; the last one completes the checkpoint.
 
     Storing the same part twice changes nothing.
 
     Raises:
         StaleEpoch, StaleIncarnation, LeaseExpired, UnknownMember: fenced like a batch end.
-        CutRefused: the cut is not draining (aborted, complete, or still approaching).
-        StrangeContribution: the member, or this incarnation, is not on the roster.
+        CheckpointRefused: the checkpoint is not draining (aborted, complete, or still approaching).
+        StrangeContribution: the member, or this incarnation, is not among the participants.
         BatchRefused: a batch of the member is still running.
         NotClaimed, ConflictingContribution: it is not what the store knows of the member's claims and positions.
         OffsetOutsideLog: an offset does not lie in the log as read with it (retention overtook it, or truncation).
@@ -87,15 +98,20 @@ def contribute(region: Region, now: datetime, part: Part) -> Region:
     if earlier is not None and earlier.incarnation == part.incarnation and earlier.offsets == part.offsets:
         return region
     require_member(region, part.member, part.incarnation, now, epoch=part.epoch)
-    cut = region.cut
-    if cut is None or cut.sequence != part.sequence or cut.phase is not CutPhase.DRAINING:
-        raise CutRefused(f"cut {part.sequence} of region {region.name} is not draining; nothing was stored")
-    if cut.roster.get(part.member) != part.incarnation:
+    checkpoint = region.checkpoint
+    if checkpoint is None or checkpoint.sequence != part.sequence or checkpoint.phase is not CheckpointPhase.DRAINING:
+        raise CheckpointRefused(
+            f"checkpoint {part.sequence} of region {region.name} is not draining; nothing was stored"
+        )
+    if checkpoint.participants.get(part.member) != part.incarnation:
         raise StrangeContribution(
-            f"{part.member}, incarnation {part.incarnation}, is not on the roster of cut {cut.sequence}"
+            f"{part.member}, incarnation {part.incarnation}, is not among the participants of checkpoint "
+            f"{checkpoint.sequence}"
         )
     if earlier is not None:
-        raise ConflictingContribution(f"{part.member} has already contributed other offsets to cut {cut.sequence}")
+        raise ConflictingContribution(
+            f"{part.member} has already contributed other offsets to checkpoint {checkpoint.sequence}"
+        )
     _require_own_positions(region, now, part)
     row = Contribution(
         incarnation=part.incarnation,
@@ -113,7 +129,7 @@ def contribute(region: Region, now: datetime, part: Part) -> Region:
         offsets=part.offsets,
         bounds=dict(part.bounds),
     )
-    return _completed(record(region, now, body), now, cut)
+    return _completed(record(region, now, body), now, checkpoint)
 
 
 def _require_own_positions(region: Region, now: datetime, part: Part) -> None:
@@ -129,7 +145,8 @@ def _require_own_positions(region: Region, now: datetime, part: Part) -> None:
     for partition, offset in part.offsets.items():
         if held[partition].is_in_flight:
             raise BatchRefused(
-                f"{partition}: a batch begun up to {held[partition].begun_to} was not accepted; a reset follows, no cut"
+                f"{partition}: a batch begun up to {held[partition].begun_to} was not accepted; a reset follows, no "
+                "checkpoint"
             )
         if held[partition].position != offset:
             raise ConflictingContribution(
@@ -147,7 +164,7 @@ def _require_own_positions(region: Region, now: datetime, part: Part) -> None:
 
 
 def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:
-    """Return the union of the contributions: the cut's offsets, whatever order they came in.
+    """Return the union of the contributions: the checkpoint's offsets, whatever order they came in.
 
     Raises:
         OverlappingOffsets: two members contributed one partition; a double claim is never resolved silently.
@@ -163,76 +180,82 @@ def merged(contributions: Mapping[MemberId, Contribution]) -> OffsetMap:
     return OffsetMap(total)
 
 
-def lacking(region: Region, cut: Checkpoint) -> tuple[str, ...]:
-    """Return what a draining cut still lacks, by name: roster members, and frozen partitions nobody contributed.
+def lacking(region: Region, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return what a draining checkpoint still lacks, by name: participants, and frozen partitions nobody contributed.
 
-    Complete needs both: a roster alone would miss a partition that nobody held, coverage alone a member that has yet to
-    say it is idle.
+    Complete needs both: participants alone would miss a partition that nobody held, coverage alone a member that has
+    yet to say it is idle.
     """
-    parts = contributions_to(region, cut.sequence)
-    waiting = [f"{m} has not contributed" for m in sorted(cut.roster) if m not in parts]
+    parts = contributions_to(region, checkpoint.sequence)
+    waiting = [f"{m} has not contributed" for m in sorted(checkpoint.participants) if m not in parts]
     covered = {p for c in parts.values() for p in c.offsets}
-    gaps = [f"nobody contributed {p}" for p in sorted(region.frozen[cut.sequence] - covered)]
-    extra = [f"{p} was contributed but not frozen" for p in sorted(covered - region.frozen[cut.sequence])]
+    gaps = [f"nobody contributed {p}" for p in sorted(region.frozen[checkpoint.sequence] - covered)]
+    extra = [f"{p} was contributed but not frozen" for p in sorted(covered - region.frozen[checkpoint.sequence])]
     return (*waiting, *gaps, *extra)
 
 
 def _failures(region: Region, offsets: OffsetMap) -> int:
-    """Return the failures that still count: a cut where nothing has moved says nothing about the batch that fails."""
-    return region.failures if region.failures and offsets == base_offsets(region) else 0
+    """Return the failures that still count.
+
+    A checkpoint where nothing has moved says nothing about the batch that fails.
+    """
+    return region.failures if region.failures and offsets == restore_point_offsets(region) else 0
 
 
-def _completed(region: Region, now: datetime, cut: Checkpoint) -> Region:
-    if any((cut.sequence, member) not in region.contributions for member in cut.roster):
+def _completed(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
+    if any((checkpoint.sequence, member) not in region.contributions for member in checkpoint.participants):
         return region
     try:
-        offsets = merged(contributions_to(region, cut.sequence))
+        offsets = merged(contributions_to(region, checkpoint.sequence))
     except OverlappingOffsets as overlap:
         return resets.demand(region, now, ResetCause.DOUBLE_CLAIM, overlap.message)
-    if lacking(region, cut):
+    if lacking(region, checkpoint):
         return region
-    offsets = OffsetMap({**offsets, **_left_out(region, cut)})
+    offsets = OffsetMap({**offsets, **_left_out(region, checkpoint)})
     timeouts = region.rules.timeouts
     complete = replace(
-        cut,
+        checkpoint,
         state=CheckpointState.COMPLETE,
         phase=None,
         drain_deadline=None,
-        previous=region.base,
+        previous=region.restore_point,
         ended_at=now,
-        inexact=_inexact(region, cut, offsets),
+        inexact=_inexact(region, checkpoint, offsets),
         commit_deadline=now + timeouts.commit,
         publish_deadline=now + timeouts.publish,
         digest=digest(offsets),
     )
-    region = resets.settle_commit(region, now, Committed.SUPERSEDED, f"cut {cut.sequence} is complete")
+    region = resets.settle_commit(region, now, Committed.SUPERSEDED, f"checkpoint {checkpoint.sequence} is complete")
     placed = {p: replace(region.claims[p], resume=o, position=o, begun_to=o) for p, o in offsets.items()}
     region = replace(
         with_checkpoint(region, complete),
-        open_cut=None,
-        base=cut.sequence,
-        base_epoch=None,
-        bounded=region.bounded if cut.bound is None else cut.sequence,
+        open_checkpoint=None,
+        restore_point=checkpoint.sequence,
+        restore_point_epoch=None,
+        aligned=region.aligned if checkpoint.boundary is None else checkpoint.sequence,
         failures=_failures(region, offsets),
-        offsets=put(region.offsets, {cut.sequence: offsets}),
+        offsets=put(region.offsets, {checkpoint.sequence: offsets}),
         claims=put(region.claims, placed),
         retire_at=now,
     )
-    body = events.CutCompleted(
-        sequence=cut.sequence,
-        lineage=region.lineage,
+    body = events.CheckpointCompleted(
+        sequence=checkpoint.sequence,
+        timeline=region.timeline,
         epoch=region.epoch,
         previous=complete.previous,
         offsets=offsets,
         inexact=complete.inexact,
     )
-    region = bounds.after_completion(record(region, now, body), now, cut.bound)
+    region = boundaries.after_completion(record(region, now, body), now, checkpoint.boundary)
     return _ended_in_what_asked(requests.release(region, now, complete), now, complete)
 
 
-def _left_out(region: Region, cut: Checkpoint) -> dict[GroupPartition, Offset]:
-    """Return the partitions that an outsider had when the cut was opened, each where it stands: nobody can move it."""
-    frozen = region.frozen[cut.sequence]
+def _left_out(region: Region, checkpoint: Checkpoint) -> dict[GroupPartition, Offset]:
+    """Return the partitions that a foreign consumer had when the checkpoint was opened, each where it stands.
+
+    Nobody can move it.
+    """
+    frozen = region.frozen[checkpoint.sequence]
     return {
         p: claim.position
         for p, claim in region.claims.items()
@@ -240,135 +263,158 @@ def _left_out(region: Region, cut: Checkpoint) -> dict[GroupPartition, Offset]:
     }
 
 
-def _inexact(region: Region, cut: Checkpoint, offsets: OffsetMap) -> dict[GroupPartition, str]:
-    """Return why the cut does not hold exactly the records up to its bound, or nothing new of a partition."""
-    found = cuts.unread(region, offsets)
+def _inexact(region: Region, checkpoint: Checkpoint, offsets: OffsetMap) -> dict[GroupPartition, str]:
+    """Return why the checkpoint does not hold exactly the records up to its boundary, or nothing new of a partition."""
+    found = checkpoints.unread(region, offsets)
     found |= {
-        p: f"no member owned it, but {_strangers(region, p)}; nothing of it was processed for this cut"
-        for p in _left_out(region, cut)
+        p: f"no member owned it, but {_strangers(region, p)}; nothing of it was processed for this checkpoint"
+        for p in _left_out(region, checkpoint)
     }
-    if cut.bound is None:
+    if checkpoint.boundary is None:
         return found
-    found |= bounds.overshoot(region, cut.bound, frozenset(offsets))
+    found |= boundaries.overshoot(region, checkpoint.boundary, frozenset(offsets))
     for partition in offsets:
-        row = bounds.bound_offset(region, partition, cut.bound)
+        row = boundaries.boundary_offset(region, partition, checkpoint.boundary)
         if row is not None and row.inexact:
             found[partition] = row.inexact
     return found
 
 
 def _strangers(region: Region, partition: GroupPartition) -> str:
-    return "; ".join(str(o) for o in region.outsiders if o.group == partition.group) or "a foreign consumer"
+    return "; ".join(str(o) for o in region.foreign_consumers if o.group == partition.group) or "a foreign consumer"
 
 
-def _ended_in_what_asked(region: Region, now: datetime, cut: Checkpoint) -> Region:
-    if cut.purpose is CutPurpose.RESET:
-        return person.begin_at_cut(region, now, cut)
-    if specs.is_accepted(region, now) and region.wanted is not Wanted.STOPPED:
+def _ended_in_what_asked(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
+    if checkpoint.purpose is CheckpointPurpose.RESET:
+        return person.begin_at_checkpoint(region, now, checkpoint)
+    if specs.is_accepted(region, now) and region.desired_state is not DesiredState.STOPPED:
         return specs.restart(region, now)
-    if cut.purpose is CutPurpose.STOP and region.wanted is Wanted.STOPPED:
-        return replace(region, stopping=cut.sequence)
-    return moved_to(region, now, RegionState.RUNNING, f"cut {cut.sequence} is complete")
+    if checkpoint.purpose is CheckpointPurpose.STOP and region.desired_state is DesiredState.STOPPED:
+        return replace(region, stopping=checkpoint.sequence)
+    return moved_to(region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete")
 
 
-def publish(region: Region, now: datetime, sequence: Sequence, member: MemberId | None) -> Region:
-    """Return the region with a complete cut published; downstream may read it. Repeating it changes nothing.
+def publish(region: Region, now: datetime, sequence: CheckpointNumber, member: MemberId | None) -> Region:
+    """Return the region with a complete checkpoint published; downstream may read it. Repeating it changes nothing.
 
     Args:
         region: the region.
         now: the store's clock.
-        sequence: the cut.
+        sequence: the checkpoint.
         member: who published; None where the region was stopped and something else repaired it.
 
     Raises:
-        UnknownCheckpoint: there is no such cut.
-        CutRefused: it is not complete, or an earlier cut has to be published first.
+        UnknownCheckpoint: there is no such checkpoint.
+        CheckpointRefused: it is not complete, or an earlier checkpoint has to be published first.
     """
-    cut = checkpoint_of(region, sequence)
-    if cut is None:
-        raise UnknownCheckpoint(f"region {region.name} has no cut {sequence}")
-    if cut.published_at is not None:
+    checkpoint = checkpoint_of(region, sequence)
+    if checkpoint is None:
+        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}")
+    if checkpoint.published_at is not None:
         return region
-    if cut.state is not CheckpointState.COMPLETE:
-        raise CutRefused(f"cut {sequence} is {cut.state}; only a complete cut is published")
+    if checkpoint.state is not CheckpointState.COMPLETE:
+        raise CheckpointRefused(f"checkpoint {sequence} is {checkpoint.state}; only a complete checkpoint is published")
     earlier = [s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE and s < sequence]
     if earlier:
-        raise CutRefused(f"cut {min(earlier)} has to be published before cut {sequence}")
-    row = replace(cut, state=CheckpointState.PUBLISHED, published_at=now, publish_deadline=None)
-    return record(with_checkpoint(region, row), now, events.CutPublished(sequence=sequence, member=member))
+        raise CheckpointRefused(f"checkpoint {min(earlier)} has to be published before checkpoint {sequence}")
+    row = replace(checkpoint, state=CheckpointState.PUBLISHED, published_at=now, publish_deadline=None)
+    return record(with_checkpoint(region, row), now, events.CheckpointPublished(sequence=sequence, member=member))
 
 
-def echo(
-    region: Region, now: datetime, sequence: Sequence, member: MemberId, incarnation: Incarnation, offsets: OffsetMap
+def read_back(
+    region: Region,
+    now: datetime,
+    sequence: CheckpointNumber,
+    member: MemberId,
+    incarnation: Incarnation,
+    offsets: OffsetMap,
 ) -> Region:
-    """Return the region with what Kafka answered, read back, to a member's commit of the base.
+    """Return the region with what Kafka answered, read back, to a member's commit of the restore point.
 
-    The checkpoint is *committed* when the echoes of all its partitions equal it; an echo that differs settles it as not
-    committed, visibly, and can be repaired.
+    The checkpoint is *committed* when the commit read-backs of all its partitions equal it; a commit read-back that
+    differs settles it as not committed, visibly, and can be repaired.
 
     Raises:
-        CutRefused: the checkpoint is not the base any more; nothing moves Kafka back to it (scenario C32).
+        CheckpointRefused: the checkpoint is not the restore point any more; nothing moves Kafka back to it (scenario
+            C32).
         StaleIncarnation, LeaseExpired, NotClaimed: the member may not speak for these partitions.
     """
-    if sequence != region.base or region.base_epoch is not None:
-        raise CutRefused(f"cut {sequence} is not the base of region {region.name} any more; don't commit it")
+    if sequence != region.restore_point or region.restore_point_epoch is not None:
+        raise CheckpointRefused(
+            f"checkpoint {sequence} is not the restore point of region {region.name} any more; don't commit it"
+        )
     require_member(region, member, incarnation, now)
     for partition in offsets:
         claim = region.claims.get(partition)
         if claim is None or claim.owner != member or not coverage.is_current(region, claim, now):
-            raise NotClaimed(f"{member} does not hold {partition} now; its echo says nothing")
-    body = events.Echoed(sequence=sequence, member=member, incarnation=incarnation, epoch=region.epoch, offsets=offsets)
-    return _echoed(region, now, sequence, offsets, body)
+            raise NotClaimed(f"{member} does not hold {partition} now; its commit read-back says nothing")
+    body = events.CommitReadBack(
+        sequence=sequence, member=member, incarnation=incarnation, epoch=region.epoch, offsets=offsets
+    )
+    return _with_read_back(region, now, sequence, offsets, body)
 
 
-def repair(region: Region, now: datetime, sequence: Sequence, offsets: OffsetMap) -> Region:
-    """Return the region with Kafka's echo of the base as repaired while its groups were empty.
+def repair(region: Region, now: datetime, sequence: CheckpointNumber, offsets: OffsetMap) -> Region:
+    """Return the region with Kafka's commit read-back of the restore point as repaired while its groups were empty.
 
     Raises:
-        CutRefused: the checkpoint is not the base any more.
+        CheckpointRefused: the checkpoint is not the restore point any more.
     """
-    if sequence != region.base or region.base_epoch is not None:
-        raise CutRefused(f"cut {sequence} is not the base of region {region.name} any more; don't commit it")
-    body = events.Echoed(
+    if sequence != region.restore_point or region.restore_point_epoch is not None:
+        raise CheckpointRefused(
+            f"checkpoint {sequence} is not the restore point of region {region.name} any more; don't commit it"
+        )
+    body = events.CommitReadBack(
         sequence=sequence, member=None, incarnation=Incarnation(0), epoch=region.epoch, offsets=offsets
     )
-    return _echoed(region, now, sequence, offsets, body)
+    return _with_read_back(region, now, sequence, offsets, body)
 
 
-def _echoed(region: Region, now: datetime, sequence: Sequence, offsets: OffsetMap, body: events.Echoed) -> Region:
-    known = region.echoes.get(sequence, EMPTY).replace(offsets)
-    region = record(replace(region, echoes=put(region.echoes, {sequence: known})), now, body)
-    wanted, cut = region.offsets[sequence], region.checkpoints[sequence]
+def _with_read_back(
+    region: Region, now: datetime, sequence: CheckpointNumber, offsets: OffsetMap, body: events.CommitReadBack
+) -> Region:
+    known = region.read_backs.get(sequence, EMPTY).replace(offsets)
+    region = record(replace(region, read_backs=put(region.read_backs, {sequence: known})), now, body)
+    wanted, checkpoint = region.offsets[sequence], region.checkpoints[sequence]
     differs = [p for p in known if p in wanted and known[p] != wanted[p]]
-    # What an outsider had is named as inexact; of a cut without such a name the frozen partitions need not be read.
-    foreign = sorted(wanted.keys() - _frozen(region, sequence)) if cut.inexact else []
+    # What a foreign consumer had is named as inexact; of a checkpoint without such a name the frozen partitions need
+    # not be read.
+    foreign = sorted(wanted.keys() - _frozen(region, sequence)) if checkpoint.inexact else []
     if known.keys() >= wanted.keys() and not differs:
-        settled, why = Committed.YES, "every partition's echo equals the checkpoint"
+        settled, why = Committed.YES, "every partition's commit read-back equals the checkpoint"
     elif differs:
         settled, why = Committed.NO, f"Kafka holds {known[differs[0]]} for {differs[0]}, not {wanted[differs[0]]}"
     elif foreign and known.keys() >= wanted.keys() - foreign:
-        settled, why = Committed.NO, f"{foreign[0]} was not a member's to commit: an outsider had it"
+        settled, why = Committed.NO, f"{foreign[0]} was not a member's to commit: a foreign consumer had it"
     else:
         return region
-    if cut.committed is settled:
+    if checkpoint.committed is settled:
         return region
-    region = with_checkpoint(region, replace(cut, committed=settled, commit_deadline=None))
+    region = with_checkpoint(region, replace(checkpoint, committed=settled, commit_deadline=None))
     return record(region, now, events.CommitResolved(sequence=sequence, committed=settled, why=why))
 
 
-def _frozen(region: Region, sequence: Sequence) -> frozenset[GroupPartition]:
+def _frozen(region: Region, sequence: CheckpointNumber) -> frozenset[GroupPartition]:
     held = region.frozen.get(sequence)
     return region.archive.frozen(sequence) if held is None else held
 
 
 def overdue(region: Region, now: datetime) -> Region:
     """Return the region after its commit and publish deadlines, and with a stop ended that waited for them only."""
-    base = region.checkpoints.get(region.base) if region.base is not None and region.base_epoch is None else None
-    if base is not None and base.committed is Committed.PENDING and _has_passed(base.commit_deadline, now):
+    restore_point = (
+        region.checkpoints.get(region.restore_point)
+        if region.restore_point is not None and region.restore_point_epoch is None
+        else None
+    )
+    if (
+        restore_point is not None
+        and restore_point.committed is Committed.PENDING
+        and _has_passed(restore_point.commit_deadline, now)
+    ):
         region = resets.settle_commit(region, now, Committed.NO, "the commit timeout passed")
-    for sequence, cut in region.checkpoints.items():
-        if cut.state is CheckpointState.COMPLETE and _has_passed(cut.publish_deadline, now):
-            region = with_checkpoint(region, replace(cut, publish_deadline=None))
+    for sequence, checkpoint in region.checkpoints.items():
+        if checkpoint.state is CheckpointState.COMPLETE and _has_passed(checkpoint.publish_deadline, now):
+            region = with_checkpoint(region, replace(checkpoint, publish_deadline=None))
             region = record(region, now, events.PublishLate(sequence=sequence))
     return region
 
@@ -378,9 +424,12 @@ def _has_passed(deadline: datetime | None, now: datetime) -> bool:
 
 
 def is_stop_done(region: Region) -> bool:
-    """Whether the cut of a stop is committed (or its timeout passed) and published (or late): all may leave (C21)."""
+    """Whether the checkpoint of a stop is committed (or its timeout passed) and published (or late).
+
+    All may leave (C21).
+    """
     if region.stopping is None:
         return False
-    cut = region.checkpoints[region.stopping]
-    published = cut.published_at is not None or cut.publish_deadline is None
-    return cut.committed is not Committed.PENDING and published
+    checkpoint = region.checkpoints[region.stopping]
+    published = checkpoint.published_at is not None or checkpoint.publish_deadline is None
+    return checkpoint.committed is not Committed.PENDING and published

@@ -1,4 +1,6 @@
-"""Who covers the partitions, and who is quiet: when a reset may end and a cut may open (docs/explanation/what-if.md).
+"""Who covers the partitions, and who is quiesced.
+
+When a reset may end and a checkpoint may open (docs/explanation/what-if.md).
 
 A claim is *current* when its owner's newest incarnation made it in this epoch and holds a live lease. Coverage by stale
 claims would let a region run without anybody at a partition (scenario C50); quiet is what keeps two incarnations from
@@ -15,8 +17,8 @@ from typing import Final
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.region.rows import Batch, Claim, ResetCause
 from airflow_kcr.protocol.region.state import Region, belongs, is_live, live_members, universe
-from airflow_kcr.protocol.rules import OutsiderPolicy
-from airflow_kcr.protocol.values import GroupPartition, MemberId, Sequence
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
 
 _NONE: Final[frozenset[GroupPartition]] = frozenset()
 
@@ -51,17 +53,17 @@ def missing(region: Region, now: datetime) -> tuple[Missing, ...]:
 
 
 def taken(region: Region, now: datetime) -> frozenset[GroupPartition]:
-    """Return the partitions that Kafka has given to outsiders, as far as the store can tell.
+    """Return the partitions that Kafka has given to foreign consumers, as far as the store can tell.
 
-    An outsider was found in their group, every member of it that lives has claimed in this epoch, and nobody holds
-    them. What a dead member held is its own until its session is over.
+    A foreign consumer was found in their group, every member of it that lives has claimed in this epoch, and nobody
+    holds them. What a dead member held is its own until its session is over.
     """
-    if not region.outsiders:
+    if not region.foreign_consumers:
         return _NONE
     live = live_members(region, now)
     settled = {
         group
-        for group in {o.group for o in region.outsiders}
+        for group in {o.group for o in region.foreign_consumers}
         if (own := [m for m in live if m.group == group])
         and all(region.members[m].claimed == region.epoch for m in own)
     }
@@ -90,12 +92,12 @@ def _session_over(region: Region, member: MemberId) -> datetime | None:
 
 
 def excused(region: Region, now: datetime) -> frozenset[GroupPartition]:
-    """Return the partitions that the region goes on without: outsiders have them, and its policy is to warn."""
-    return taken(region, now) if region.rules.outsiders is OutsiderPolicy.WARN else _NONE
+    """Return the partitions that the region goes on without: foreign consumers have them, and its policy is to warn."""
+    return taken(region, now) if region.rules.foreign_consumers is ForeignConsumerPolicy.WARN else _NONE
 
 
 def left_out(region: Region, now: datetime) -> frozenset[GroupPartition]:
-    """Return the excused partitions that a cut may have where they stand: nothing is open or in flight there."""
+    """Return the excused partitions that a checkpoint may have where they stand: nothing is open or in flight there."""
     return frozenset(
         p
         for p in excused(region, now)
@@ -108,7 +110,7 @@ def gaps(region: Region, now: datetime) -> Iterator[str]:
     without = excused(region, now)
     for gap in missing(region, now):
         if gap.partition not in without:
-            strangers = "; ".join(str(o) for o in region.outsiders if o.group == gap.partition.group)
+            strangers = "; ".join(str(o) for o in region.foreign_consumers if o.group == gap.partition.group)
             beside = f"; beside its members there is {strangers}" if strangers else ""
             yield f"{gap.partition} is not covered (last owner: {gap.last_owner or 'none'}{beside})"
 
@@ -117,11 +119,11 @@ def could_cover(region: Region, now: datetime) -> bool:
     """Whether members with leases could cover every partition: only then does an attempt's deadline run.
 
     A partition whose last owner is dead stays with it, as far as Kafka is concerned, until its session is over; nobody
-    else can claim it before, so no attempt is burnt meanwhile (scenarios C14, C37). Nor is one for what an outsider
-    has: a region that holds waits for that to end, one that is to warn does without.
+    else can claim it before, so no attempt is burnt meanwhile (scenarios C14, C37). Nor is one for what a foreign
+    consumer has: a region that holds waits for that to end, one that is to warn does without.
     """
     strange = taken(region, now)
-    if strange and region.rules.outsiders is not OutsiderPolicy.WARN:
+    if strange and region.rules.foreign_consumers is not ForeignConsumerPolicy.WARN:
         return False
     partitions = universe(region) - strange
     live = set(live_members(region, now))
@@ -145,14 +147,14 @@ def unowned(region: Region) -> dict[GroupPartition, datetime]:
 
 def overdue(region: Region, now: datetime) -> dict[GroupPartition, datetime]:
     """Return the partitions that have had no owner for longer than a rebalance that begins by itself takes."""
-    bound = region.rules.timeouts.rejoin_after
-    return {p: since for p, since in unowned(region).items() if now - since >= bound}
+    limit = region.rules.timeouts.rejoin_after
+    return {p: since for p, since in unowned(region).items() if now - since >= limit}
 
 
 def awaited(region: Region, now: datetime) -> dict[GroupPartition, datetime]:
-    """Return the partitions without an owner that a cut still waits for."""
-    bound = region.rules.timeouts.unowned_wait
-    return {p: since for p, since in unowned(region).items() if now - since < bound}
+    """Return the partitions without an owner that a checkpoint still waits for."""
+    limit = region.rules.timeouts.unowned_wait
+    return {p: since for p, since in unowned(region).items() if now - since < limit}
 
 
 def arriving(region: Region, now: datetime) -> tuple[MemberId, ...]:
@@ -176,34 +178,34 @@ def _arrived_by(region: Region) -> datetime | None:
     return reset.deadline - timeouts.reset + timeouts.arrival_wait
 
 
-def is_quiet_batch(region: Region, batch: Batch, now: datetime) -> bool:
+def is_batch_quiesced(region: Region, batch: Batch, now: datetime) -> bool:
     """Whether a begun, un-ended batch of an older epoch can't write any more.
 
     It can't once its incarnation has acknowledged the epoch (which ends the batch), or its lease is over plus the bound
     after which its process ends itself; the lease alone where all its sinks are fenced.
     """
-    moment = _quiet_after(region, batch)
+    moment = _quiesced_after(region, batch)
     return moment is not None and moment <= now
 
 
-def _quiet_after(region: Region, batch: Batch) -> datetime | None:
+def _quiesced_after(region: Region, batch: Batch) -> datetime | None:
     """Return when time alone makes a batch quiet; None: it is not known yet, something else has to come first."""
-    if batch.quiet_after is not None:
-        return batch.quiet_after
+    if batch.quiesced_after is not None:
+        return batch.quiesced_after
     member, lease = region.members.get(batch.member), region.leases.get(batch.member)
     if member is None or lease is None or lease.incarnation != batch.incarnation:
         return None
-    return member.quiet_after(lease.until)
+    return member.quiesced_after(lease.until)
 
 
 def busy(region: Region, now: datetime) -> Iterator[str]:
-    """Yield who is not quiet in this epoch, by name: the reset waits for each of them."""
+    """Yield who is not quiesced in this epoch, by name: the reset waits for each of them."""
     for member in live_members(region, now):
         if region.members[member].acknowledged != region.epoch:
             yield f"{member} has not acknowledged epoch {region.epoch}"
     for batch in region.running.values():
-        if batch.epoch != region.epoch and not is_quiet_batch(region, batch, now):
-            moment = None if is_live(region, batch.member, now) else _quiet_after(region, batch)
+        if batch.epoch != region.epoch and not is_batch_quiesced(region, batch, now):
+            moment = None if is_live(region, batch.member, now) else _quiesced_after(region, batch)
             until = "" if moment is None else f", until {format_instant(moment)} at the latest"
             yield f"batch {batch.batch} of {batch.member}, incarnation {batch.incarnation}, may still write{until}"
 
@@ -228,22 +230,22 @@ def unready(region: Region, now: datetime) -> Iterator[str]:
         yield f"{member} has not arrived{at}"
     for sequence in reset.must_publish:
         if is_unpublished(region, sequence):
-            yield f"cut {sequence} is complete but not published"
+            yield f"checkpoint {sequence} is complete but not published"
 
 
-def is_unpublished(region: Region, sequence: Sequence) -> bool:
-    """Whether a cut that was complete once still is, and not published: the region holds every one of these."""
+def is_unpublished(region: Region, sequence: CheckpointNumber) -> bool:
+    """Whether a checkpoint that was complete once still is, and not published: the region holds every one of these."""
     return sequence in region.checkpoints and region.checkpoints[sequence].published_at is None
 
 
 def horizon(region: Region, now: datetime) -> datetime | None:
     """Return the next moment at which time alone changes what this module says, or None."""
     moments = [lease.until for m, lease in region.leases.items() if is_live(region, m, now)]
-    moments += [moment for batch in region.running.values() if (moment := _quiet_after(region, batch)) is not None]
+    moments += [moment for batch in region.running.values() if (moment := _quiesced_after(region, batch)) is not None]
     moments += [since + region.rules.timeouts.unowned_wait for since in awaited(region, now).values()]
     arrived_by = _arrived_by(region)
     if arrived_by is not None and arriving(region, now):
         moments.append(arrived_by)
-    if region.outsiders:
+    if region.foreign_consumers:
         moments += [over for member in region.leases if (over := _session_over(region, member)) is not None]
     return min((m for m in moments if m > now), default=None)

@@ -12,31 +12,31 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import (
+    CheckpointPurpose,
     Committed,
-    CutPurpose,
+    DesiredState,
     HaltReason,
     RegionState,
     Requester,
     ResetCause,
-    Wanted,
 )
-from airflow_kcr.protocol.rules import OutsiderPolicy
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     AssignmentId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
-    Sequence,
+    RequestId,
+    Timeline,
 )
 
 
@@ -58,7 +58,7 @@ class SpecChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecProposed:
-    """A changed spec waits for the next cut; the members that live look first whether they can run under it."""
+    """A changed spec waits for the next checkpoint; the members that live look first whether they can run under it."""
 
     revision: int
 
@@ -74,10 +74,10 @@ class SpecChecked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedChanged:
+class DesiredStateChanged:
     """A verb asked for something else."""
 
-    wanted: Wanted
+    desired_state: DesiredState
     requester: Requester
 
 
@@ -112,7 +112,7 @@ class Stopped:
     """The region has stopped."""
 
     drained: bool
-    """Whether its last cut holds everything that was processed."""
+    """Whether its last checkpoint holds everything that was processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,56 +160,56 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutRequested:
-    """Somebody asked for a cut."""
+class CheckpointRequested:
+    """Somebody asked for a checkpoint."""
 
-    nonce: Nonce
-    purpose: CutPurpose
-    bound: datetime | None
+    request_id: RequestId
+    purpose: CheckpointPurpose
+    boundary: datetime | None
     requester: Requester
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutAnswered:
+class CheckpointRequestAnswered:
     """A request has its answer."""
 
-    nonce: Nonce
-    sequence: Sequence
+    request_id: RequestId
+    sequence: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutRequestEnded:
-    """A request ended without a cut."""
+class CheckpointRequestEnded:
+    """A request ended without a checkpoint."""
 
-    nonce: Nonce
+    request_id: RequestId
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutOpened:
-    """A cut was opened; roster and partitions are frozen."""
+class CheckpointOpened:
+    """A checkpoint was opened; participants and partitions are frozen."""
 
-    sequence: Sequence
-    lineage: Lineage
-    nonce: Nonce
-    purpose: CutPurpose
-    bound: datetime | None
-    roster: Mapping[MemberId, Incarnation]
+    sequence: CheckpointNumber
+    timeline: Timeline
+    request_id: RequestId
+    purpose: CheckpointPurpose
+    boundary: datetime | None
+    participants: Mapping[MemberId, Incarnation]
     partitions: tuple[GroupPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBegun:
-    """Every partition is where the cut will be; nothing begins any more."""
+    """Every partition is where the checkpoint will be; nothing begins any more."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributed:
-    """One member stored its part of a cut."""
+    """One member stored its part of a checkpoint."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     member: MemberId
     incarnation: Incarnation
     epoch: Epoch
@@ -218,47 +218,47 @@ class Contributed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutCompleted:
-    """A checkpoint is complete and is the base."""
+class CheckpointCompleted:
+    """A checkpoint is complete and is the restore point."""
 
-    sequence: Sequence
-    lineage: Lineage
+    sequence: CheckpointNumber
+    timeline: Timeline
     epoch: Epoch
-    previous: Sequence | None
+    previous: CheckpointNumber | None
     offsets: OffsetMap
     inexact: Mapping[GroupPartition, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutAborted:
-    """A cut was given up; its sequence is burnt."""
+class CheckpointAborted:
+    """A checkpoint was given up; its sequence is burnt."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     reason: str
     late: tuple[str, ...]
     """Members and partitions that were late, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutPublished:
-    """The sinks show what belongs to the cut; downstream may read it."""
+class CheckpointPublished:
+    """The sinks show what belongs to the checkpoint; downstream may read it."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     member: MemberId | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishLate:
-    """A complete cut is not published within its time; later cuts wait for it."""
+    """A complete checkpoint is not published within its time; later checkpoints wait for it."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Echoed:
+class CommitReadBack:
     """What Kafka answered, read back, to one member's commit of a checkpoint."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     member: MemberId | None
     """None: a repair while the group was empty."""
 
@@ -271,14 +271,14 @@ class Echoed:
 class CommitResolved:
     """It is settled whether Kafka holds the checkpoint's offsets."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     committed: Committed
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeekCommitted:
-    """A member told Kafka where it resumed after a reset, or could not; lag tools lie until the next cut."""
+    """A member told Kafka where it resumed after a reset, or could not; lag tools lie until the next checkpoint."""
 
     epoch: Epoch
     member: MemberId
@@ -289,40 +289,43 @@ class SeekCommitted:
 class CheckpointsRetired:
     """Checkpoints were forgotten; their digests stay."""
 
-    sequences: tuple[Sequence, ...]
+    sequences: tuple[CheckpointNumber, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPinned:
     """A checkpoint was pinned under a name, or released (empty name)."""
 
-    sequence: Sequence
+    sequence: CheckpointNumber
     name: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundStored:
-    """Where a bound falls in some partitions."""
+class BoundaryStored:
+    """Where a boundary falls in some partitions."""
 
-    bound: datetime
+    boundary: datetime
     offsets: OffsetMap
     inexact: Mapping[GroupPartition, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextBoundChanged:
-    """The bound that no batch may cross."""
+class NextBoundaryChanged:
+    """The boundary that no batch may cross."""
 
-    bound: datetime | None
+    boundary: datetime | None
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundHeld:
-    """Members have held at a bound for longer than a period, and nobody has asked for its cut (`request: dag_run`)."""
+class BoundaryHeld:
+    """Members have held at a boundary for longer than a period, and nobody has asked for its checkpoint (`request.
 
-    bound: datetime
+    Dag_run`).
+    """
+
+    boundary: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +344,7 @@ class ResetRequested:
 class PersonResetAccepted:
     """A person's reset was stored."""
 
-    nonce: Nonce
+    request_id: RequestId
     target: str
     forced: bool
     requester: Requester
@@ -354,7 +357,7 @@ class PersonResetAccepted:
 class PersonResetFailed:
     """A person's reset failed; nothing else has changed."""
 
-    nonce: Nonce
+    request_id: RequestId
     why: str
 
 
@@ -363,14 +366,14 @@ class ResetBegun:
     """A new epoch: every partition goes to its seek entry."""
 
     epoch: Epoch
-    sequence: Sequence
-    lineage: Lineage
+    sequence: CheckpointNumber
+    timeline: Timeline
     cause: ResetCause
     attempt: int
-    base: Sequence | None
+    restore_point: CheckpointNumber | None
     seek: SeekMap
-    undoes: tuple[Sequence, ...]
-    person: Nonce | None
+    undoes: tuple[CheckpointNumber, ...]
+    person: RequestId | None
     detail: str
 
 
@@ -384,7 +387,7 @@ class SeekWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """A member is quiet, its fences are raised and its positions set."""
+    """A member is quiesced, its fences are raised and its positions set."""
 
     member: MemberId
     incarnation: Incarnation
@@ -393,10 +396,10 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetDone:
-    """Every partition is covered and every member quiet: the region goes on as wanted."""
+    """Every partition is covered and every member quiesced: the region goes on as its desired state says."""
 
     epoch: Epoch
-    sequence: Sequence
+    sequence: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,21 +411,21 @@ class StoreRestoredSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutsidersSeen:
+class ForeignConsumersSeen:
     """Somebody who is not the region's was found in its groups; told once for each."""
 
-    outsiders: tuple[Outsider, ...]
+    foreign_consumers: tuple[ForeignConsumer, ...]
     """Those that were not known before."""
 
-    policy: OutsiderPolicy
+    policy: ForeignConsumerPolicy
     """What the spec then made of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutsidersGone:
-    """Outsiders are not in the groups any more; a region that held for the last of them goes on."""
+class ForeignConsumersGone:
+    """Foreign consumers are not in the groups any more; a region that held for the last of them goes on."""
 
-    outsiders: tuple[Outsider, ...]
+    foreign_consumers: tuple[ForeignConsumer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,7 +462,7 @@ Body: TypeAlias = (
     | SpecChanged
     | SpecProposed
     | SpecChecked
-    | WantedChanged
+    | DesiredStateChanged
     | StateChanged
     | Halted
     | Killed
@@ -468,24 +471,24 @@ Body: TypeAlias = (
     | MemberLeft
     | InitialOffsetsStored
     | Claimed
-    | CutRequested
-    | CutAnswered
-    | CutRequestEnded
-    | CutOpened
+    | CheckpointRequested
+    | CheckpointRequestAnswered
+    | CheckpointRequestEnded
+    | CheckpointOpened
     | DrainBegun
     | Contributed
-    | CutCompleted
-    | CutAborted
-    | CutPublished
+    | CheckpointCompleted
+    | CheckpointAborted
+    | CheckpointPublished
     | PublishLate
-    | Echoed
+    | CommitReadBack
     | CommitResolved
     | SeekCommitted
     | CheckpointsRetired
     | CheckpointPinned
-    | BoundStored
-    | NextBoundChanged
-    | BoundHeld
+    | BoundaryStored
+    | NextBoundaryChanged
+    | BoundaryHeld
     | ResetRequested
     | PersonResetAccepted
     | PersonResetFailed
@@ -494,8 +497,8 @@ Body: TypeAlias = (
     | Acknowledged
     | ResetDone
     | StoreRestoredSeen
-    | OutsidersSeen
-    | OutsidersGone
+    | ForeignConsumersSeen
+    | ForeignConsumersGone
     | PartitionsUnowned
     | PartitionsGone
     | Skipped
@@ -511,7 +514,7 @@ class Event:
     epoch: Epoch
     """The region's epoch after the decision."""
 
-    lineage: Lineage
+    timeline: Timeline
     body: Body
 
     @property

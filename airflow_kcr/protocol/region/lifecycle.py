@@ -1,8 +1,9 @@
 """The verbs: declare, start, pause, resume, drain, stop, kill; and what a restored store means.
 
-Four ways to stop, each with one meaning: **pause** finishes the batch and keeps membership; **drain** cuts, then goes
-on or stays paused; **stop** drains, commits everywhere, then all leave; **kill** leaves now, and the next start resumes
-at the base. Draining and resuming is always safe. Verbs set `wanted`, so a pause survives a crash (scenario C24).
+Four ways to stop, each with one meaning: **pause** finishes the batch and keeps membership; **drain** checkpoints, then
+goes on or stays paused; **stop** drains, commits everywhere, then all leave; **kill** leaves now, and the next start
+resumes at the restore point. Draining and resuming is always safe. Verbs set `desired_state`, so a pause survives a
+crash (scenario C24).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from airflow_kcr.errors import RegionInState
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import (
     automatic,
+    checkpoints,
     completion,
-    cuts,
     events,
     membership,
     noted,
@@ -27,9 +28,10 @@ from airflow_kcr.protocol.region import (
 )
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
+    CheckpointPhase,
+    CheckpointPurpose,
     Committed,
-    CutPhase,
-    CutPurpose,
+    DesiredState,
     Halt,
     HaltReason,
     Member,
@@ -37,27 +39,26 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     Requester,
     ResetCause,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import Region, Spec, live_members, moved_to, put, record
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
     RegionName,
-    Sequence,
+    RequestId,
+    Timeline,
 )
 
 NOBODY: Final = Requester()
 
 _RESTORED_CHOICES: Final = (
     "compare the newest checkpoint with Kafka's committed offsets and the sinks",
-    "resume: every record since the restored base is processed again",
+    "resume: every record since the restored restore point is processed again",
     "apply a forced reset to the place that the sinks agree on",
 )
 
@@ -68,98 +69,116 @@ def declare(name: RegionName, spec: Spec, now: datetime) -> Region:
     return record(Region(name=name, spec=spec), now, events.RegionCreated(deliveries=deliveries))
 
 
-def _want(region: Region, now: datetime, wanted: Wanted, requester: Requester) -> Region:
-    if wanted is region.wanted:
+def _want(region: Region, now: datetime, wanted: DesiredState, requester: Requester) -> Region:
+    if wanted is region.desired_state:
         return region
-    return record(replace(region, wanted=wanted), now, events.WantedChanged(wanted=wanted, requester=requester))
+    return record(
+        replace(region, desired_state=wanted),
+        now,
+        events.DesiredStateChanged(desired_state=wanted, requester=requester),
+    )
 
 
 def start(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
     """Return a stopped or halted region in its start, which is a reset: same targets, quiet, fences, acknowledgements.
 
-    In any other state nothing but `wanted` changes: joining never raises the epoch.
+    In any other state nothing but `desired_state` changes: joining never raises the epoch.
     """
-    region = _want(region, now, Wanted.RUNNING, requester)
+    region = _want(region, now, DesiredState.RUNNING, requester)
     if region.stopping is not None:
-        # Its last cut is complete and the others still wait for its echoes: nobody has left, so nobody need start.
+        # Its last checkpoint is complete and the others still wait for its commit read-backs: nobody has left, so
+        # nobody need start.
         region = moved_to(replace(region, stopping=None), now, RegionState.RUNNING, "resumed before it had stopped")
     if region.state not in {RegionState.STOPPED, RegionState.HALTED}:
-        return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CutPurpose.STOP}))
-    opening = _at_restored_base(region)
+        return requests.cancel(region, now, "the region was resumed", purposes=frozenset({CheckpointPurpose.STOP}))
+    opening = _at_restored_restore_point(region)
     region = specs.take_pending(replace(region, failures=0), now)
     return resets.begin(region, now, ResetCause.START, opening=opening, detail=requester.who)
 
 
-def _at_restored_base(region: Region) -> resets.Opening | None:
-    """Return the opening of a resume after a restore: the base as the store now has it, in a lineage of its own.
+def _at_restored_restore_point(region: Region) -> resets.Opening | None:
+    """Return the opening of a resume after a restore.
 
-    Sinks may hold what the store has forgotten, of lineages that it never heard of. In a newer one they go back to the
-    base, which is what the choice of a resume says.
+    The restore point as the store now has it, in a timeline of its own.
+
+    Sinks may hold what the store has forgotten, of timelines that it never heard of. In a newer one they go back to the
+    restore point, which is what the choice of a resume says.
     """
-    if region.halt is None or region.halt.reason is not HaltReason.RESTORED or region.base is None:
+    if region.halt is None or region.halt.reason is not HaltReason.RESTORED or region.restore_point is None:
         return None
-    checkpoint = region.base if region.base_epoch is None else None
-    return resets.Opening(seek=automatic.base_map(region), checkpoint=checkpoint)
+    checkpoint = region.restore_point if region.restore_point_epoch is None else None
+    return resets.Opening(seek=automatic.restore_point_map(region), checkpoint=checkpoint)
 
 
 def pause(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
     """Return the region paused: batches in flight end, none begins, members keep their membership.
 
-    A cut that approaches a bound is aborted, as nobody will get there; its request is asked again after the resume.
+    A checkpoint that approaches a boundary is aborted, as nobody will get there; its request is asked again after the
+    resume.
 
     Raises:
         RegionInState: it is stopped or stopping.
     """
-    if region.state is RegionState.STOPPED or region.wanted is Wanted.STOPPED:
+    if region.state is RegionState.STOPPED or region.desired_state is DesiredState.STOPPED:
         raise RegionInState(f"region {region.name} is stopped or stopping; start it, then pause it")
-    region = _want(region, now, Wanted.PAUSED, requester)
+    region = _want(region, now, DesiredState.PAUSED, requester)
     return _give_up_approach(region, now, "the region was paused")
 
 
 def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
-    cut = region.cut
-    if cut is None or cut.phase is not CutPhase.APPROACHING:
+    checkpoint = region.checkpoint
+    if checkpoint is None or checkpoint.phase is not CheckpointPhase.APPROACHING:
         return region
-    region = cuts.abort(region, now, why)
-    if cut.purpose not in requests.BY_PERSON:
+    region = checkpoints.abort(region, now, why)
+    if checkpoint.purpose not in requests.BY_PERSON:
         return region
     # A person's later word counts: what may approach in a paused region would be opened again at once.
-    return requests.cancel_one(region, now, region.requests[cut.nonce], why)
+    return requests.cancel_one(region, now, region.requests[checkpoint.request_id], why)
 
 
 def stop(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
-    """Return the region on its way to STOPPED: a cut, published and committed, then all leave.
+    """Return the region on its way to STOPPED: a checkpoint, published and committed, then all leave.
 
     Without a live member it is stopped at once, marked undrained; so it is when halted, which can't drain (C60).
     """
-    region = _want(region, now, Wanted.STOPPED, requester)
+    region = _want(region, now, DesiredState.STOPPED, requester)
     if region.state is RegionState.STOPPED:
         return region
     region = person.fail_all(region, now, "the region was stopped")
     if not live_members(region, now) or region.state is RegionState.HALTED:
         return stopped(region, now, drained=False)
     region = _give_up_approach(region, now, "the region was stopped")
-    return ask_stop_cut(region, now)
+    return ask_stop_checkpoint(region, now)
 
 
-def ask_stop_cut(region: Region, now: datetime) -> Region:
-    """Return the region with the cut of its stop asked for, if none is under way; also after a reset came between."""
-    nonce = Nonce(f"stop:{region.epoch}:{region.base}")
-    if region.wanted is not Wanted.STOPPED or region.stopping is not None or region.state is RegionState.STOPPED:
+def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
+    """Return the region with the checkpoint of its stop asked for, if none is under way.
+
+    Also after a reset came between.
+    """
+    request_id = RequestId(f"stop:{region.epoch}:{region.restore_point}")
+    if (
+        region.desired_state is not DesiredState.STOPPED
+        or region.stopping is not None
+        or region.state is RegionState.STOPPED
+    ):
         return region
-    if any(r.purpose is CutPurpose.STOP for r in requests.queue(region)):
+    if any(r.purpose is CheckpointPurpose.STOP for r in requests.queue(region)):
         return region
-    if region.cut is not None and region.cut.purpose is CutPurpose.STOP:
+    if region.checkpoint is not None and region.checkpoint.purpose is CheckpointPurpose.STOP:
         return region
-    return requests.ask(region, now, nonce=nonce, purpose=CutPurpose.STOP)
+    return requests.ask(region, now, request_id=request_id, purpose=CheckpointPurpose.STOP)
 
 
 def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
-    """Return the region stopped: open cut, requests and the running reset are given up; leases end by themselves."""
-    region = cuts.abort(region, now, "the region stopped")
-    every = frozenset(CutPurpose)
+    """Return the region stopped: open checkpoint, requests and the running reset are given up.
+
+    Leases end by themselves.
+    """
+    region = checkpoints.abort(region, now, "the region stopped")
+    every = frozenset(CheckpointPurpose)
     region = requests.cancel(region, now, "the region stopped", purposes=every)
-    region = resets.give_up(region, now, "the region stopped; the next start goes to the base")
+    region = resets.give_up(region, now, "the region stopped; the next start goes to the restore point")
     region = resets.settle_commit(region, now, Committed.NO, "the region stopped first")
     region = noted.taken_over(region, now)
     region = record(replace(region, stopping=None, halt=None, unowned={}), now, events.Stopped(drained=drained))
@@ -167,8 +186,11 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
 
 
 def kill(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
-    """Return the region stopped in a new epoch: whatever runs is void, all leave now; the next start is at the base."""
-    region = person.fail_all(_want(region, now, Wanted.STOPPED, requester), now, "the region was killed")
+    """Return the region stopped in a new epoch: whatever runs is void, all leave now.
+
+    The next start is at the restore point.
+    """
+    region = person.fail_all(_want(region, now, DesiredState.STOPPED, requester), now, "the region was killed")
     region = stopped(region, now, drained=False) if region.state is not RegionState.STOPPED else region
     # A region whose epochs are used up is killed to be deleted; nobody lives in it, so that none is needed to fence.
     region = replace(region, epoch=Epoch(min(region.epoch + 1, MAX_NUMBER)))
@@ -195,8 +217,8 @@ class Memory:
     member: MemberId
     epoch: Epoch
     incarnation: Incarnation
-    sequence: Sequence
-    lineage: Lineage = Lineage(0)
+    sequence: CheckpointNumber
+    timeline: Timeline = Timeline(0)
     counter: EventNumber = EventNumber(0)
     """Of the region's events; 0 where that is not known."""
 
@@ -217,7 +239,7 @@ def seen_later(region: Region, now: datetime, memory: Memory) -> Region:
             ("epoch", memory.epoch, region.epoch),
             ("incarnation", memory.incarnation, incarnation),
             ("sequence", memory.sequence, region.next_sequence - 1),
-            ("lineage", memory.lineage, region.lineage),
+            ("timeline", memory.timeline, region.timeline),
             ("event", memory.counter, region.counter),
         )
         if seen > held
@@ -226,12 +248,12 @@ def seen_later(region: Region, now: datetime, memory: Memory) -> Region:
     if not later:
         return region
     text = f"the store was restored from an older state: {memory.member} has seen {'; '.join(later)}"
-    region = resets.give_up(region, now, "the store was restored; a resume goes to the base")
+    region = resets.give_up(region, now, "the store was restored; a resume goes to the restore point")
     region = replace(
         region,
         epoch=Epoch(max(region.epoch, memory.epoch)),
-        lineage=Lineage(max(region.lineage, memory.lineage)),
-        next_sequence=Sequence(max(region.next_sequence, memory.sequence + 1)),
+        timeline=Timeline(max(region.timeline, memory.timeline)),
+        next_sequence=CheckpointNumber(max(region.next_sequence, memory.sequence + 1)),
     )
     if memory.incarnation > incarnation:
         row = row or Member(member=memory.member, incarnation=incarnation, left=True)
@@ -261,7 +283,7 @@ def noted_later(region: Region, now: datetime, place: GroupPartition, note: Note
     if not later:
         return region
     where = f"Kafka's commit metadata of {place}, read by {note.member}, says {later}"
-    region = resets.give_up(region, now, "Kafka knows later numbers than the store; a resume goes to the base")
+    region = resets.give_up(region, now, "Kafka knows later numbers than the store; a resume goes to the restore point")
     region = record(region, now, events.StoreRestoredSeen(member=note.member, detail=later))
     if noted.is_reachable(region, note):
         reason = Halt(
@@ -288,7 +310,7 @@ def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
         halt.noted,
         epoch=max(halt.noted.epoch, note.epoch),
         sequence=max(halt.noted.sequence, note.sequence),
-        lineage=max(halt.noted.lineage, note.lineage),
+        timeline=max(halt.noted.timeline, note.timeline),
     )
     if greatest == halt.noted:
         return region
@@ -302,9 +324,9 @@ def _also_noted(region: Region, now: datetime, note: Noted) -> Region:
 
 def _overwrite(region: Region, place: GroupPartition) -> str:
     """Return how a note that somebody else has written is removed."""
-    base = region.base if region.base_epoch is None else None
-    if base is not None and place in region.offsets.get(base, EMPTY):
-        how = f"kcr checkpoint repair {region.name} {base}"
+    restore_point = region.restore_point if region.restore_point_epoch is None else None
+    if restore_point is not None and place in region.offsets.get(restore_point, EMPTY):
+        how = f"kcr checkpoint repair {region.name} {restore_point}"
     else:
         how = f"kafka-consumer-groups.sh --delete-offsets --group {place.group} --topic {place.topic}"
     return (
@@ -313,21 +335,21 @@ def _overwrite(region: Region, place: GroupPartition) -> str:
     )
 
 
-def outsider(region: Region, now: datetime, text: str) -> Region:
+def foreign_consumer(region: Region, now: datetime, text: str) -> Region:
     """Return the region halted because a foreign consumer is in one of its groups (policy `fail`).
 
     One that is halted keeps its reason, and what follows from it; one that is stopped has nothing to be halted.
     """
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         return region
-    choices = ("remove the foreign consumer, then resume", "set outsiders to hold or warn, then resume")
-    return resets.halt(region, now, Halt(reason=HaltReason.OUTSIDER, text=text, choices=choices))
+    choices = ("remove the foreign consumer, then resume", "set foreign_consumers to hold or warn, then resume")
+    return resets.halt(region, now, Halt(reason=HaltReason.FOREIGN_CONSUMER, text=text, choices=choices))
 
 
 def is_stop_due(region: Region, now: datetime) -> bool:
-    """Whether a region that is wanted stopped has nobody left to drain it."""
+    """Whether a region whose desired state is stopped has nobody left to drain it."""
     return (
-        region.wanted is Wanted.STOPPED
+        region.desired_state is DesiredState.STOPPED
         and region.state in {RegionState.RUNNING, RegionState.DRAINING, *RESET_STATES}
         and not live_members(region, now)
     )

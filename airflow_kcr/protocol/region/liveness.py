@@ -1,8 +1,8 @@
 """Liveness: does the region make progress, what does it wait for, and is that taking longer than it may?
 
-A region that is wanted running, and has something to do, either works or waits for something that this module names.
-Each **wait** has the rule that waits, since when by the store's clock, and how long that may last; beyond it the region
-is **stalled**. Waits for a person or a DAG run may last for ever.
+A region whose desired state is running, and has something to do, either works or waits for something that this module
+names. Each **wait** has the rule that waits, since when by the store's clock, and how long that may last; beyond it the
+region is **stalled**. Waits for a person or a DAG run may last for ever.
 
 All times are stored ones, so the judgement is the same for whoever makes it, and a restart does not begin it anew. It
 reads the rows of the present only: what it costs does not grow with the region's history.
@@ -17,10 +17,10 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from airflow_kcr.protocol.instants import format_instant
-from airflow_kcr.protocol.region import batches, bounds, coverage, cuts, hold, path, requests, specs
-from airflow_kcr.protocol.region.rows import Checkpoint, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region import batches, boundaries, checkpoints, coverage, hold, path, requests, specs
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.state import Region, contributions_to, is_live, live_members
-from airflow_kcr.protocol.rules import CutMode
+from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset
 
 _NAMED: Final = 3
@@ -66,7 +66,7 @@ class Rule(StrEnum):
     RECORDS = "records"
     """There are records to read, and no batch reads them."""
 
-    DUE = "due"
+    RECONCILE = "reconcile"
     """Something is due, and nobody has done it."""
 
 
@@ -156,7 +156,7 @@ class Seen:
     """When a claim was granted last, if lately; `NEVER`: not lately; None: that was not read."""
 
     ends: Mapping[GroupPartition, LogEnd] = field(default_factory=dict)
-    """How far logs could be read, where Kafka was asked; of others, what members saw at the base counts."""
+    """How far logs could be read, where Kafka was asked; of others, what members saw at the restore point counts."""
 
     linger: timedelta = timedelta(0)
     """For how long members wait for more records before they begin a small batch, while no boundary waits."""
@@ -218,7 +218,7 @@ Waits = Iterator[Wait]
 def _person(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     if region.halt is not None:
         yield Wait(rule=Rule.PERSON, since=None, what=f"the region is halted: {region.halt.text}")
-    elif region.wanted is Wanted.PAUSED and region.state is not RegionState.STOPPED:
+    elif region.desired_state is DesiredState.PAUSED and region.state is not RegionState.STOPPED:
         yield Wait(rule=Rule.PERSON, since=None, what="the region is paused; resume it")
 
 
@@ -286,28 +286,31 @@ def _reset(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...])
 
 
 def _checkpoint(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    cut = region.cut
-    if cut is None:
+    checkpoint = region.checkpoint
+    if checkpoint is None:
         return
-    if cut.phase is CutPhase.DRAINING:
-        until = None if cut.drain_deadline is None else cut.drain_deadline + patience(region)
-        what = f"checkpoint {cut.sequence} drains; late: {_listed(list(cuts.late(region)))}"
-        yield Wait(rule=Rule.CHECKPOINT, since=cut.opened_at, what=what, until=until)
-    elif cut.bound is not None and cut.bound <= now:
-        yield from _approach(region, cut, cut.bound, seen)
+    if checkpoint.phase is CheckpointPhase.DRAINING:
+        until = None if checkpoint.drain_deadline is None else checkpoint.drain_deadline + patience(region)
+        what = f"checkpoint {checkpoint.sequence} drains; late: {_listed(list(checkpoints.late(region)))}"
+        yield Wait(rule=Rule.CHECKPOINT, since=checkpoint.opened_at, what=what, until=until)
+    elif checkpoint.boundary is not None and checkpoint.boundary <= now:
+        yield from _approach(region, checkpoint, checkpoint.boundary, seen)
 
 
-def _approach(region: Region, cut: Checkpoint, bound: datetime, seen: Seen) -> Waits:
+def _approach(region: Region, checkpoint: Checkpoint, boundary: datetime, seen: Seen) -> Waits:
     """A backlog takes as long as it takes: only one that nobody works at is a wait that may last too long."""
-    since = max(cut.opened_at, bound)
+    since = max(checkpoint.opened_at, boundary)
     left = [
         str(p)
-        for p in sorted(region.frozen[cut.sequence])
-        if not bounds.is_reached(region.claims[p], bounds.bound_offset(region, p, bound))
+        for p in sorted(region.frozen[checkpoint.sequence])
+        if not boundaries.is_reached(region.claims[p], boundaries.boundary_offset(region, p, boundary))
     ]
     idle = _idle_since(region, seen)
-    until = None if idle is None else max(since, idle) + region.rules.cut.grace + patience(region)
-    what = f"checkpoint {cut.sequence} approaches its boundary {format_instant(bound)}; not there yet: {_listed(left)}"
+    until = None if idle is None else max(since, idle) + region.rules.checkpoint.grace + patience(region)
+    what = (
+        f"checkpoint {checkpoint.sequence} approaches its boundary {format_instant(boundary)}; not there yet: "
+        f"{_listed(left)}"
+    )
     yield Wait(rule=Rule.CHECKPOINT, since=since, what=what, until=until)
 
 
@@ -319,12 +322,15 @@ def _idle_since(region: Region, seen: Seen) -> datetime | None:
 
 
 def _publish(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    for cut in path.unpublished(region):
+    for checkpoint in path.unpublished(region):
         if not _is_on(region):
             return
-        ended = cut.ended_at or cut.opened_at
-        until = (cut.publish_deadline or ended + region.rules.timeouts.publish) + region.rules.timeouts.lease
-        what = f"checkpoint {cut.sequence} is complete and not published; its sinks, or their member, have not said so"
+        ended = checkpoint.ended_at or checkpoint.opened_at
+        until = (checkpoint.publish_deadline or ended + region.rules.timeouts.publish) + region.rules.timeouts.lease
+        what = (
+            f"checkpoint {checkpoint.sequence} is complete and not published; its sinks, or their member, have "
+            "not said so"
+        )
         yield Wait(rule=Rule.PUBLISH, since=ended, what=what, until=until)
 
 
@@ -336,47 +342,50 @@ def _foreign(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
 
 
 def _boundary(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    bound = region.next_bound
-    if not _may_work(region) or bound is None or bound > now or _opens_beyond(region, bound):
+    boundary = region.next_boundary
+    if not _may_work(region) or boundary is None or boundary > now or _opens_beyond(region, boundary):
         return
-    if region.rules.cut.mode is CutMode.DAG_RUN and not _is_asked_for(region, bound):
-        what = f"members hold at the boundary {format_instant(bound)} until a DAG run asks for its checkpoint"
-        yield Wait(rule=Rule.RUN, since=bound, what=what)
+    if region.rules.checkpoint.mode is CheckpointMode.DAG_RUN and not _is_asked_for(region, boundary):
+        what = f"members hold at the boundary {format_instant(boundary)} until a DAG run asks for its checkpoint"
+        yield Wait(rule=Rule.RUN, since=boundary, what=what)
         return
-    what = f"the boundary {format_instant(bound)} has passed and no checkpoint of it is open{_behind(earlier)}"
-    since = max(bound, _free_since(region))
+    what = f"the boundary {format_instant(boundary)} has passed and no checkpoint of it is open{_behind(earlier)}"
+    since = max(boundary, _free_since(region))
     yield Wait(rule=Rule.BOUNDARY, since=since, what=what, until=_unless_behind(earlier, since + patience(region)))
 
 
 def _may_work(region: Region) -> bool:
-    return region.state is RegionState.RUNNING and region.wanted is Wanted.RUNNING
+    return region.state is RegionState.RUNNING and region.desired_state is DesiredState.RUNNING
 
 
-def _opens_beyond(region: Region, bound: datetime) -> bool:
-    cut = region.cut
-    return cut is not None and cut.bound is not None and cut.bound >= bound
+def _opens_beyond(region: Region, boundary: datetime) -> bool:
+    checkpoint = region.checkpoint
+    return checkpoint is not None and checkpoint.boundary is not None and checkpoint.boundary >= boundary
 
 
-def _is_asked_for(region: Region, bound: datetime) -> bool:
-    return any(r.bound is not None and r.bound >= bound for r in requests.queue(region))
+def _is_asked_for(region: Region, boundary: datetime) -> bool:
+    return any(r.boundary is not None and r.boundary >= boundary for r in requests.queue(region))
 
 
 def _request(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     queue = requests.queue(region)
-    if region.state is not RegionState.RUNNING or region.cut is not None or not queue:
+    if region.state is not RegionState.RUNNING or region.checkpoint is not None or not queue:
         return
     first = queue[0]
-    if first.bound is not None and region.next_bound == first.bound and Rule.BOUNDARY in _rules(earlier):
+    if first.boundary is not None and region.next_boundary == first.boundary and Rule.BOUNDARY in _rules(earlier):
         return
-    what = f"request {first.nonce} is queued{_behind(earlier)}"
+    what = f"request {first.request_id} is queued{_behind(earlier)}"
     since = max(first.requested_at, _free_since(region))
     yield Wait(rule=Rule.REQUEST, since=since, what=what, until=_unless_behind(earlier, since + patience(region)))
 
 
 def _free_since(region: Region) -> datetime:
     """Since when nothing that came earlier keeps a checkpoint from being opened: a reset, or the checkpoint before."""
-    base = None if region.base is None else region.checkpoints.get(region.base)
-    moments = (_running_since(region), *(() if base is None else (base.ended_at, base.published_at)))
+    restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+    moments = (
+        _running_since(region),
+        *(() if restore_point is None else (restore_point.ended_at, restore_point.published_at)),
+    )
     return max((m for m in moments if m is not None), default=NEVER)
 
 
@@ -399,7 +408,7 @@ def _unless_behind(earlier: tuple[Wait, ...], until: datetime) -> datetime | Non
 
 def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     timeouts = region.rules.timeouts
-    longest = timeouts.batch + timeouts.process_end_bound
+    longest = timeouts.batch + timeouts.process_end_boundary
     for batch in sorted(region.running.values(), key=lambda b: b.begun_at):
         if now < batch.begun_at + longest or not is_live(region, batch.member, now) or not _is_on(region):
             continue
@@ -413,7 +422,7 @@ def _records(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...
     idle = _idle_since(region, seen)
     if idle is None or not _may_work(region) or Rule.FOREIGN in _rules(earlier):
         return
-    ends = _ends_at_base(region) | dict(seen.ends)
+    ends = _ends_at_restore_point(region) | dict(seen.ends)
     unread: dict[GroupId, dict[GroupPartition, int]] = {}
     for partition, end in sorted(ends.items()):
         if (left := _readable(region, now, partition, end.offset)) > 0:
@@ -437,37 +446,46 @@ def _limited_since(region: Region) -> datetime:
     Only what comes once for each boundary counts. A checkpoint without one is complete wherever members are, and one
     that is aborted is opened again, so neither says that anybody could have read more than before.
     """
-    base = None if region.base is None else region.checkpoints.get(region.base)
-    request = None if region.cut is None else region.requests.get(region.cut.nonce)
+    restore_point = None if region.restore_point is None else region.checkpoints.get(region.restore_point)
+    request = None if region.checkpoint is None else region.requests.get(region.checkpoint.request_id)
     moments = (
-        *(() if base is None or base.bound is None else (base.ended_at, base.published_at)),
-        None if request is None or request.bound is None else request.requested_at,
+        *(
+            ()
+            if restore_point is None or restore_point.boundary is None
+            else (restore_point.ended_at, restore_point.published_at)
+        ),
+        None if request is None or request.boundary is None else request.requested_at,
     )
     return max((m for m in moments if m is not None), default=NEVER)
 
 
-def _ends_at_base(region: Region) -> dict[GroupPartition, LogEnd]:
-    if region.base is None or region.base_epoch is not None:
+def _ends_at_restore_point(region: Region) -> dict[GroupPartition, LogEnd]:
+    if region.restore_point is None or region.restore_point_epoch is not None:
         return {}
-    parts = contributions_to(region, region.base).values()
+    parts = contributions_to(region, region.restore_point).values()
     return {p: LogEnd(log.end, part.contributed_at) for part in parts for p, log in part.bounds.items()}
 
 
 def _readable(region: Region, now: datetime, partition: GroupPartition, end: Offset) -> int:
-    claim, bound = region.claims.get(partition), bounds.limit(region)
+    claim, boundary = region.claims.get(partition), boundaries.limit(region)
     if claim is None or claim.position is None or not coverage.is_current(region, claim, now):
         return 0
-    place = None if bound is None else bounds.bound_offset(region, partition, bound)
+    place = None if boundary is None else boundaries.boundary_offset(region, partition, boundary)
     return (end if place is None else min(end, place.offset)) - claim.position
 
 
 def _due(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
-    if region.due_at is None or region.due_at > now or not _is_on(region) or Rule.MEMBERS in _rules(earlier):
+    if (
+        region.reconcile_at is None
+        or region.reconcile_at > now
+        or not _is_on(region)
+        or Rule.MEMBERS in _rules(earlier)
+    ):
         return
-    until = region.due_at + patience(region)
+    until = region.reconcile_at + patience(region)
     if now >= until:
         what = "something is due that no member does; their logs say why"
-        yield Wait(rule=Rule.DUE, since=region.due_at, what=what, until=until)
+        yield Wait(rule=Rule.RECONCILE, since=region.reconcile_at, what=what, until=until)
 
 
 _RULES: Final[tuple[Callable[[Region, datetime, Seen, tuple[Wait, ...]], Waits], ...]] = (

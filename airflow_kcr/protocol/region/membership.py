@@ -1,7 +1,7 @@
 """Members come, go and are superseded (docs/reference/states.md).
 
 A member is stable over restarts; each start is a new incarnation. An index with a live lease is not taken over by
-accident; a takeover waits for a running drain, then fences. What an old incarnation left running is not quiet before
+accident; a takeover waits for a running drain, then fences. What an old incarnation left running is not quiesced before
 its lease is over, plus the bound after which its process ends itself (scenario C51).
 """
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
-from airflow_kcr.protocol.region import cuts, events, resets
+from airflow_kcr.protocol.region import checkpoints, events, resets
 from airflow_kcr.protocol.region.rows import Claim, Lease, Member, RegionState, ResetCause
-from airflow_kcr.protocol.region.state import BatchQuietAfter, Region, is_live, put, record, require_member
+from airflow_kcr.protocol.region.state import BatchQuiescedAfter, Region, is_live, put, record, require_member
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
 
 
@@ -66,7 +66,7 @@ def register(region: Region, now: datetime, arrival: Arrival) -> Region:
     if live and not arrival.takeover:
         raise MemberInUse(f"{member} is held by {row.label if row else '?'}; stop that process or ask for a takeover")
     if live and _is_draining(region, member):
-        raise MemberInUse(f"{member} is draining for cut {region.open_cut}; the takeover waits for that")
+        raise MemberInUse(f"{member} is draining for checkpoint {region.open_checkpoint}; the takeover waits for that")
     region = with_predecessor_fenced(region, member)
     incarnation = Incarnation(1 if row is None else row.incarnation + 1)
     fresh = Member(
@@ -103,30 +103,30 @@ def require_place(region: Region, member: MemberId) -> None:
 
 
 def _is_draining(region: Region, member: MemberId) -> bool:
-    cut = region.cut
+    checkpoint = region.checkpoint
     return (
         region.state is RegionState.DRAINING
-        and cut is not None
-        and member in cut.roster
-        and (cut.sequence, member) not in region.contributions
+        and checkpoint is not None
+        and member in checkpoint.participants
+        and (checkpoint.sequence, member) not in region.contributions
     )
 
 
 def with_predecessor_fenced(region: Region, member: MemberId) -> Region:
     """Note from when on the running batches of the earlier incarnation can't write any more.
 
-    One in this very process says itself when it is quiet, by discarding its batch, and mostly earlier than this.
+    One in this very process says itself when it is quiesced, by discarding its batch, and mostly earlier than this.
     """
     row, lease = region.members.get(member), region.leases.get(member)
     if row is None or lease is None:
         return region
-    quiet_after = row.quiet_after(lease.until)
+    quiesced_after = row.quiesced_after(lease.until)
     fenced = {
-        b.batch: replace(b, quiet_after=quiet_after)
+        b.batch: replace(b, quiesced_after=quiesced_after)
         for b in region.running.values()
-        if b.member == member and b.incarnation == row.incarnation and b.quiet_after is None
+        if b.member == member and b.incarnation == row.incarnation and b.quiesced_after is None
     }
-    changes = tuple(BatchQuietAfter(batch=b, at=quiet_after) for b in fenced)
+    changes = tuple(BatchQuiescedAfter(batch=b, at=quiesced_after) for b in fenced)
     return replace(region, running=put(region.running, fenced), ledger=(*region.ledger, *changes))
 
 
@@ -171,15 +171,15 @@ def keep_slot(region: Region, now: datetime, member: MemberId, incarnation: Inca
 
 
 def lapse(region: Region, now: datetime) -> Region:
-    """Return the region after leases that ended under an open cut: the cut is aborted at once.
+    """Return the region after leases that ended under an open checkpoint: the checkpoint is aborted at once.
 
-    It is a reset where the member had begun something since the base; otherwise the cut is tried again, and waits for
-    the partitions to be covered, naming them.
+    It is a reset where the member had begun something since the restore point; otherwise the checkpoint is tried again,
+    and waits for the partitions to be covered, naming them.
     """
-    member = cuts.lapsed(region, now)
+    member = checkpoints.lapsed(region, now)
     if member is None:
         return region
-    begun = cuts.has_begun(region, member)
-    detail = f"the lease of {member} ended before its contribution to cut {region.open_cut}"
-    region = cuts.abort(region, now, detail)
+    begun = checkpoints.has_begun(region, member)
+    detail = f"the lease of {member} ended before its contribution to checkpoint {region.open_checkpoint}"
+    region = checkpoints.abort(region, now, detail)
     return resets.demand(region, now, ResetCause.LEASE_LOST, detail) if begun else region

@@ -15,7 +15,7 @@ from airflow_kcr.errors import NumberOutOfRange
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Noted
 from airflow_kcr.protocol.region.state import Region, record
-from airflow_kcr.protocol.values import MAX_NUMBER, Epoch, Lineage, Sequence
+from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, Epoch, Timeline
 
 REACHABLE: Final = 1_000_000_000
 """How far beyond the store's own number another one can be: with a checkpoint each second, a region is there after
@@ -38,9 +38,9 @@ def require_numbers_left(region: Region) -> None:
     """Refuse to go on in a region that has taken over numbers beyond which there are none.
 
     Raises:
-        NumberOutOfRange: there is no next epoch, sequence or lineage; the message says what to do.
+        NumberOutOfRange: there is no next epoch, sequence or timeline; the message says what to do.
     """
-    held = {"epoch": region.epoch, "sequence": region.next_sequence, "lineage": region.lineage}
+    held = {"epoch": region.epoch, "sequence": region.next_sequence, "timeline": region.timeline}
     for what, number in held.items():
         if number >= MAX_NUMBER:
             raise NumberOutOfRange(
@@ -60,8 +60,8 @@ def taken_over(region: Region, now: datetime) -> Region:
     raised = replace(
         region,
         epoch=Epoch(max(region.epoch, noted.epoch)),
-        lineage=Lineage(max(region.lineage, noted.lineage)),
-        next_sequence=Sequence(max(region.next_sequence, noted.sequence + 1)),
+        timeline=Timeline(max(region.timeline, noted.timeline)),
+        next_sequence=CheckpointNumber(max(region.next_sequence, noted.sequence + 1)),
         halt=replace(halt, noted=None),
     )
     return record(raised, now, events.StoreRestoredSeen(member=noted.member, detail=f"taken over: {what}"))
@@ -71,7 +71,7 @@ def _pairs(region: Region, noted: Noted) -> tuple[tuple[str, int, int], ...]:
     return (
         ("epoch", noted.epoch, region.epoch),
         ("sequence", noted.sequence, region.next_sequence - 1),
-        ("lineage", noted.lineage, region.lineage),
+        ("timeline", noted.timeline, region.timeline),
     )
 
 

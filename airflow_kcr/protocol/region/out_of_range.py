@@ -1,7 +1,7 @@
 """A position that is no longer in its log: retention overtook it, or the end moved back.
 
-Declared only from bounds that were re-read, decided by two policies, never silent: `fail` halts at once with the
-choices; `earliest` and `latest` are a reset with that cause, a seek map of its own and a new lineage (scenario C38).
+Declared only from boundaries that were re-read, decided by two policies, never silent: `fail` halts at once with the
+choices; `earliest` and `latest` are a reset with that cause, a seek map of its own and a new timeline (scenario C38).
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
         )
         return resets.halt(region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=text, choices=choices))
     region = recreated.followed(region, now, {t.partition: t.bounds for t in troubles})
-    # A sink's progress of an older lineage is none, so in this new one its partitions go where all is known to be done.
+    # A sink's progress of an older timeline is none, so in this new one its partitions go where all is known to be
+    # done.
     done = automatic.last_done(region)
     entries: dict[GroupPartition, SeekEntry] = {
         p: replace(e, offset=done.get(p), source=SeekSource.BATCH_END) if e.source is SeekSource.SINK_PROGRESS else e

@@ -13,60 +13,64 @@ from datetime import datetime
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.region.state import CheckpointsUndone, Region, checkpoint_of, put
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 
 
 def unpublished(region: Region) -> tuple[Checkpoint, ...]:
-    """Return the complete cuts on the path that are not published yet, oldest first."""
+    """Return the complete checkpoints on the path that are not published yet, oldest first."""
     complete = (row for _, row in sorted(region.checkpoints.items()) if row.state is CheckpointState.COMPLETE)
     return tuple(row for row in complete if row.is_on_path)
 
 
-def newest_bounded(region: Region, up_to: Sequence | None = None) -> Checkpoint | None:
-    """Return the cut on the path, at or before `up_to`, that was aligned to the newest bound.
+def newest_aligned(region: Region, up_to: CheckpointNumber | None = None) -> Checkpoint | None:
+    """Return the checkpoint on the path, at or before `up_to`, that was aligned to the newest boundary.
 
-    Along the path bounds only grow, because a request is answered by a cut of a later bound; so it is the newest.
+    Along the path boundaries only grow, because a request is answered by a checkpoint of a later boundary; so it is the
+    newest.
     """
-    if region.bounded is None:
+    if region.aligned is None:
         return None
-    if up_to is None or up_to >= region.bounded:
-        return checkpoint_of(region, region.bounded)
+    if up_to is None or up_to >= region.aligned:
+        return checkpoint_of(region, region.aligned)
     return _newest_stored(region, up_to)
 
 
-def _newest_stored(region: Region, up_to: Sequence) -> Checkpoint | None:
+def _newest_stored(region: Region, up_to: CheckpointNumber) -> Checkpoint | None:
     # Of the path beyond what this decision has taken off it, the archive knows nothing.
-    end = min((up_to, *(Sequence(s - 1) for s in _undone_now(region))))
-    held = [row for s, row in region.checkpoints.items() if row.is_on_path and row.bound is not None and s <= up_to]
-    stored = region.archive.newest_bounded(end)
+    end = min((up_to, *(CheckpointNumber(s - 1) for s in _undone_now(region))))
+    held = [row for s, row in region.checkpoints.items() if row.is_on_path and row.boundary is not None and s <= up_to]
+    stored = region.archive.newest_aligned(end)
     held += [stored] if stored is not None and stored.sequence not in region.checkpoints else []
     return max(held, key=lambda row: row.sequence, default=None)
 
 
-def _undone_now(region: Region) -> frozenset[Sequence]:
+def _undone_now(region: Region) -> frozenset[CheckpointNumber]:
     """Return what this decision has taken off the path."""
     changes = (change for change in region.ledger if isinstance(change, CheckpointsUndone))
     return frozenset(sequence for change in changes for sequence in change.sequences)
 
 
-def covering(region: Region, bound: datetime) -> Checkpoint | None:
-    """Return the first cut on the path at or beyond `bound`: it answers every request for an earlier bound."""
-    newest = newest_bounded(region)
-    if newest is None or newest.bound is None or newest.bound < bound:
+def covering(region: Region, boundary: datetime) -> Checkpoint | None:
+    """Return the first checkpoint on the path at or beyond `boundary`.
+
+    It answers every request for an earlier boundary.
+    """
+    newest = newest_aligned(region)
+    if newest is None or newest.boundary is None or newest.boundary < boundary:
         return None
-    stored = region.archive.covering(bound)
-    found = [row for row in region.checkpoints.values() if row.is_on_path and row.bound and row.bound >= bound]
+    stored = region.archive.covering(boundary)
+    found = [row for row in region.checkpoints.values() if row.is_on_path and row.boundary and row.boundary >= boundary]
     if stored is not None and stored.sequence not in region.checkpoints.keys() | _undone_now(region):
         found.append(stored)
     return min(found, key=lambda row: row.sequence, default=None)
 
 
-def undone_by(region: Region, opening: OffsetMap) -> tuple[Sequence, ...]:
+def undone_by(region: Region, opening: OffsetMap) -> tuple[CheckpointNumber, ...]:
     """Return the checkpoints on the path that a timeline opening at these offsets takes off it.
 
     A retired checkpoint has no offsets any more. It stays on the path when a newer one with offsets does, because
     offsets along the path only grow; otherwise it is taken off, since a wrong "still there" would answer an old DAG run
-    with a cut that no longer holds.
+    with a checkpoint that no longer holds.
     """
     judged = {
         s: opening.covers(region.offsets[s])
@@ -80,14 +84,14 @@ def undone_by(region: Region, opening: OffsetMap) -> tuple[Sequence, ...]:
     return tuple(sorted(gone - _undone_now(region)))
 
 
-def without_undone(region: Region, sequences: tuple[Sequence, ...]) -> Region:
+def without_undone(region: Region, sequences: tuple[CheckpointNumber, ...]) -> Region:
     """Return the region with these checkpoints marked as undone by its present timeline."""
     if not sequences:
         return region
-    held = {s: replace(region.checkpoints[s], undone_by=region.lineage) for s in sequences if s in region.checkpoints}
-    undone = CheckpointsUndone(sequences=sequences, by=region.lineage)
+    held = {s: replace(region.checkpoints[s], undone_by=region.timeline) for s in sequences if s in region.checkpoints}
+    undone = CheckpointsUndone(sequences=sequences, by=region.timeline)
     region = replace(region, checkpoints=put(region.checkpoints, held), ledger=(*region.ledger, undone))
-    if region.bounded not in sequences:
+    if region.aligned not in sequences:
         return region
-    newest = _newest_stored(region, region.bounded)
-    return replace(region, bounded=None if newest is None else newest.sequence)
+    newest = _newest_stored(region, region.aligned)
+    return replace(region, aligned=None if newest is None else newest.sequence)

@@ -1,10 +1,10 @@
 """A person's reset: plan, look, apply, while the groups stay up (docs/explanation/what-if.md).
 
-Online it drains to a cut first, and begins in the transaction that completes it, so that nothing is processed between
-the two (scenario C48); the drained map with the entries in scope replaced is the new base, of a new lineage. Targets
-that are relative are resolved against that cut, never against the plan's numbers (C23). Forced, it needs no cut and
-goes from the last done positions; it is the only way out of HALTED and STARTING. With the region stopped, the caller
-has resolved the whole target, and the next start goes there.
+Online it drains to a checkpoint first, and begins in the transaction that completes it, so that nothing is processed
+between the two (scenario C48); the drained map with the entries in scope replaced is the new restore point, of a new
+timeline. Targets that are relative are resolved against that checkpoint, never against the plan's numbers (C23).
+Forced, it needs no checkpoint and goes from the last done positions; it is the only way out of HALTED and STARTING.
+With the region stopped, the caller has resolved the whole target, and the next start goes there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_kcr.errors import (
+    CheckpointRefused,
     ConfigurationError,
-    CutRefused,
     RefusedError,
     RegionInState,
     ResetInProgress,
@@ -38,13 +38,13 @@ from airflow_kcr.protocol.region import (
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
+    CheckpointPurpose,
     CheckpointState,
-    CutPurpose,
+    DesiredState,
     PersonReset,
     PersonResetState,
     RegionState,
     ResetCause,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import (
     OffsetsForgotten,
@@ -59,7 +59,7 @@ from airflow_kcr.protocol.region.state import (
 )
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.targets import describe
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,13 @@ class Apply:
 
 
 def apply(region: Region, now: datetime, request: Apply) -> Region:
-    """Return the region with a person's reset accepted: stored under its nonce, and on its way.
+    """Return the region with a person's reset accepted: stored under its request id, and on its way.
 
-    A nonce that is known changes nothing. While another reset runs, the request waits and is resolved anew when its
-    turn comes.
+    A request id that is known changes nothing. While another reset runs, the request waits and is resolved anew when
+    its turn comes.
 
     Raises:
-        CutRefused: the nonce is that of a request for a cut.
+        CheckpointRefused: the request id is that of a request for a checkpoint.
         StalePlan: the plan was made under another epoch; what has changed since has to be looked at again.
         RegionInState: the region can't drain in this state; `forced` would not need it to.
         ResetInProgress: the region is stopped and another request of a person is not finished.
@@ -93,10 +93,12 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
         UpsertNeedsConsent: it would go back behind a table that can't be restored, and nobody has consented.
     """
     reset = request.reset
-    if person_reset_of(region, reset.nonce) is not None:
+    if person_reset_of(region, reset.request_id) is not None:
         return region
-    if request_of(region, reset.nonce) is not None:
-        raise CutRefused(f"nonce {reset.nonce} names a request for a cut; plan the reset under another")
+    if request_of(region, reset.request_id) is not None:
+        raise CheckpointRefused(
+            f"request id {reset.request_id} names a request for a checkpoint; plan the reset under another"
+        )
     if request.epoch != region.epoch:
         raise StalePlan(
             f"the plan was made in epoch {request.epoch}, region {region.name} is in epoch {region.epoch}; plan again"
@@ -112,11 +114,11 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
     planned = universe(region) if request.resolved is None else frozenset(request.resolved)
     region = _accepted(region, now, _limited(reset, planned))
     if reset.forced:
-        return _begin_forced(region, now, region.person_resets[reset.nonce])
+        return _begin_forced(region, now, region.person_resets[reset.request_id])
     match region.state:
         case RegionState.STOPPED:
             region = recreated.followed(region, now, request.logs)
-            return _begin_stopped(region, now, region.person_resets[reset.nonce], request.resolved)
+            return _begin_stopped(region, now, region.person_resets[reset.request_id], request.resolved)
         case RegionState.RESETTING:
             return region
         case _:
@@ -139,7 +141,7 @@ def _limited(reset: PersonReset, planned: frozenset[GroupPartition]) -> PersonRe
 
 def _accepted(region: Region, now: datetime, reset: PersonReset) -> Region:
     body = events.PersonResetAccepted(
-        nonce=reset.nonce,
+        request_id=reset.request_id,
         target=describe(reset.target),
         forced=reset.forced,
         scope=reset.scope,
@@ -160,7 +162,7 @@ def _with_skips(region: Region, now: datetime, reset: PersonReset) -> Region:
 
 
 def _with(region: Region, reset: PersonReset) -> Region:
-    return replace(region, person_resets=put(region.person_resets, {reset.nonce: reset}))
+    return replace(region, person_resets=put(region.person_resets, {reset.request_id: reset}))
 
 
 def waiting(region: Region) -> tuple[PersonReset, ...]:
@@ -170,41 +172,45 @@ def waiting(region: Region) -> tuple[PersonReset, ...]:
 
 
 def serve_next(region: Region, now: datetime) -> Region:
-    """Return the region with the next waiting request's cut asked for; one person's reset at a time."""
+    """Return the region with the next waiting request's checkpoint asked for; one person's reset at a time."""
     if any(r.state in {PersonResetState.DRAINING, PersonResetState.BEGUN} for r in region.person_resets.values()):
         return region
     for reset in waiting(region):
         if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:
             break
-        if request_of(region, reset.nonce) is not None:
+        if request_of(region, reset.request_id) is not None:
             # Accepted by a version that did not look. Asked for, it would be refused in every decision from now on.
-            region = _failed(region, now, reset, f"its nonce {reset.nonce} names a request for a cut")
+            region = _failed(region, now, reset, f"its request id {reset.request_id} names a request for a checkpoint")
             continue
         region = _with(region, replace(reset, state=PersonResetState.DRAINING))
-        return requests.ask(region, now, nonce=reset.nonce, purpose=CutPurpose.RESET, requester=reset.requester)
+        return requests.ask(
+            region, now, request_id=reset.request_id, purpose=CheckpointPurpose.RESET, requester=reset.requester
+        )
     return region
 
 
-def begin_at_cut(region: Region, now: datetime, cut: Checkpoint) -> Region:
-    """Return the region in the person's reset that its cut, just completed, was drained for.
+def begin_at_checkpoint(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
+    """Return the region in the person's reset that its checkpoint, just completed, was drained for.
 
     If the log no longer has what the target remembers, or the region was stopped meanwhile, the request fails and the
-    region goes on from the cut.
+    region goes on from the checkpoint.
     """
-    reset = region.person_resets[cut.nonce]
-    if region.wanted is Wanted.STOPPED:
+    reset = region.person_resets[checkpoint.request_id]
+    if region.desired_state is DesiredState.STOPPED:
         region = _failed(region, now, reset, "the region was stopped")
-        return moved_to(region, now, RegionState.RUNNING, f"cut {cut.sequence} is complete; the region stops")
+        return moved_to(
+            region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete; the region stops"
+        )
     seen: dict[GroupPartition, LogBounds] = {}
-    for part in contributions_to(region, cut.sequence).values():
+    for part in contributions_to(region, checkpoint.sequence).values():
         seen.update(part.bounds)
     try:
-        return _begin(region, now, reset, region.offsets[cut.sequence], seen)
+        return _begin(region, now, reset, region.offsets[checkpoint.sequence], seen)
     except RefusedError as refused:
         region = _failed(region, now, reset, refused.message)
     except ConfigurationError as wrong:
         region = _failed(region, now, reset, wrong.message)
-    return moved_to(region, now, RegionState.RUNNING, f"cut {cut.sequence} is complete; its reset failed")
+    return moved_to(region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} is complete; its reset failed")
 
 
 def _begin(
@@ -223,7 +229,7 @@ def _begin(
     opening = resets.Opening(
         seek=seek,
         checkpoint=resolution.target_checkpoint(region, reset),
-        person=reset.nonce,
+        person=reset.request_id,
     )
     return resets.begin(region, now, ResetCause.PERSON, opening=opening, detail=describe(reset.target))
 
@@ -234,8 +240,8 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
     Like a resume it is a person's answer to a halt, so failures are counted anew (scenario C41).
     """
     for other in (*waiting(region), *(r for r in region.person_resets.values() if r.state in ACTIVE)):
-        if other.nonce != reset.nonce and region.person_resets[other.nonce].state in ACTIVE:
-            region = _failed(region, now, other, f"a forced reset ({reset.nonce}) took its place")
+        if other.request_id != reset.request_id and region.person_resets[other.request_id].state in ACTIVE:
+            region = _failed(region, now, other, f"a forced reset ({reset.request_id}) took its place")
     if region.state is RegionState.STOPPED:
         raise ResetInProgress(f"region {region.name} is stopped; nothing has to be forced, apply the reset as it is")
     current = automatic.last_done(region)
@@ -243,13 +249,13 @@ def _begin_forced(region: Region, now: datetime, reset: PersonReset) -> Region:
     return _begin(replace(region, failures=0), now, reset, current, {})
 
 
-def _abandon_unpublished(region: Region, now: datetime, target: Sequence | None) -> Region:
-    """Give up complete cuts beyond a forced target whose publication may be what is stuck."""
+def _abandon_unpublished(region: Region, now: datetime, target: CheckpointNumber | None) -> Region:
+    """Give up complete checkpoints beyond a forced target whose publication may be what is stuck."""
     gone = tuple(
         sorted(
             s
             for s, c in region.checkpoints.items()
-            if c.state is CheckpointState.COMPLETE and (target is None or s > target) and s != region.base
+            if c.state is CheckpointState.COMPLETE and (target is None or s > target) and s != region.restore_point
         )
     )
     if not gone:
@@ -271,15 +277,17 @@ def _begin_stopped(region: Region, now: datetime, reset: PersonReset, resolved: 
         )
     region = _with_skips(region, now, reset)
     region = _with(region, replace(reset, state=PersonResetState.BEGUN, epoch=Epoch(region.epoch + 1)))
-    opening = resets.Opening(seek=resolved, checkpoint=resolution.target_checkpoint(region, reset), person=reset.nonce)
+    opening = resets.Opening(
+        seek=resolved, checkpoint=resolution.target_checkpoint(region, reset), person=reset.request_id
+    )
     return resets.begin_stopped(region, now, opening, describe(reset.target))
 
 
 def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Region:
     row = replace(reset, state=PersonResetState.FAILED, failure=why, ended_at=now)
-    region = record(_with(region, row), now, events.PersonResetFailed(nonce=reset.nonce, why=why))
-    request = region.requests.get(reset.nonce)
-    if request is None or request.purpose is not CutPurpose.RESET:
+    region = record(_with(region, row), now, events.PersonResetFailed(request_id=reset.request_id, why=why))
+    request = region.requests.get(reset.request_id)
+    if request is None or request.purpose is not CheckpointPurpose.RESET:
         return region
     return requests.cancel_one(region, now, request, why)
 
@@ -287,23 +295,23 @@ def _failed(region: Region, now: datetime, reset: PersonReset, why: str) -> Regi
 def fail_all(region: Region, now: datetime, why: str) -> Region:
     """Return the region with every request of a person failed that has not begun: what they wait for is not coming.
 
-    One whose cut is open ends with that (`begin_at_cut`, `cuts.abort`), one that has begun with its reset
-    (`resets.give_up`).
+    One whose checkpoint is open ends with that (`begin_at_checkpoint`, `checkpoints.abort`), one that has begun with
+    its reset (`resets.give_up`).
     """
-    open_nonce = None if region.cut is None else region.cut.nonce
+    open_request_id = None if region.checkpoint is None else region.checkpoint.request_id
     for reset in sorted(region.person_resets.values(), key=lambda r: r.order):
-        if reset.state in {PersonResetState.WAITING, PersonResetState.DRAINING} and reset.nonce != open_nonce:
+        if reset.state in {PersonResetState.WAITING, PersonResetState.DRAINING} and reset.request_id != open_request_id:
             region = _failed(region, now, reset, why)
     return region
 
 
-def status(region: Region, nonce: Nonce) -> PersonReset:
+def status(region: Region, request_id: RequestId) -> PersonReset:
     """Return where a person's reset stands.
 
     Raises:
-        UnknownCheckpoint: no request of that nonce was accepted.
+        UnknownCheckpoint: no request of that request id was accepted.
     """
-    reset = person_reset_of(region, nonce)
+    reset = person_reset_of(region, request_id)
     if reset is None:
-        raise UnknownCheckpoint(f"region {region.name} has no reset {nonce}")
+        raise UnknownCheckpoint(f"region {region.name} has no reset {request_id}")
     return reset

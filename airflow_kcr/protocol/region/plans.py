@@ -16,7 +16,7 @@ from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve
-from airflow_kcr.protocol.values import Epoch, GroupPartition, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, RegionName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class Plan:
     ignored: tuple[GroupPartition, ...]
     """Partitions of the target checkpoint that the region no longer has."""
 
-    undoes: tuple[Sequence, ...]
+    undoes: tuple[CheckpointNumber, ...]
     """Checkpoints that it would take off the path."""
 
     runs: tuple[Requester, ...]
-    """The DAG runs whose cuts those are: what they published is processed again."""
+    """The DAG runs whose checkpoints those are: what they published is processed again."""
 
     upserts: tuple[UpsertSink, ...] = ()
     """Sinks whose tables it could not restore: it needs a person's consent."""
@@ -67,7 +67,7 @@ def plan(region: Region, now: datetime, reset: PersonReset, log: LogView) -> Pla
         region: the region.
         now: the store's clock.
         reset: what would be asked for.
-        log: bounds and time look-ups of the partitions in scope, as the target needs.
+        log: boundaries and time look-ups of the partitions in scope, as the target needs.
 
     Raises:
         InvalidTarget, UnknownCheckpoint, CheckpointNotUsable: it could not be applied; see `resolution.require_usable`.
@@ -103,7 +103,7 @@ def _whole(entries: tuple[PlanEntry, ...]) -> SeekMap:
     return SeekMap({line.partition: replace(line.entry, current=line.current) for line in entries})
 
 
-def _runs(region: Region, undoes: tuple[Sequence, ...]) -> tuple[Requester, ...]:
-    """Return the DAG runs that were answered by these checkpoints, in the order of their cuts."""
+def _runs(region: Region, undoes: tuple[CheckpointNumber, ...]) -> tuple[Requester, ...]:
+    """Return the DAG runs that were answered by these checkpoints, in the order of their checkpoints."""
     answers = [r for r in region.archive.requests_for(undoes) if r.state is RequestState.ANSWERED]
     return tuple(r.requester for r in sorted(answers, key=lambda r: r.sequence or 0))

@@ -1,7 +1,7 @@
 """A topic that was deleted and created again: the same name, another log, and offsets that mean other records.
 
-What the region stores of a partition (position, initial offset, checkpoints, bounds) belongs to the topic id that its
-claim names. It follows to another id only where somebody has looked a place up in that other log: an out-of-range
+What the region stores of a partition (position, initial offset, checkpoints, boundaries) belongs to the topic id that
+its claim names. It follows to another id only where somebody has looked a place up in that other log: an out-of-range
 policy, or a person's reset. Nothing else is carried over, so offsets of two topics are never compared or subtracted.
 """
 
@@ -17,7 +17,7 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Claim, InitialOffset
 from airflow_kcr.protocol.region.state import InitialKey, Region, contributions_to, put, record, without
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.values import GroupPartition, Sequence, TopicId
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, TopicId
 
 
 def is_another(known: TopicId, seen: TopicId) -> bool:
@@ -67,12 +67,12 @@ def followed(region: Region, now: datetime, logs: Mapping[GroupPartition, LogBou
     return record(region, now, body)
 
 
-def topics_of(region: Region, sequence: Sequence) -> dict[GroupPartition, TopicId]:
+def topics_of(region: Region, sequence: CheckpointNumber) -> dict[GroupPartition, TopicId]:
     """Return the topic ids that a checkpoint's offsets are of, as its contributors saw them."""
     return {p: log.topic_id for part in contributions_to(region, sequence).values() for p, log in part.bounds.items()}
 
 
-def lost_to(region: Region, sequence: Sequence) -> tuple[GroupPartition, ...]:
+def lost_to(region: Region, sequence: CheckpointNumber) -> tuple[GroupPartition, ...]:
     """Return the partitions of a checkpoint whose topic the region has since followed to another one."""
     return tuple(
         p

@@ -1,7 +1,7 @@
-"""Cut requests: a nonce names a request, not a sequence (docs/explanation/what-if.md).
+"""Checkpoint requests: a request id names a request, not a sequence (docs/explanation/what-if.md).
 
-It answers with its open or complete cut; after an abort the next ask opens a new one; after retirement an old DAG run
-still gets its old answer; after a rewind that undid the cut, it asks anew (scenarios C15, C28, C53).
+It answers with its open or complete checkpoint; after an abort the next ask opens a new one; after retirement an old
+DAG run still gets its old answer; after a rewind that undid the checkpoint, it asks anew (scenarios C15, C28, C53).
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.errors import CutRefused, RegionInState
-from airflow_kcr.protocol.region import archive, bounds, events, path
+from airflow_kcr.errors import CheckpointRefused, RegionInState
+from airflow_kcr.protocol.region import archive, boundaries, events, path
 from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
-    CutPhase,
-    CutPurpose,
-    CutRequest,
+    CheckpointPhase,
+    CheckpointPurpose,
+    CheckpointRequest,
+    DesiredState,
     RegionState,
     Requester,
     RequestState,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import (
     Region,
@@ -32,21 +32,21 @@ from airflow_kcr.protocol.region.state import (
     request_of,
     with_request,
 )
-from airflow_kcr.protocol.values import Nonce, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 
-BY_PERSON: Final = frozenset({CutPurpose.DRAIN, CutPurpose.STOP, CutPurpose.RESET})
-"""Purposes that don't wait for a bound: they abort a cut that is still approaching one (scenario C54)."""
+BY_PERSON: Final = frozenset({CheckpointPurpose.DRAIN, CheckpointPurpose.STOP, CheckpointPurpose.RESET})
+"""Purposes that don't wait for a boundary: they abort a checkpoint that is still approaching one (scenario C54)."""
 
 
-OWN: Final = frozenset({CutPurpose.SCHEDULE, CutPurpose.STOP})
+OWN: Final = frozenset({CheckpointPurpose.SCHEDULE, CheckpointPurpose.STOP})
 """Purposes of which the region asks by itself. A refusal would reach nobody, and end every later decision as well."""
 
-OWN_NONCES: Final = ("bound:", "records:", "stop:")
-"""How the nonces begin under which it does; nobody else's may."""
+OWN_REQUEST_IDS: Final = ("boundary:", "records:", "stop:")
+"""How the request ids begin under which it does; nobody else's may."""
 
 
-def valid_answer(region: Region, request: CutRequest) -> Sequence | None:
-    """Return the cut that answers a request, if one on the current path does."""
+def valid_answer(region: Region, request: CheckpointRequest) -> CheckpointNumber | None:
+    """Return the checkpoint that answers a request, if one on the current path does."""
     if request.state is not RequestState.ANSWERED or request.sequence is None:
         return None
     checkpoint = checkpoint_of(region, request.sequence)
@@ -57,152 +57,166 @@ def ask(
     region: Region,
     now: datetime,
     *,
-    nonce: Nonce,
-    purpose: CutPurpose,
-    bound: datetime | None = None,
+    request_id: RequestId,
+    purpose: CheckpointPurpose,
+    boundary: datetime | None = None,
     allow_inexact: bool = False,
-    then: Wanted | None = None,
+    then: DesiredState | None = None,
     requester: Requester | None = None,
 ) -> Region:
-    """Return the region with the request queued, or as it was where the nonce is already being served.
+    """Return the region with the request queued, or as it was where the request id is already being served.
 
     Raises:
-        RegionInState: the region is halted or stopped; nothing can be cut.
-        CutRefused: the nonce is another request's, a reset's or of the region's own kind, or a person drains a region
-            without a live member.
+        RegionInState: the region is halted or stopped; nothing can be checkpointed.
+        CheckpointRefused: the request id is another request's, a reset's or of the region's own kind, or a person
+            drains a region without a live member.
     """
     if purpose in OWN:
-        known = request_of(region, nonce)
+        known = request_of(region, request_id)
     else:
-        named = named_by(region, nonce)
-        _require_free(nonce, named, purpose, bound)
+        named = named_by(region, request_id)
+        _require_free(request_id, named, purpose, boundary)
         known = named.request
     if known is not None and _is_served(region, known):
         return region
     if region.state in {RegionState.HALTED, RegionState.STOPPED}:
         reason = f": {region.halt.text}" if region.halt else ""
-        raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a cut")
-    if purpose is CutPurpose.DRAIN and not live_members(region, now):
-        raise CutRefused(
+        raise RegionInState(f"region {region.name} is {region.state}{reason}; resume it before asking for a checkpoint")
+    if purpose is CheckpointPurpose.DRAIN and not live_members(region, now):
+        raise CheckpointRefused(
             f"region {region.name} has no live member, so there is nobody to drain: start its members, or stop it, "
             "which needs none"
         )
     requester = requester or Requester()
-    asked = record(region, now, events.CutRequested(nonce=nonce, purpose=purpose, bound=bound, requester=requester))
-    request = CutRequest(
-        nonce=nonce,
+    asked = record(
+        region,
+        now,
+        events.CheckpointRequested(request_id=request_id, purpose=purpose, boundary=boundary, requester=requester),
+    )
+    request = CheckpointRequest(
+        request_id=request_id,
         purpose=purpose,
         state=RequestState.QUEUED,
         requested_at=now,
         order=asked.counter,
-        bound=bound,
+        boundary=boundary,
         allow_inexact=allow_inexact,
         then=then,
         requester=requester,
     )
     asked = with_request(asked, request)
-    if bound is None:
+    if boundary is None:
         return asked
-    asked = bounds.recalled(asked, bound)
-    covering = path.covering(asked, bound)
+    asked = boundaries.recalled(asked, boundary)
+    covering = path.covering(asked, boundary)
     return asked if covering is None else answered(asked, now, request, covering.sequence)
 
 
-def _is_served(region: Region, request: CutRequest) -> bool:
+def _is_served(region: Region, request: CheckpointRequest) -> bool:
     return request.state in archive.WAITING or valid_answer(region, request) is not None
 
 
-def _require_free(nonce: Nonce, named: Named, purpose: CutPurpose, bound: datetime | None) -> None:
-    if nonce.startswith(OWN_NONCES):
-        raise CutRefused(
-            f"nonce {nonce}: those that begin with {', '.join(OWN_NONCES)} are the region's own; take another"
+def _require_free(request_id: RequestId, named: Named, purpose: CheckpointPurpose, boundary: datetime | None) -> None:
+    if request_id.startswith(OWN_REQUEST_IDS):
+        raise CheckpointRefused(
+            f"request id {request_id}: those that begin with {', '.join(OWN_REQUEST_IDS)} are the region's own; "
+            "take another"
         )
-    if purpose is not CutPurpose.RESET and named.reset is not None:
-        raise CutRefused(f"nonce {nonce} names a reset; take another for the cut")
+    if purpose is not CheckpointPurpose.RESET and named.reset is not None:
+        raise CheckpointRefused(f"request id {request_id} names a reset; take another for the checkpoint")
     known = named.request
-    if known is not None and (known.purpose, known.bound) != (purpose, bound):
-        raise CutRefused(f"nonce {nonce} names a request for another cut ({known.purpose}, bound {known.bound})")
+    if known is not None and (known.purpose, known.boundary) != (purpose, boundary):
+        raise CheckpointRefused(
+            f"request id {request_id} names a request for another checkpoint ({known.purpose}, boundary "
+            f"{known.boundary})"
+        )
 
 
-def answered(region: Region, now: datetime, request: CutRequest, sequence: Sequence) -> Region:
-    """Return the region with a request answered by a complete cut, its own or another's, and wanted as it asked."""
+def answered(region: Region, now: datetime, request: CheckpointRequest, sequence: CheckpointNumber) -> Region:
+    """Return the region with a request answered by a complete checkpoint, and the desired state that it asked for."""
     row = replace(request, state=RequestState.ANSWERED, sequence=sequence, answered_at=now)
-    region = record(with_request(region, row), now, events.CutAnswered(nonce=request.nonce, sequence=sequence))
-    if request.then is None or request.then is region.wanted:
+    region = record(
+        with_request(region, row),
+        now,
+        events.CheckpointRequestAnswered(request_id=request.request_id, sequence=sequence),
+    )
+    if request.then is None or request.then is region.desired_state:
         return region
-    body = events.WantedChanged(wanted=request.then, requester=request.requester)
-    return record(replace(region, wanted=request.then), now, body)
+    body = events.DesiredStateChanged(desired_state=request.then, requester=request.requester)
+    return record(replace(region, desired_state=request.then), now, body)
 
 
-def ended(region: Region, now: datetime, request: CutRequest, state: RequestState, why: str) -> Region:
-    """Return the region with a request refused or superseded; it has no cut."""
+def ended(region: Region, now: datetime, request: CheckpointRequest, state: RequestState, why: str) -> Region:
+    """Return the region with a request refused or superseded; it has no checkpoint."""
     row = replace(request, state=state, answered_at=now, refusal=why)
-    return record(with_request(region, row), now, events.CutRequestEnded(nonce=request.nonce, why=why))
+    return record(with_request(region, row), now, events.CheckpointRequestEnded(request_id=request.request_id, why=why))
 
 
-def requeued(region: Region, nonce: Nonce) -> Region:
-    """Return the region with an open request queued again, its cut having been aborted."""
-    request = region.requests[nonce]
+def requeued(region: Region, request_id: RequestId) -> Region:
+    """Return the region with an open request queued again, its checkpoint having been aborted."""
+    request = region.requests[request_id]
     if request.state is not RequestState.OPEN:
         return region
     return with_request(region, replace(request, state=RequestState.QUEUED))
 
 
-def queue(region: Region) -> tuple[CutRequest, ...]:
+def queue(region: Region) -> tuple[CheckpointRequest, ...]:
     """Return the queued requests in the order in which they are served.
 
-    What a person asked for comes first, then requests without a bound, then bounds in the order of time, whatever the
-    order of asking: a later bound first would leave nothing to cut for the earlier one.
+    What a person asked for comes first, then requests without a boundary, then boundaries in the order of time,
+    whatever the order of asking: a later boundary first would leave nothing to checkpoint for the earlier one.
     """
     queued = [r for r in region.requests.values() if r.state is RequestState.QUEUED]
 
-    def rank(request: CutRequest) -> tuple[bool, bool, datetime, int]:
+    def rank(request: CheckpointRequest) -> tuple[bool, bool, datetime, int]:
         return (
             request.purpose not in BY_PERSON,
-            request.bound is not None,
-            request.bound or request.requested_at,
+            request.boundary is not None,
+            request.boundary or request.requested_at,
             request.order,
         )
 
     return tuple(sorted(queued, key=rank))
 
 
-def preempts(region: Region, request: CutRequest) -> bool:
-    """Whether a queued request aborts the open cut: a person's does, while that one only approaches its bound.
+def preempts(region: Region, request: CheckpointRequest) -> bool:
+    """Whether a queued request aborts the open checkpoint.
+
+    A person's does, while that one only approaches its boundary.
 
     A person's bounded drain does not abort another's, or the two would abort each other for ever.
     """
-    cut = region.cut
+    checkpoint = region.checkpoint
     return (
-        cut is not None
-        and cut.phase is CutPhase.APPROACHING
+        checkpoint is not None
+        and checkpoint.phase is CheckpointPhase.APPROACHING
         and request.purpose in BY_PERSON
-        and (request.bound is None or cut.purpose not in BY_PERSON)
+        and (request.boundary is None or checkpoint.purpose not in BY_PERSON)
     )
 
 
 def release(region: Region, now: datetime, checkpoint: Checkpoint) -> Region:
-    """Return the region with every request answered that a completed cut answers.
+    """Return the region with every request answered that a completed checkpoint answers.
 
-    These are its own, those of earlier bounds, and those for any moment that waited before it was opened: one cut for
-    each of them, back to back, would leave members no time to read.
+    These are its own, those of earlier boundaries, and those for any moment that waited before it was opened: one
+    checkpoint for each of them, back to back, would leave members no time to read.
     """
     for request in queue(region):
         if _is_answered_by(request, checkpoint):
             region = answered(region, now, request, checkpoint.sequence)
-    own = region.requests[checkpoint.nonce]
+    own = region.requests[checkpoint.request_id]
     return answered(region, now, own, checkpoint.sequence) if own.state is RequestState.OPEN else region
 
 
-def _is_answered_by(request: CutRequest, checkpoint: Checkpoint) -> bool:
-    if request.bound is not None:
-        return checkpoint.bound is not None and request.bound <= checkpoint.bound
-    if request.purpose in BY_PERSON or checkpoint.purpose is CutPurpose.RESET:
-        return False  # what a person asks for ends with its own cut, and a reset may undo its own at once
+def _is_answered_by(request: CheckpointRequest, checkpoint: Checkpoint) -> bool:
+    if request.boundary is not None:
+        return checkpoint.boundary is not None and request.boundary <= checkpoint.boundary
+    if request.purpose in BY_PERSON or checkpoint.purpose is CheckpointPurpose.RESET:
+        return False  # what a person asks for ends with its own checkpoint, and a reset may undo its own at once
     return request.requested_at < checkpoint.opened_at
 
 
-def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[CutPurpose]) -> Region:
+def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[CheckpointPurpose]) -> Region:
     """Return the region without queued requests of these purposes: the verb behind them is gone."""
     for request in queue(region):
         if request.purpose in purposes:
@@ -210,7 +224,7 @@ def cancel(region: Region, now: datetime, why: str, *, purposes: frozenset[CutPu
     return region
 
 
-def cancel_one(region: Region, now: datetime, request: CutRequest, why: str) -> Region:
+def cancel_one(region: Region, now: datetime, request: CheckpointRequest, why: str) -> Region:
     """Return the region without this request, if it is still queued."""
     if request.state is not RequestState.QUEUED:
         return region

@@ -1,7 +1,7 @@
 """A reset: every partition of the region goes to its seek entry, as one; members stay in their groups.
 
-A begin is one decision: a new epoch, a burnt sequence, the open cut aborted, the seek map written; by that alone what
-lies beyond it is undone (`rewinds`). Members then cancel, become quiet, raise their sinks' fences, claim and
+A begin is one decision: a new epoch, a burnt sequence, the open checkpoint aborted, the seek map written; by that alone
+what lies beyond it is undone (`rewinds`). Members then cancel, quiesce, raise their sinks' fences, claim and
 acknowledge; `finish` lets the region go on when nothing is missing. A start is a reset with cause `start`; `STARTING`
 is `RESETTING` without deadlines.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import automatic, batches, bounds, coverage, cuts, events, noted, path
+from airflow_kcr.protocol.region import automatic, batches, boundaries, checkpoints, coverage, events, noted, path
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     CheckpointState,
@@ -39,18 +39,18 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, filled
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A seek map that is not what the automatic reset would have used: it opens a lineage and is its base."""
+    """A seek map that is not what the automatic reset would have used: it opens a timeline and is its restore point."""
 
     seek: SeekMap
-    checkpoint: Sequence | None = None
-    """The checkpoint that was reset to, which decides the next bound; None for any other target."""
+    checkpoint: CheckpointNumber | None = None
+    """The checkpoint that was reset to, which decides the next boundary; None for any other target."""
 
-    person: Nonce | None = None
+    person: RequestId | None = None
 
 
 def begin(
@@ -67,42 +67,42 @@ def begin(
     """
     noted.require_numbers_left(region)
     earlier = region.reset
-    region = noted.taken_over(cuts.abort(region, now, f"a reset began ({cause})"), now)
+    region = noted.taken_over(checkpoints.abort(region, now, f"a reset began ({cause})"), now)
     must_publish = tuple(sorted(s for s, c in region.checkpoints.items() if c.state is CheckpointState.COMPLETE))
     if opening is not None:
-        region = give_up(region, now, f"another reset ({cause}) opened a lineage before it was done")
+        region = give_up(region, now, f"another reset ({cause}) opened a timeline before it was done")
     region = _superseded(region, now, earlier)
-    first = opening is None and region.base is None
+    first = opening is None and region.restore_point is None
     if first:
         opening = Opening(seek=automatic.target(region))
     target = automatic.target(region) if opening is None else opening.seek
     region = replace(
         region,
         epoch=Epoch(region.epoch + 1),
-        next_sequence=Sequence(region.next_sequence + 1),
-        lineage=region.lineage if opening is None else Lineage(region.lineage + 1),
+        next_sequence=CheckpointNumber(region.next_sequence + 1),
+        timeline=region.timeline if opening is None else Timeline(region.timeline + 1),
         stopping=None,
         halt=None,
     )
-    sequence = Sequence(region.next_sequence - 1)
+    sequence = CheckpointNumber(region.next_sequence - 1)
     seek = filled(target, initial=initial_offsets(region), partitions=universe(region))
     region = _placed(replace(region, seek_maps=put(region.seek_maps, {region.epoch: seek})), seek)
-    undoes: tuple[Sequence, ...] = ()
+    undoes: tuple[CheckpointNumber, ...] = ()
     if opening is not None:
-        region = replace(region, base=sequence, base_epoch=region.epoch)
+        region = replace(region, restore_point=sequence, restore_point_epoch=region.epoch)
         undoes = path.undone_by(region, seek.offsets)
         region = path.without_undone(region, undoes)
-        region = bounds.after_reset(region, now, opening.checkpoint)
+        region = boundaries.after_reset(region, now, opening.checkpoint)
     is_attempt = opening is None and earlier is not None
     reset = Reset(
         epoch=region.epoch,
         sequence=sequence,
-        lineage=region.lineage,
+        timeline=region.timeline,
         cause=cause,
         state=ResetState.RUNNING,
         begun_at=now,
         attempt=earlier.attempt + 1 if is_attempt and earlier is not None else 1,
-        base=region.base,
+        restore_point=region.restore_point,
         must_publish=must_publish,
         undoes=undoes,
         person=earlier.person if is_attempt and earlier is not None else opening.person if opening else None,
@@ -112,10 +112,10 @@ def begin(
     body = events.ResetBegun(
         epoch=reset.epoch,
         sequence=sequence,
-        lineage=region.lineage,
+        timeline=region.timeline,
         cause=cause,
         attempt=reset.attempt,
-        base=region.base,
+        restore_point=region.restore_point,
         seek=seek,
         undoes=undoes,
         person=reset.person,
@@ -126,13 +126,17 @@ def begin(
 
 
 def begin_stopped(region: Region, now: datetime, opening: Opening, detail: str) -> Region:
-    """Return the stopped region with another base, still stopped: a new epoch and lineage, so no zombie can win.
+    """Return the stopped region with another restore point, still stopped.
+
+    A new epoch and timeline, so no zombie can win.
 
     The next start resumes there; Kafka's committed offsets of the empty groups are altered by the caller, after this.
     """
     region = begin(region, now, ResetCause.PERSON, opening=opening, detail=detail)
     reset = region.resets[region.epoch]
-    region = moved_to(region, now, RegionState.STOPPED, f"reset {reset.sequence} moved the base of a stopped region")
+    region = moved_to(
+        region, now, RegionState.STOPPED, f"reset {reset.sequence} moved the restore point of a stopped region"
+    )
     return _marked_done(region, now, reset)
 
 
@@ -154,17 +158,21 @@ def give_up(region: Region, now: datetime, why: str) -> Region:
     if person is None or person.state is not PersonResetState.BEGUN:
         return region
     failed = replace(person, state=PersonResetState.FAILED, failure=why, ended_at=now)
-    region = replace(region, person_resets=put(region.person_resets, {failed.nonce: failed}))
-    return record(region, now, events.PersonResetFailed(nonce=failed.nonce, why=why))
+    region = replace(region, person_resets=put(region.person_resets, {failed.request_id: failed}))
+    return record(region, now, events.PersonResetFailed(request_id=failed.request_id, why=why))
 
 
 def settle_commit(region: Region, now: datetime, committed: Committed, why: str) -> Region:
-    """Return the region with the base's commit settled, if it is a cut whose commit was still pending."""
-    base = None if region.base is None or region.base_epoch is not None else region.checkpoints[region.base]
-    if base is None or base.committed is not Committed.PENDING:
+    """Return the region with the restore point's commit settled, if it is a checkpoint whose commit was pending."""
+    restore_point = (
+        None
+        if region.restore_point is None or region.restore_point_epoch is not None
+        else region.checkpoints[region.restore_point]
+    )
+    if restore_point is None or restore_point.committed is not Committed.PENDING:
         return region
-    region = with_checkpoint(region, replace(base, committed=committed))
-    return record(region, now, events.CommitResolved(sequence=base.sequence, committed=committed, why=why))
+    region = with_checkpoint(region, replace(restore_point, committed=committed))
+    return record(region, now, events.CommitResolved(sequence=restore_point.sequence, committed=committed, why=why))
 
 
 def _placed(region: Region, seek: SeekMap) -> Region:
@@ -180,17 +188,18 @@ def _at(region: Region, partition: GroupPartition, claim: Claim, entry: SeekEntr
 def write_seek(region: Region, now: datetime, entries: SeekMap) -> Region:
     """Return the region with open seek entries written; those already known stay (first writer wins).
 
-    The base's own map learns them too where the base is a reset, so that the next automatic reset goes there as well.
+    The restore point's own map learns them too where the restore point is a reset, so that the next automatic reset
+    goes there as well.
     """
     fresh = SeekMap({p: e for p, e in entries.items() if p not in region.seek or region.seek[p].offset is None})
     if not fresh:
         return region
     maps = {region.epoch: region.seek.write(fresh)}
-    if region.base_epoch is not None and region.base_epoch != region.epoch:
-        maps[region.base_epoch] = region.seek_maps[region.base_epoch].write(fresh)
+    if region.restore_point_epoch is not None and region.restore_point_epoch != region.epoch:
+        maps[region.restore_point_epoch] = region.seek_maps[region.restore_point_epoch].write(fresh)
     region = _placed(replace(region, seek_maps=put(region.seek_maps, maps)), fresh)
     region = record(region, now, events.SeekWritten(epoch=region.epoch, seek=fresh))
-    if region.base_epoch is None:
+    if region.restore_point_epoch is None:
         return region
     undoes = path.undone_by(region, fresh.offsets)
     return path.without_undone(region, undoes)
@@ -244,8 +253,9 @@ def _with_ledger_settled(region: Region, now: datetime, reset: Reset) -> Region:
     if not any(e.source is SeekSource.SINK_PROGRESS for e in placed.values()):
         return region
     ran = region.archive.last_done(reset.epoch)
-    if ran is None or ran.lineage != reset.lineage:
-        # What a sink held of an older lineage is no progress in this one; the entries are this lineage's base.
+    if ran is None or ran.timeline != reset.timeline:
+        # What a sink held of an older timeline is no progress in this one; the entries are this timeline's restore
+        # point.
         return region
     progress = OffsetMap({p: _progress(e) for p, e in placed.items()})
     proven = BatchesProven(epoch=ran.epoch, proven_in=reset.epoch, progress=progress)
@@ -263,7 +273,7 @@ def _marked_done(region: Region, now: datetime, reset: Reset) -> Region:
     person = None if reset.person is None else region.person_resets.get(reset.person)
     if person is not None and person.state is PersonResetState.BEGUN:
         done = replace(person, state=PersonResetState.DONE, ended_at=now)
-        region = replace(region, person_resets=put(region.person_resets, {done.nonce: done}))
+        region = replace(region, person_resets=put(region.person_resets, {done.request_id: done}))
     return region
 
 
@@ -279,7 +289,7 @@ def demand(region: Region, now: datetime, cause: ResetCause, detail: str) -> Reg
         reason=HaltReason.FAILURES,
         text=f"{failures} resets since progress was last accepted, the last one because: {detail or cause}",
         choices=(
-            "repair the pipeline or sink, then resume the region: it goes back to the base",
+            "repair the pipeline or sink, then resume the region: it goes back to the restore point",
             "apply a forced reset to another place",
             "skip the named offset, if one record is the cause",
         ),
@@ -288,9 +298,9 @@ def demand(region: Region, now: datetime, cause: ResetCause, detail: str) -> Reg
 
 
 def halt(region: Region, now: datetime, reason: Halt) -> Region:
-    """Return the region halted: no cut, no attempt, nothing begins or ends until a person chooses."""
-    region = cuts.abort(region, now, f"the region was halted ({reason.reason})")
-    region = give_up(region, now, f"the region was halted ({reason.reason}); a resume goes to the base")
+    """Return the region halted: no checkpoint, no attempt, nothing begins or ends until a person chooses."""
+    region = checkpoints.abort(region, now, f"the region was halted ({reason.reason})")
+    region = give_up(region, now, f"the region was halted ({reason.reason}); a resume goes to the restore point")
     region = record(
         replace(region, halt=reason, stopping=None),
         now,

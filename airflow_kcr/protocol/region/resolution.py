@@ -27,7 +27,7 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs, Target, ToCheckpoint, ToDatetime, ToInitial, ToRun
-from airflow_kcr.protocol.values import GroupPartition, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 
 
 class NoTimes:
@@ -38,12 +38,12 @@ class NoTimes:
         raise KeyError(partition, instant)
 
 
-def target_checkpoint(region: Region, reset: PersonReset) -> Sequence | None:
+def target_checkpoint(region: Region, reset: PersonReset) -> CheckpointNumber | None:
     """Return the checkpoint that a person's target names; None for any other target.
 
     Raises:
-        UnknownCheckpoint: there is none of that number, or no cut of that DAG run on the path.
-        CheckpointNotUsable: the run has cuts of several bounds; the message lists them.
+        UnknownCheckpoint: there is none of that number, or no checkpoint of that DAG run on the path.
+        CheckpointNotUsable: the run has checkpoints of several boundaries; the message lists them.
     """
     match reset.target:
         case ToCheckpoint(sequence=sequence):
@@ -56,49 +56,52 @@ def target_checkpoint(region: Region, reset: PersonReset) -> Sequence | None:
             return None
 
 
-def of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
-    """Return the newest complete cut on the path that answered a request of a DAG run.
+def of_run(region: Region, dag_id: str, run_id: str) -> CheckpointNumber:
+    """Return the newest complete checkpoint on the path that answered a request of a DAG run.
 
     Raises:
         UnknownCheckpoint: there is none; the message says so if there was one, and a reset has undone it.
-        CheckpointNotUsable: there are several, of different bounds; the message lists them.
+        CheckpointNotUsable: there are several, of different boundaries; the message lists them.
     """
     return _answer(region, dag_id, run_id, has_offsets=True)
 
 
-def cut_of_run(region: Region, dag_id: str, run_id: str) -> Sequence:
-    """Return the newest cut on the path that answered a request of a DAG run, also where its checkpoint is retired.
+def checkpoint_number_of_run(region: Region, dag_id: str, run_id: str) -> CheckpointNumber:
+    """Return the newest checkpoint on the path that answered a request of a DAG run, also where it is retired.
 
     Raises:
         UnknownCheckpoint: there is none.
-        CheckpointNotUsable: there are several, of different bounds; the message lists them.
+        CheckpointNotUsable: there are several, of different boundaries; the message lists them.
     """
     return _answer(region, dag_id, run_id, has_offsets=False)
 
 
-def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> Sequence:
+def _answer(region: Region, dag_id: str, run_id: str, *, has_offsets: bool) -> CheckpointNumber:
     asked = region.archive.requests_of_run(dag_id, run_id)
     answers = sorted({request.sequence for request in asked if request.sequence is not None})
-    cuts = [row for sequence in answers if (row := checkpoint_of(region, sequence)) is not None]
-    found = [row for row in cuts if row.is_on_path and (row.is_complete or not has_offsets)]
+    checkpoints = [row for sequence in answers if (row := checkpoint_of(region, sequence)) is not None]
+    found = [row for row in checkpoints if row.is_on_path and (row.is_complete or not has_offsets)]
     if not found:
         raise UnknownCheckpoint(
             f"no checkpoint on the current path belongs to the run {run_id} of DAG {dag_id}"
-            + "".join(_undone(row) for row in cuts[-1:])
+            + "".join(_undone(row) for row in checkpoints[-1:])
         )
-    bounds = {c.bound for c in found}
+    bounds = {c.boundary for c in found}
     if len(bounds) > 1:
-        listed = ", ".join(f"{c.sequence} (bound {c.bound})" for c in found)
-        raise CheckpointNotUsable(f"the run {run_id} of DAG {dag_id} has several cuts: {listed}; name one of them")
+        listed = ", ".join(f"{c.sequence} (boundary {c.boundary})" for c in found)
+        raise CheckpointNotUsable(
+            f"the run {run_id} of DAG {dag_id} has several checkpoints: {listed}; name one of them"
+        )
     return found[-1].sequence
 
 
 def _undone(row: Checkpoint) -> str:
-    """What a run may do whose cut a reset has undone; empty: none has."""
+    """What a run may do whose checkpoint a reset has undone; empty: none has."""
     if row.undone_by is None:
         return ""
     return (
-        f": its cut, checkpoint {row.sequence}, was undone by a reset, which opened lineage {row.undone_by}; clear the "
+        f": its checkpoint, checkpoint {row.sequence}, was undone by a reset, which opened timeline "
+        f"{row.undone_by}; clear the "
         "task that asked for it, and it asks for a new one"
     )
 
@@ -131,7 +134,7 @@ def require_usable(region: Region, now: datetime, reset: PersonReset) -> None:
         )
     if row.is_complete and not row.is_on_path and not reset.forward:
         raise CheckpointNotUsable(
-            f"checkpoint {sequence} is not on the current path: lineage {row.undone_by} opened before it; a forward "
+            f"checkpoint {sequence} is not on the current path: timeline {row.undone_by} opened before it; a forward "
             f"jump (--forward) goes there without processing what lies between; missing: {missing_text(region, row)}"
         )
     lost = [p for p in recreated.lost_to(region, sequence) if p in reset.scope]
@@ -166,8 +169,8 @@ def seek_map(
         region: the region.
         now: the store's clock.
         reset: the accepted request.
-        current: the drained cut's offsets, or the last done positions where it is forced.
-        seen: log bounds that the cut's contributions brought; empty where it is forced.
+        current: the drained checkpoint's offsets, or the last done positions where it is forced.
+        seen: log bounds that the checkpoint's contributions brought; empty where it is forced.
 
     Raises:
         CheckpointNotUsable: the log no longer has an offset that the target remembers.
@@ -209,7 +212,7 @@ def takes_in_later_partitions(target: Target) -> bool:
 def _needs_owners(
     target: Target, in_scope: frozenset[GroupPartition], seen: Mapping[GroupPartition, LogBounds]
 ) -> bool:
-    """Whether only the partitions' owners can answer: a time, or a log whose bounds nobody has brought."""
+    """Whether only the partitions' owners can answer: a time, or a log whose boundaries nobody has brought."""
     if Needs.TIME_INDEX in target.needs:
         return True
     is_stored = takes_in_later_partitions(target)
@@ -236,7 +239,7 @@ def _kept(region: Region, partition: GroupPartition, current: OffsetMap) -> Seek
     return SeekEntry(offset=initial_offsets(region).get(partition), source=SeekSource.INITIAL)
 
 
-def checkpoint_offsets(region: Region, sequence: Sequence | None) -> tuple[OffsetMap | None, SeekMap]:
+def checkpoint_offsets(region: Region, sequence: CheckpointNumber | None) -> tuple[OffsetMap | None, SeekMap]:
     """Return a checkpoint's offsets, and what fills the gaps of one that was never complete."""
     row = None if sequence is None else checkpoint_of(region, sequence)
     if sequence is None or row is None:

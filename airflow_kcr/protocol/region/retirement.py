@@ -1,7 +1,7 @@
 """Retirement: forgetting checkpoints that newer ones have replaced.
 
-By age and by count; never the base or what it was built from, one on the path that is unpublished, the newest usable,
-a pinned one, or one being restored. Its digest and the answer to its nonce stay.
+By age and by count; never the restore point or what it was built from, one on the path that is unpublished, the newest
+usable, a pinned one, or one being restored. Its digest and the answer to its request id stay.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from airflow_kcr.protocol.region.state import (
     with_checkpoint,
 )
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 
 PIECE: Final = 10_000
 """Offsets that are forgotten in one transaction; of one checkpoint all are, however many partitions it has."""
 
 
-def protected(region: Region) -> dict[Sequence, str]:
+def protected(region: Region) -> dict[CheckpointNumber, str]:
     """Return the checkpoints that must stay, each with the reason; of pinned ones only those that the region holds."""
-    kept: dict[Sequence, str] = {}
+    kept: dict[CheckpointNumber, str] = {}
     newest = newest_usable(region)
     if newest is not None:
         kept[newest.sequence] = "it is the newest usable one"
@@ -40,10 +40,10 @@ def protected(region: Region) -> dict[Sequence, str]:
         reason = own_reason(row)
         if reason:
             kept[row.sequence] = reason
-    kept.update(_base_reasons(region))
+    kept.update(_restore_point_reasons(region))
     for reset in region.person_resets.values():
         if reset.state in ACTIVE and isinstance(reset.target, ToCheckpoint):
-            kept[reset.target.sequence] = f"reset {reset.nonce} goes to it"
+            kept[reset.target.sequence] = f"reset {reset.request_id} goes to it"
     return kept
 
 
@@ -63,19 +63,22 @@ def own_reason(row: Checkpoint) -> str:
     return {CheckpointState.COMPLETE: "it is not published yet", CheckpointState.OPEN: "it is open"}.get(row.state, "")
 
 
-def _base_reasons(region: Region) -> dict[Sequence, str]:
-    """The base, and the checkpoint that it was built from: a cut's predecessor, or the target of the reset."""
-    base = region.base
-    if base is None:
+def _restore_point_reasons(region: Region) -> dict[CheckpointNumber, str]:
+    """The restore point, and the checkpoint that it was built from.
+
+    A checkpoint's predecessor, or the target of the reset.
+    """
+    restore_point = region.restore_point
+    if restore_point is None:
         return {}
-    kept = {base: "it is the base"}
-    cut = region.checkpoints.get(base)
-    if cut is not None and cut.previous is not None:
-        kept[cut.previous] = f"the base {base} was built from it"
-    opened = None if region.base_epoch is None else region.resets.get(region.base_epoch)
+    kept = {restore_point: "it is the restore point"}
+    checkpoint = region.checkpoints.get(restore_point)
+    if checkpoint is not None and checkpoint.previous is not None:
+        kept[checkpoint.previous] = f"the restore point {restore_point} was built from it"
+    opened = None if region.restore_point_epoch is None else region.resets.get(region.restore_point_epoch)
     person = None if opened is None or opened.person is None else person_reset_of(region, opened.person)
     if person is not None and isinstance(person.target, ToCheckpoint):
-        kept[person.target.sequence] = f"the base, reset {base}, was built from it"
+        kept[person.target.sequence] = f"the restore point, reset {restore_point}, was built from it"
     return kept
 
 
@@ -89,11 +92,11 @@ def retire(region: Region, now: datetime) -> Region:
         now: the store's clock.
     """
     if _goes_to_a_run(region):
-        return replace(region, retire_at=None)  # the next cut that ends asks again
+        return replace(region, retire_at=None)  # the next checkpoint that ends asks again
     rules = region.rules.retention
     complete = region.archive.kept()
     if rules.max_age is None and complete < rules.keep:
-        return replace(region, retire_at=None)  # nothing is over, and an aborted cut is kept as long
+        return replace(region, retire_at=None)  # nothing is over, and an aborted checkpoint is kept as long
     piece = max(PIECE // max(len(region.claims), 1), 1)
     kept = protected(region)
     stored = region.archive.oldest_kept(piece + len(kept))
@@ -122,7 +125,7 @@ def _due(region: Region, now: datetime, complete: int, candidates: list[Checkpoi
     """Return those of the oldest checkpoints that age or count retires, oldest first."""
     rules = region.rules.retention
     surplus = max(complete - rules.keep, 0)
-    # An aborted cut is of no more use once as many complete ones as are kept are newer.
+    # An aborted checkpoint is of no more use once as many complete ones as are kept are newer.
     is_any_aborted = any(row.state is CheckpointState.ABORTED for row in candidates)
     first = region.archive.nth_complete(rules.keep) if is_any_aborted else None
     found: list[Checkpoint] = []
@@ -137,7 +140,7 @@ def _due(region: Region, now: datetime, complete: int, candidates: list[Checkpoi
 
 
 def _next(region: Region, candidates: list[Checkpoint]) -> datetime | None:
-    """Return when age retires the next one; a count does at the end of a cut, which asks by itself."""
+    """Return when age retires the next one; a count does at the end of a checkpoint, which asks by itself."""
     age = region.rules.retention.max_age
     if age is None:
         return None
@@ -153,7 +156,7 @@ def by_itself(region: Region, now: datetime) -> Region:
     return retire(region, now) if is_due and region.state is RegionState.RUNNING else region
 
 
-def pin(region: Region, now: datetime, sequence: Sequence, name: str, reason: str) -> Region:
+def pin(region: Region, now: datetime, sequence: CheckpointNumber, name: str, reason: str) -> Region:
     """Return the region with a checkpoint pinned under a name; an empty name releases it.
 
     Raises:

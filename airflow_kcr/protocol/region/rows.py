@@ -19,16 +19,16 @@ from airflow_kcr.protocol.targets import Scope, Target
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
     Offset,
     Range,
-    Sequence,
+    RequestId,
+    Timeline,
     TopicId,
 )
 
@@ -40,10 +40,10 @@ class RegionState(StrEnum):
     """A reset whose deadlines don't run: members with leases can't yet cover the partitions."""
 
     RUNNING = "running"
-    """Members may process, if that is wanted."""
+    """Members may process, if the desired state is `running`."""
 
     DRAINING = "draining"
-    """A cut is being taken: nothing begins until it is complete or aborted."""
+    """A checkpoint is being taken: nothing begins until it is complete or aborted."""
 
     RESETTING = "resetting"
     """Every member goes to the seek map of the current epoch; nothing is processed."""
@@ -52,7 +52,7 @@ class RegionState(StrEnum):
     """The region can't help itself; a person chooses."""
 
     STOPPED = "stopped"
-    """No member holds anything; the next start resumes at the base."""
+    """No member holds anything; the next start resumes at the restore point."""
 
 
 RESET_STATES: Final = frozenset({RegionState.STARTING, RegionState.RESETTING})
@@ -62,7 +62,7 @@ CLAIM_STATES: Final = RESET_STATES | {RegionState.RUNNING, RegionState.DRAINING}
 """Those in which members may own partitions."""
 
 
-class Wanted(StrEnum):
+class DesiredState(StrEnum):
     """What was asked of the region; a reset or start ends in it, so it survives a crash."""
 
     RUNNING = "running"
@@ -85,14 +85,14 @@ class Outcome(StrEnum):
     """
 
 
-class CutPurpose(StrEnum):
-    """What asked for a cut, and so what its completion ends in."""
+class CheckpointPurpose(StrEnum):
+    """What asked for a checkpoint, and so what its completion ends in."""
 
     REQUEST = "request"
     """A DAG run or a script; gives way to a person."""
 
     SCHEDULE = "schedule"
-    """The region itself, at a bound or a count; gives way to a person."""
+    """The region itself, at a boundary or a count; gives way to a person."""
 
     DRAIN = "drain"
     """A person; the region goes on, or stays paused."""
@@ -105,7 +105,7 @@ class CutPurpose(StrEnum):
 
 
 class RequestState(StrEnum):
-    """Where a cut request stands."""
+    """Where a checkpoint request stands."""
 
     QUEUED = "queued"
     OPEN = "open"
@@ -115,7 +115,7 @@ class RequestState(StrEnum):
 
     REFUSED = "refused"
     ABORTED = "aborted"
-    """Its cut was not complete in time; the next ask opens a new one."""
+    """Its checkpoint was not complete in time; the next ask opens a new one."""
 
 
 class CheckpointState(StrEnum):
@@ -128,11 +128,11 @@ class CheckpointState(StrEnum):
     RETIRED = "retired"
 
 
-class CutPhase(StrEnum):
-    """Where an open cut stands."""
+class CheckpointPhase(StrEnum):
+    """Where an open checkpoint stands."""
 
     APPROACHING = "approaching"
-    """Members go on to the bound offsets; no deadline runs."""
+    """Members go on to the boundary offsets; no deadline runs."""
 
     DRAINING = "draining"
     """Nothing begins; the drain deadline runs."""
@@ -191,7 +191,7 @@ class PersonResetState(StrEnum):
     """Another reset runs."""
 
     DRAINING = "draining"
-    """Its cut is queued or open."""
+    """Its checkpoint is queued or open."""
 
     BEGUN = "begun"
     DONE = "done"
@@ -204,7 +204,7 @@ class HaltReason(StrEnum):
     FAILURES = "failures"
     OUT_OF_RANGE = "out_of_range"
     RESTORED = "restored"
-    OUTSIDER = "outsider"
+    FOREIGN_CONSUMER = "foreign_consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,7 @@ class Member:
 
     left: bool = False
 
-    def quiet_after(self, lease_until: datetime) -> datetime:
+    def quiesced_after(self, lease_until: datetime) -> datetime:
         """Return when this incarnation can't write any more, given the end of its last lease."""
         return lease_until if self.sinks_fenced else lease_until + self.ends_within
 
@@ -319,8 +319,8 @@ class Batch:
     member: MemberId
     incarnation: Incarnation
     epoch: Epoch
-    lineage: Lineage
-    sequence: Sequence
+    timeline: Timeline
+    sequence: CheckpointNumber
     ranges: Mapping[GroupPartition, Range]
     begun_at: datetime
     begun_after: EventNumber
@@ -337,7 +337,7 @@ class Batch:
     undone_from: Mapping[GroupPartition, Offset] = field(default_factory=dict)
     """From where on a later reset has undone a range; derived when it is read (`rewinds`)."""
 
-    quiet_after: datetime | None = None
+    quiesced_after: datetime | None = None
     """Set when its incarnation was superseded: from then on it can't write any more."""
 
     @property
@@ -358,8 +358,11 @@ class InitialOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundOffset:
-    """Where a bound falls in one partition; the first writer wins, so a re-cut of a bound is the same cut."""
+class BoundaryOffset:
+    """Where a boundary falls in one partition.
+
+    The first writer wins, so a re-checkpoint of a boundary is the same checkpoint.
+    """
 
     offset: Offset
     inexact: str = ""
@@ -379,24 +382,24 @@ class Requester:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutRequest:
-    """One request for a cut; outlives its checkpoint as a tombstone, so that an old run keeps its answer."""
+class CheckpointRequest:
+    """One request for a checkpoint; outlives its checkpoint as a tombstone, so that an old run keeps its answer."""
 
-    nonce: Nonce
-    purpose: CutPurpose
+    request_id: RequestId
+    purpose: CheckpointPurpose
     state: RequestState
     requested_at: datetime
     order: int
     """Position in the queue, from the event counter."""
 
-    bound: datetime | None = None
+    boundary: datetime | None = None
     allow_inexact: bool = False
-    then: Wanted | None = None
-    """What the region shall want when this cut is complete; None: as before."""
+    then: DesiredState | None = None
+    """What the region shall want when this checkpoint is complete; None: as before."""
 
     requester: Requester = field(default_factory=Requester)
-    sequence: Sequence | None = None
-    """The cut that was last opened for it, or answered it."""
+    sequence: CheckpointNumber | None = None
+    """The checkpoint that was last opened for it, or answered it."""
 
     answered_at: datetime | None = None
     refusal: str = ""
@@ -417,21 +420,21 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One cut's record. Offsets live beside it (`Region.offsets`), contributions until it is retired."""
+    """One checkpoint's record. Offsets live beside it (`Region.offsets`), contributions until it is retired."""
 
-    sequence: Sequence
-    lineage: Lineage
+    sequence: CheckpointNumber
+    timeline: Timeline
     epoch: Epoch
     state: CheckpointState
-    purpose: CutPurpose
-    nonce: Nonce
-    roster: Mapping[MemberId, Incarnation]
+    purpose: CheckpointPurpose
+    request_id: RequestId
+    participants: Mapping[MemberId, Incarnation]
     opened_at: datetime
-    phase: CutPhase | None = None
-    bound: datetime | None = None
+    phase: CheckpointPhase | None = None
+    boundary: datetime | None = None
     drain_deadline: datetime | None = None
-    previous: Sequence | None = None
-    """The base it was built on; set at completion."""
+    previous: CheckpointNumber | None = None
+    """The restore point it was built on; set at completion."""
 
     inexact: Mapping[GroupPartition, str] = field(default_factory=dict)
     committed: Committed = Committed.PENDING
@@ -442,8 +445,8 @@ class Checkpoint:
 
     published_at: datetime | None = None
     abort_reason: str = ""
-    undone_by: Lineage | None = None
-    """The lineage whose opening took it off the path."""
+    undone_by: Timeline | None = None
+    """The timeline whose opening took it off the path."""
 
     pinned_as: str = ""
     pin_reason: str = ""
@@ -467,25 +470,25 @@ class Reset:
     """One attempt of a reset; its seek map is `Region.seek_maps[epoch]`."""
 
     epoch: Epoch
-    sequence: Sequence
-    lineage: Lineage
+    sequence: CheckpointNumber
+    timeline: Timeline
     cause: ResetCause
     state: ResetState
     begun_at: datetime
     attempt: int = 1
-    base: Sequence | None = None
-    """What it goes back to: the base before it, or the sequence of its own for a seek map of its own."""
+    restore_point: CheckpointNumber | None = None
+    """What it goes back to: the restore point before it, or the sequence of its own for a seek map of its own."""
 
     deadline: datetime | None = None
     """Runs only while members with leases could cover the partitions."""
 
-    must_publish: tuple[Sequence, ...] = ()
-    """Complete cuts that have to be published before the region goes on."""
+    must_publish: tuple[CheckpointNumber, ...] = ()
+    """Complete checkpoints that have to be published before the region goes on."""
 
-    undoes: tuple[Sequence, ...] = ()
+    undoes: tuple[CheckpointNumber, ...] = ()
     """The checkpoints it took off the path."""
 
-    person: Nonce | None = None
+    person: RequestId | None = None
     """The accepted request it carries out."""
 
     detail: str = ""
@@ -496,7 +499,7 @@ class Reset:
 class PersonReset:
     """A person's accepted reset."""
 
-    nonce: Nonce
+    request_id: RequestId
     target: Target
     scope: Scope
     state: PersonResetState
@@ -543,8 +546,8 @@ class Noted:
     """Who has read it."""
 
     epoch: Epoch
-    sequence: Sequence
-    lineage: Lineage
+    sequence: CheckpointNumber
+    timeline: Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -564,4 +567,4 @@ class OpenTarget:
 
     source: SeekSource
     fallback: Offset | None
-    """The base's or initial offset, for a sink without progress."""
+    """The restore point's or initial offset, for a sink without progress."""

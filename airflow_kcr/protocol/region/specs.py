@@ -1,9 +1,9 @@
-"""A changed spec takes effect: some of it at once, the rest at the next cut or start (docs/reference/states.md).
+"""A changed spec takes effect: some of it at once, the rest at the next checkpoint or start (docs/reference/states.md).
 
 What changes the members themselves (topics, number, pipeline, delivery) waits for a moment at which nothing is in
-flight: the completion of a cut, where it is a reset to that very cut, or the next start. Until then the members that
-live look whether they can run under it: one that can't refuses it, and the region keeps the spec that it has. Nothing
-waits for a cut that nobody can take: where no member lives, a changed spec counts at once.
+flight: the completion of a checkpoint, where it is a reset to that very checkpoint, or the next start. Until then the
+members that live look whether they can run under it: one that can't refuses it, and the region keeps the spec that it
+has. Nothing waits for a checkpoint that nobody can take: where no member lives, a changed spec counts at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_kcr.protocol.region import bounds, events, membership, resets
-from airflow_kcr.protocol.region.rows import Claim, Lease, RegionState, ResetCause, SpecCheck, Wanted
+from airflow_kcr.protocol.region import boundaries, events, membership, resets
+from airflow_kcr.protocol.region.rows import Claim, DesiredState, Lease, RegionState, ResetCause, SpecCheck
 from airflow_kcr.protocol.region.state import Region, Spec, is_live, live_members, put, record
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
@@ -42,13 +42,13 @@ def change(region: Region, now: datetime, *, at_once: Spec, later: Spec | None) 
 def _in_force(region: Region, now: datetime, spec: Spec) -> Region:
     if spec == region.spec:
         return region
-    schedule_changed = spec.rules.cut.schedule != region.rules.cut.schedule
+    schedule_changed = spec.rules.checkpoint.schedule != region.rules.checkpoint.schedule
     region = _without_strangers(replace(region, spec=spec, spec_checks=(), retire_at=now), now)
     deliveries = {str(g): str(rules.delivery) for g, rules in spec.rules.groups.items()}
     region = record(region, now, events.SpecChanged(revision=spec.revision, deliveries=deliveries))
-    if schedule_changed and region.base is not None:
-        after = bounds.next_bound_after(region, now)
-        return bounds.with_next_bound(region, now, after, "the cut schedule was changed")
+    if schedule_changed and region.restore_point is not None:
+        after = boundaries.next_boundary_after(region, now)
+        return boundaries.with_next_boundary(region, now, after, "the checkpoint schedule was changed")
     return region
 
 
@@ -89,24 +89,24 @@ def take_pending(region: Region, now: datetime) -> Region:
 
 
 def restart(region: Region, now: datetime) -> Region:
-    """Return the region in a reset to the cut that has just been completed, under its changed spec.
+    """Return the region in a reset to the checkpoint that has just been completed, under its changed spec.
 
-    The automatic target is that cut, so no lineage opens.
+    The automatic target is that checkpoint, so no timeline opens.
     """
-    detail = f"the spec changed; members restart at cut {region.base}"
+    detail = f"the spec changed; members restart at checkpoint {region.restore_point}"
     return resets.begin(take_pending(region, now), now, ResetCause.SPEC_CHANGED, detail=detail)
 
 
 def unattended(region: Region, now: datetime) -> Region:
-    """Return the region with a waiting spec in force, where nobody lives who runs the old one: no cut is coming.
+    """Return the region with a waiting spec in force, where nobody lives who runs the old one: no checkpoint is coming.
 
-    What was begun since the base is processed again, by members built from the new spec, as if the region had been
-    stopped and started.
+    What was begun since the restore point is processed again, by members built from the new spec, as if the region had
+    been stopped and started.
     """
     if region.next_spec is None or live_members(region, now):
         return region
     region = take_pending(region, now)
-    if region.wanted is Wanted.STOPPED or region.state in {RegionState.STOPPED, RegionState.HALTED}:
+    if region.desired_state is DesiredState.STOPPED or region.state in {RegionState.STOPPED, RegionState.HALTED}:
         return region
     return resets.begin(region, now, ResetCause.SPEC_CHANGED, detail="the spec changed while no member lived")
 
@@ -114,7 +114,7 @@ def unattended(region: Region, now: datetime) -> Region:
 def _without_leases(region: Region, now: datetime) -> Region:
     """End every lease; claims stay until the next incarnations make theirs.
 
-    A batch that still runs is quiet when it would have been: its process does not know yet that its lease has ended.
+    A batch that still runs is quiesced when it would have been: its process does not know yet that its lease has ended.
     """
     for member in live_members(region, now):
         region = membership.with_predecessor_fenced(region, member)
@@ -212,7 +212,11 @@ def start_failures(region: Region, now: datetime) -> tuple[SpecCheck, ...]:
 
 def told_start_failure(region: Region, now: datetime, failure: SpecCheck) -> str:
     """Return the sentence about a member that could not start with the spec in force, with the way out."""
-    counts = "which counts at the next cut" if live_members(region, now) else "which counts at once, as no member lives"
+    counts = (
+        "which counts at the next checkpoint"
+        if live_members(region, now)
+        else "which counts at once, as no member lives"
+    )
     return (
         f"{failure.member} could not start with revision {failure.revision} of the spec, which is in force: "
         f"{failure.refusal}; put that right, or apply a corrected spec, {counts}, and start the member again"
@@ -224,7 +228,7 @@ def told(region: Region, now: datetime) -> Iterator[str]:
     if region.next_spec is not None:
         asked = unchecked(region, now)
         looks = f"; first {', '.join(map(str, asked))} looks whether it can run under it" if asked else ""
-        yield f"a changed spec takes effect at the next cut, with a restart of the members{looks}"
+        yield f"a changed spec takes effect at the next checkpoint, with a restart of the members{looks}"
     for refusal in refused(region):
         yield (
             f"revision {refusal.revision} of the spec was given up, revision {region.spec.revision} stays in force: "

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TypeAlias, TypeVar
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StaleIncarnation, UnknownMember
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.archive import NOTHING, Archive, Named
@@ -24,11 +24,12 @@ from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     Absence,
     Batch,
-    BoundOffset,
+    BoundaryOffset,
     Checkpoint,
+    CheckpointRequest,
     Claim,
     Contribution,
-    CutRequest,
+    DesiredState,
     Halt,
     InitialOffset,
     Lease,
@@ -38,28 +39,27 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     Reset,
     SpecCheck,
-    Wanted,
 )
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.seek_map import SeekMap
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
     Offset,
     RegionName,
-    Sequence,
+    RequestId,
+    Timeline,
     TopicId,
 )
 
 InitialKey: TypeAlias = tuple[GroupPartition, TopicId]
-BoundKey: TypeAlias = tuple[GroupPartition, TopicId, datetime]
+BoundaryKey: TypeAlias = tuple[GroupPartition, TopicId, datetime]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -99,7 +99,7 @@ class BatchClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchQuietAfter:
+class BatchQuiescedAfter:
     """Ledger: a running batch's incarnation was superseded; from this moment it can't write any more."""
 
     batch: BatchId
@@ -129,19 +129,19 @@ class BatchesProven:
 class OffsetsForgotten:
     """Ledger: offsets and contributions of retired checkpoints go."""
 
-    sequences: tuple[Sequence, ...]
+    sequences: tuple[CheckpointNumber, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsUndone:
     """Ledger: a new timeline took these checkpoints off the path, most of which the region does not hold."""
 
-    sequences: tuple[Sequence, ...]
-    by: Lineage
+    sequences: tuple[CheckpointNumber, ...]
+    by: Timeline
 
 
 LedgerChange: TypeAlias = (
-    BatchBegun | BatchClosed | BatchQuietAfter | BatchesProven | OffsetsForgotten | CheckpointsUndone
+    BatchBegun | BatchClosed | BatchQuiescedAfter | BatchesProven | OffsetsForgotten | CheckpointsUndone
 )
 
 
@@ -149,50 +149,51 @@ LedgerChange: TypeAlias = (
 class Region:
     """What decisions about one region read: what is open, and what it goes back to.
 
-    Of the tables that grow with time it holds a part. Of checkpoints: the open one, those not yet published, the base,
-    that of a stop, and the newest aligned to a bound. Of requests: queued and open ones. Of persons' resets: those not
-    ended. Of resets and their seek maps: the present epoch's and the base's. Of bound offsets: those of the next bound
-    and of the bounds that are asked for. A decision adds the rows that it makes.
+    Of the tables that grow with time it holds a part. Of checkpoints: the open one, those not yet published, the
+    restore point, that of a stop, and the newest aligned to a boundary. Of requests: queued and open ones. Of persons'
+    resets: those not ended. Of resets and their seek maps: the present epoch's and the restore point's. Of boundary
+    offsets: those of the next boundary and of the boundaries that are asked for. A decision adds the rows that it
+    makes.
     """
 
     name: RegionName
     spec: Spec
     next_spec: Spec | None = None
-    """A changed spec whose topics, members, pipeline or delivery wait for the next cut or start."""
+    """A changed spec whose topics, members, pipeline or delivery wait for the next checkpoint or start."""
 
     spec_checks: tuple[SpecCheck, ...] = ()
     """What members have found of the waiting spec, and why members can't start with the one in force."""
 
     state: RegionState = RegionState.STOPPED
-    wanted: Wanted = Wanted.STOPPED
+    desired_state: DesiredState = DesiredState.STOPPED
     epoch: Epoch = Epoch(0)
-    lineage: Lineage = Lineage(0)
-    next_sequence: Sequence = Sequence(1)
+    timeline: Timeline = Timeline(0)
+    next_sequence: CheckpointNumber = CheckpointNumber(1)
     counter: EventNumber = EventNumber(0)
-    base: Sequence | None = None
-    base_epoch: Epoch | None = None
-    """The epoch whose seek map is the base; None while the base is a cut."""
+    restore_point: CheckpointNumber | None = None
+    restore_point_epoch: Epoch | None = None
+    """The epoch whose seek map is the restore point; None while the restore point is a checkpoint."""
 
-    next_bound: datetime | None = None
-    held_bound: datetime | None = None
-    """The bound for which it was said that members have held there for longer than a period."""
+    next_boundary: datetime | None = None
+    held_boundary: datetime | None = None
+    """The boundary for which it was said that members have held there for longer than a period."""
 
-    bounded: Sequence | None = None
-    """The newest checkpoint on the path that was aligned to a bound."""
+    aligned: CheckpointNumber | None = None
+    """The newest checkpoint on the path that was aligned to a boundary."""
 
     failures: int = 0
-    open_cut: Sequence | None = None
-    stopping: Sequence | None = None
-    """The complete cut of a stop, until it is published and committed."""
+    open_checkpoint: CheckpointNumber | None = None
+    stopping: CheckpointNumber | None = None
+    """The complete checkpoint of a stop, until it is published and committed."""
 
     halt: Halt | None = None
-    due_at: datetime | None = None
+    reconcile_at: datetime | None = None
     """When something is due without anybody asking; None: nothing is."""
 
     initialised: bool = False
     """Whether the region was ever covered: partitions found later start at their beginning."""
 
-    outsiders: tuple[Outsider, ...] = ()
+    foreign_consumers: tuple[ForeignConsumer, ...] = ()
     """Who was in the groups when somebody last looked, and is not the region's; in order."""
 
     unowned: Mapping[GroupPartition, datetime] = field(default_factory=dict)
@@ -214,20 +215,20 @@ class Region:
     archive: Archive = field(default=NOTHING, compare=False, repr=False)
     """What is over, as it was stored before this decision; asked by name."""
 
-    bound_offsets: Mapping[BoundKey, BoundOffset] = field(default_factory=dict)
-    requests: Mapping[Nonce, CutRequest] = field(default_factory=dict)
-    checkpoints: Mapping[Sequence, Checkpoint] = field(default_factory=dict)
-    offsets: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
-    """Offsets of the base, where it is a checkpoint."""
+    boundary_offsets: Mapping[BoundaryKey, BoundaryOffset] = field(default_factory=dict)
+    requests: Mapping[RequestId, CheckpointRequest] = field(default_factory=dict)
+    checkpoints: Mapping[CheckpointNumber, Checkpoint] = field(default_factory=dict)
+    offsets: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
+    """Offsets of the restore point, where it is a checkpoint."""
 
-    frozen: Mapping[Sequence, frozenset[GroupPartition]] = field(default_factory=dict)
-    """Partitions frozen when a cut was opened."""
+    frozen: Mapping[CheckpointNumber, frozenset[GroupPartition]] = field(default_factory=dict)
+    """Partitions frozen when a checkpoint was opened."""
 
-    contributions: Mapping[tuple[Sequence, MemberId], Contribution] = field(default_factory=dict)
-    echoes: Mapping[Sequence, OffsetMap] = field(default_factory=dict)
+    contributions: Mapping[tuple[CheckpointNumber, MemberId], Contribution] = field(default_factory=dict)
+    read_backs: Mapping[CheckpointNumber, OffsetMap] = field(default_factory=dict)
     resets: Mapping[Epoch, Reset] = field(default_factory=dict)
     seek_maps: Mapping[Epoch, SeekMap] = field(default_factory=dict)
-    person_resets: Mapping[Nonce, PersonReset] = field(default_factory=dict)
+    person_resets: Mapping[RequestId, PersonReset] = field(default_factory=dict)
     skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
     """Single records that a person chose to step over, ascending."""
 
@@ -257,9 +258,9 @@ class Region:
         return (self.archive.seek_map(self.epoch) or NO_SEEK) if held is None else held
 
     @property
-    def cut(self) -> Checkpoint | None:
-        """The open cut, if there is one."""
-        return None if self.open_cut is None else self.checkpoints[self.open_cut]
+    def checkpoint(self) -> Checkpoint | None:
+        """The open checkpoint, if there is one."""
+        return None if self.open_checkpoint is None else self.checkpoints[self.open_checkpoint]
 
 
 NO_SEEK = SeekMap({})
@@ -268,7 +269,7 @@ NO_SEEK = SeekMap({})
 def record(region: Region, now: datetime, body: events.Body) -> Region:
     """Return the region with one more event; the only place where the event counter moves."""
     number = EventNumber(region.counter + 1)
-    event = events.Event(number=number, at=now, epoch=region.epoch, lineage=region.lineage, body=body)
+    event = events.Event(number=number, at=now, epoch=region.epoch, timeline=region.timeline, body=body)
     return replace(region, counter=number, events=(*region.events, event))
 
 
@@ -286,7 +287,7 @@ def without_forgotten(region: Region, changes: tuple[LedgerChange, ...]) -> Regi
         region,
         offsets=without(region.offsets, gone),
         frozen=without(region.frozen, gone),
-        echoes=without(region.echoes, gone),
+        read_backs=without(region.read_backs, gone),
         contributions={key: part for key, part in region.contributions.items() if key[0] not in gone},
     )
 
@@ -315,9 +316,9 @@ def with_checkpoint(region: Region, checkpoint: Checkpoint) -> Region:
     return replace(region, checkpoints=put(region.checkpoints, {checkpoint.sequence: checkpoint}))
 
 
-def with_request(region: Region, request: CutRequest) -> Region:
-    """Return the region with one cut request replaced."""
-    return replace(region, requests=put(region.requests, {request.nonce: request}))
+def with_request(region: Region, request: CheckpointRequest) -> Region:
+    """Return the region with one checkpoint request replaced."""
+    return replace(region, requests=put(region.requests, {request.request_id: request}))
 
 
 def is_live(region: Region, member: MemberId, now: datetime) -> bool:
@@ -401,52 +402,52 @@ def initial_offsets(region: Region) -> OffsetMap:
     return OffsetMap({p: row.offset for p, row in found.items() if row is not None})
 
 
-def base_offsets(region: Region) -> OffsetMap:
-    """Return the base's offsets: of the cut, or of the seek map that opened the lineage."""
-    if region.base is None:
+def restore_point_offsets(region: Region) -> OffsetMap:
+    """Return the restore point's offsets: of the checkpoint, or of the seek map that opened the timeline."""
+    if region.restore_point is None:
         return EMPTY
-    if region.base_epoch is not None:
-        return region.seek_maps[region.base_epoch].offsets
-    return region.offsets[region.base]
+    if region.restore_point_epoch is not None:
+        return region.seek_maps[region.restore_point_epoch].offsets
+    return region.offsets[region.restore_point]
 
 
-def contributions_to(region: Region, sequence: Sequence) -> Mapping[MemberId, Contribution]:
-    """Return what was contributed to one cut, by member, in order; of a retired one nothing is left."""
+def contributions_to(region: Region, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
+    """Return what was contributed to one checkpoint, by member, in order; of a retired one nothing is left."""
     found = {member: part for (of, member), part in sorted(region.contributions.items()) if of == sequence}
-    return found if found or sequence == region.open_cut else region.archive.contributions(sequence)
+    return found if found or sequence == region.open_checkpoint else region.archive.contributions(sequence)
 
 
-def checkpoint_of(region: Region, sequence: Sequence) -> Checkpoint | None:
+def checkpoint_of(region: Region, sequence: CheckpointNumber) -> Checkpoint | None:
     """Return a checkpoint's row, whatever became of it; None: there is none of that number."""
     held = region.checkpoints.get(sequence)
     return region.archive.checkpoint(sequence) if held is None else held
 
 
-def offsets_of(region: Region, sequence: Sequence) -> OffsetMap | None:
+def offsets_of(region: Region, sequence: CheckpointNumber) -> OffsetMap | None:
     """Return the offsets of a checkpoint; None: it is not complete, or retired."""
     held = region.offsets.get(sequence)
     return region.archive.offsets([sequence]).get(sequence) if held is None else held
 
 
-def request_of(region: Region, nonce: Nonce) -> CutRequest | None:
-    """Return the request that a nonce names, whatever became of it."""
-    held = region.requests.get(nonce)
-    return region.archive.request(nonce) if held is None else held
+def request_of(region: Region, request_id: RequestId) -> CheckpointRequest | None:
+    """Return the request that a request id names, whatever became of it."""
+    held = region.requests.get(request_id)
+    return region.archive.request(request_id) if held is None else held
 
 
-def named_by(region: Region, nonce: Nonce) -> Named:
-    """Return what a nonce names, whatever became of it."""
-    held = Named(region.requests.get(nonce), region.person_resets.get(nonce))
+def named_by(region: Region, request_id: RequestId) -> Named:
+    """Return what a request id names, whatever became of it."""
+    held = Named(region.requests.get(request_id), region.person_resets.get(request_id))
     if held.request is not None and held.reset is not None:
         return held
-    stored = region.archive.named(nonce)
+    stored = region.archive.named(request_id)
     return Named(held.request or stored.request, held.reset or stored.reset)
 
 
-def person_reset_of(region: Region, nonce: Nonce) -> PersonReset | None:
-    """Return a person's reset by its nonce, whatever became of it."""
-    held = region.person_resets.get(nonce)
-    return region.archive.person_reset(nonce) if held is None else held
+def person_reset_of(region: Region, request_id: RequestId) -> PersonReset | None:
+    """Return a person's reset by its request id, whatever became of it."""
+    held = region.person_resets.get(request_id)
+    return region.archive.person_reset(request_id) if held is None else held
 
 
 def belongs(region: Region, partition: GroupPartition) -> bool:
@@ -456,9 +457,12 @@ def belongs(region: Region, partition: GroupPartition) -> bool:
 
 
 def universe(region: Region) -> frozenset[GroupPartition]:
-    """Return the region's partitions: in the base or with an initial offset, in the current spec (7.1), not gone."""
+    """Return the region's partitions.
+
+    In the restore point or with an initial offset, in the current spec (7.1), not gone.
+    """
     known = {p for p, claim in region.claims.items() if claim.resume is not None or claim.owner is not None}
-    known.update(base_offsets(region))
+    known.update(restore_point_offsets(region))
     known.update(p for p, _ in region.initial)
     return frozenset(p for p in known if belongs(region, p))
 

@@ -1,9 +1,9 @@
-"""Partitions that the brokers have and no member owns: noted, waited for, and named where a cut lacks them.
+"""Partitions that the brokers have and no member owns: noted, waited for, and named where a checkpoint lacks them.
 
 Kafka hands a static member that comes back its old assignment, without a rebalance, so partitions that were added
 meanwhile are assigned to nobody and no claim ever tells of them. Members therefore compare what the brokers have with
-what is claimed. What has no owner is a fact of the region from then on: a member joins its group anew for it, a cut
-waits for it, and one that goes on without it is inexact.
+what is claimed. What has no owner is a fact of the region from then on: a member joins its group anew for it, a
+checkpoint waits for it, and one that goes on without it is inexact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_kcr.protocol.region import absent, coverage, cuts, events
+from airflow_kcr.protocol.region import absent, checkpoints, coverage, events
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.region.state import Region, live_members, record, require_member
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
@@ -48,8 +48,8 @@ class Standing:
 def report(region: Region, now: datetime, inventory: Inventory) -> Region:
     """Return the region knowing which partitions of one group have no owner, and which the brokers do not have.
 
-    Repeating it changes nothing, but that what has been absent for long enough is gone (`absent`). An open cut that was
-    opened before such a partition was known is aborted, as it would be by the partition's claim.
+    Repeating it changes nothing, but that what has been absent for long enough is gone (`absent`). An open checkpoint
+    that was opened before such a partition was known is aborted, as it would be by the partition's claim.
 
     Args:
         region: the region.
@@ -71,7 +71,7 @@ def report(region: Region, now: datetime, inventory: Inventory) -> Region:
         return region
     fresh = [p for p in bare if p not in region.unowned]
     body = events.PartitionsUnowned(partitions=tuple(sorted(rows)))
-    return _without_blind_cut(record(replace(region, unowned=rows), now, body), now, fresh)
+    return _without_blind_checkpoint(record(replace(region, unowned=rows), now, body), now, fresh)
 
 
 def _is_bare(region: Region, partition: GroupPartition) -> bool:
@@ -80,13 +80,17 @@ def _is_bare(region: Region, partition: GroupPartition) -> bool:
     return subscribed and (claim is None or claim.owner is None)
 
 
-def _without_blind_cut(region: Region, now: datetime, fresh: Collection[GroupPartition]) -> Region:
-    cut = region.cut
+def _without_blind_checkpoint(region: Region, now: datetime, fresh: Collection[GroupPartition]) -> Region:
+    checkpoint = region.checkpoint
     left = coverage.left_out(region, now)
-    unseen = [] if cut is None else [p for p in fresh if p not in region.frozen[cut.sequence] and p not in left]
+    unseen = (
+        []
+        if checkpoint is None
+        else [p for p in fresh if p not in region.frozen[checkpoint.sequence] and p not in left]
+    )
     if not unseen:
         return region
-    return cuts.abort(region, now, f"{unseen[0]} is on the brokers and no member owns it")
+    return checkpoints.abort(region, now, f"{unseen[0]} is on the brokers and no member owns it")
 
 
 def claimed(region: Region, partitions: Collection[GroupPartition]) -> Region:
@@ -116,5 +120,5 @@ def _would_help(region: Region, now: datetime, member: MemberId) -> bool:
     group = member.group
     live = [m for m in live_members(region, now) if m.group == group]
     owners = {c.owner for p, c in region.claims.items() if p.group == group and c.owner is not None}
-    is_foreign = any(outsider.group == group for outsider in region.outsiders)
+    is_foreign = any(foreign_consumer.group == group for foreign_consumer in region.foreign_consumers)
     return region.state is RegionState.RUNNING and live[:1] == [member] and owners <= set(live) and not is_foreign

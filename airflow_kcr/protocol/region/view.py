@@ -12,45 +12,45 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from airflow_kcr.errors import UnknownMember
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import acknowledgement, batches, bounds, hold, specs
+from airflow_kcr.protocol.region import acknowledgement, batches, boundaries, hold, specs
 from airflow_kcr.protocol.region.rows import (
-    BoundOffset,
+    BoundaryOffset,
     Checkpoint,
+    CheckpointPhase,
     CheckpointState,
     Claim,
     Committed,
-    CutPhase,
+    DesiredState,
     OpenTarget,
     RegionState,
-    Wanted,
 )
-from airflow_kcr.protocol.region.state import Region, base_offsets, live_members
+from airflow_kcr.protocol.region.state import Region, live_members, restore_point_offsets
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
-    Sequence,
+    Timeline,
 )
 
 PUBLISHER_TURN: Final = timedelta(seconds=20)
-"""How long one member may try to publish a cut before it is the next one's turn."""
+"""How long one member may try to publish a checkpoint before it is the next one's turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutView:
-    """The open cut, as one member sees it."""
+class OpenCheckpointView:
+    """The open checkpoint, as one member sees it."""
 
-    sequence: Sequence
-    phase: CutPhase
-    bound: datetime | None
-    on_roster: bool
+    sequence: CheckpointNumber
+    phase: CheckpointPhase
+    boundary: datetime | None
+    takes_part: bool
     contributed: bool
 
 
@@ -60,10 +60,10 @@ class MemberView:
 
     counter: EventNumber
     epoch: Epoch
-    lineage: Lineage
+    timeline: Timeline
     state: RegionState
-    wanted: Wanted
-    next_sequence: Sequence
+    desired_state: DesiredState
+    next_sequence: CheckpointNumber
     spec_revision: int
     incarnation: Incarnation
     """The member's newest incarnation in the store; another than one's own means fenced."""
@@ -79,17 +79,17 @@ class MemberView:
     """Resets for failed batches since progress was last accepted."""
 
     stopping: bool = False
-    """Whether the region waits for the commits of its last cut."""
+    """Whether the region waits for the commits of its last checkpoint."""
 
-    held_by: tuple[Outsider, ...] = ()
-    """The outsiders that the region holds for."""
+    held_by: tuple[ForeignConsumer, ...] = ()
+    """The foreign consumers that the region holds for."""
 
-    cut: CutView | None = None
-    publish: tuple[Sequence, ...] = ()
-    """Complete cuts that this member shall publish now, in this order."""
+    checkpoint: OpenCheckpointView | None = None
+    publish: tuple[CheckpointNumber, ...] = ()
+    """Complete checkpoints that this member shall publish now, in this order."""
 
-    commit: Sequence | None = None
-    """The base, where Kafka's echo of this member's partitions is still awaited."""
+    commit: CheckpointNumber | None = None
+    """The restore point, where Kafka's commit read-back of this member's partitions is still awaited."""
 
     claims: Mapping[GroupPartition, Claim] = field(default_factory=dict)
     """What the member holds in this epoch."""
@@ -99,17 +99,20 @@ class MemberView:
     """The person's target that open entries ask for."""
 
     limit: datetime | None = None
-    """The bound that no batch may cross."""
+    """The boundary that no batch may cross."""
 
-    bound_offsets: Mapping[GroupPartition, BoundOffset] = field(default_factory=dict)
-    """Where that bound falls, as far as it is known."""
+    boundary_offsets: Mapping[GroupPartition, BoundaryOffset] = field(default_factory=dict)
+    """Where that boundary falls, as far as it is known."""
 
-    base: OffsetMap = EMPTY
-    """The base's offsets of the member's partitions, where there is a bound: below them no bound falls."""
+    restore_point: OffsetMap = EMPTY
+    """The restore point's offsets of the member's partitions, where there is a boundary.
+
+    Below them no boundary falls.
+    """
 
     skips: Mapping[GroupPartition, tuple[Offset, ...]] = field(default_factory=dict)
     records_left: int | None = None
-    """How many offsets may be begun before the cut by count."""
+    """How many offsets may be begun before the checkpoint by count."""
 
     initialised: bool = False
     """Whether a partition without initial offset was found later, and so starts at its beginning."""
@@ -130,16 +133,16 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
     if row is None:
         raise UnknownMember(f"{member} is not registered in region {region.name}; register it first")
     claims = {p: c for p, c in region.claims.items() if _holds(region, c, member, row.incarnation)}
-    limit = bounds.limit(region)
-    located = {p: bounds.bound_offset(region, p, limit) for p in claims} if limit is not None else {}
+    limit = boundaries.limit(region)
+    located = {p: boundaries.boundary_offset(region, p, limit) for p in claims} if limit is not None else {}
     reset = region.reset
     person = None if reset is None or reset.person is None else region.person_resets.get(reset.person)
     return MemberView(
         counter=region.counter,
         epoch=region.epoch,
-        lineage=region.lineage,
+        timeline=region.timeline,
         state=region.state,
-        wanted=region.wanted,
+        desired_state=region.desired_state,
         next_sequence=region.next_sequence,
         spec_revision=region.spec.revision,
         incarnation=row.incarnation,
@@ -149,15 +152,15 @@ def of_member(region: Region, member: MemberId, now: datetime) -> MemberView:
         failures=region.failures,
         stopping=region.stopping is not None,
         held_by=hold.held_by(region),
-        cut=_cut(region, member, row.incarnation),
+        checkpoint=_checkpoint(region, member, row.incarnation),
         publish=_publish(region, member, now),
         commit=_commit(region, claims),
         claims=claims,
         open=acknowledgement.open_targets(region, member) if any(c.resume is None for c in claims.values()) else {},
         target=None if person is None else person.target,
         limit=limit,
-        bound_offsets={p: row for p, row in located.items() if row is not None},
-        base=EMPTY if limit is None else base_offsets(region).restrict(claims),
+        boundary_offsets={p: row for p, row in located.items() if row is not None},
+        restore_point=EMPTY if limit is None else restore_point_offsets(region).restrict(claims),
         skips={p: region.skips[p] for p in claims if p in region.skips},
         records_left=batches.records_left(region),
         initialised=region.initialised,
@@ -168,41 +171,44 @@ def _holds(region: Region, claim: Claim, member: MemberId, incarnation: Incarnat
     return claim.owner == member and claim.incarnation == incarnation and claim.epoch == region.epoch
 
 
-def _cut(region: Region, member: MemberId, incarnation: Incarnation) -> CutView | None:
-    cut = region.cut
-    if cut is None or cut.phase is None:
+def _checkpoint(region: Region, member: MemberId, incarnation: Incarnation) -> OpenCheckpointView | None:
+    checkpoint = region.checkpoint
+    if checkpoint is None or checkpoint.phase is None:
         return None
-    return CutView(
-        sequence=cut.sequence,
-        phase=cut.phase,
-        bound=cut.bound,
-        on_roster=cut.roster.get(member) == incarnation,
-        contributed=(cut.sequence, member) in region.contributions,
+    return OpenCheckpointView(
+        sequence=checkpoint.sequence,
+        phase=checkpoint.phase,
+        boundary=checkpoint.boundary,
+        takes_part=checkpoint.participants.get(member) == incarnation,
+        contributed=(checkpoint.sequence, member) in region.contributions,
     )
 
 
-def publisher(region: Region, cut: Checkpoint, now: datetime) -> MemberId | None:
-    """Return whose turn it is to publish a cut: the live member of lowest group and index, then the next (7.5)."""
+def publisher(region: Region, checkpoint: Checkpoint, now: datetime) -> MemberId | None:
+    """Return whose turn it is to publish a checkpoint.
+
+    The live member of lowest group and index, then the next (7.5).
+    """
     live = live_members(region, now)
-    if not live or cut.ended_at is None:
+    if not live or checkpoint.ended_at is None:
         return None
-    return live[int((now - cut.ended_at) / PUBLISHER_TURN) % len(live)]
+    return live[int((now - checkpoint.ended_at) / PUBLISHER_TURN) % len(live)]
 
 
-def _publish(region: Region, member: MemberId, now: datetime) -> tuple[Sequence, ...]:
+def _publish(region: Region, member: MemberId, now: datetime) -> tuple[CheckpointNumber, ...]:
     due = [c for _, c in sorted(region.checkpoints.items()) if c.state is CheckpointState.COMPLETE]
     return tuple(c.sequence for c in due) if due and publisher(region, due[0], now) == member else ()
 
 
-def _commit(region: Region, claims: Mapping[GroupPartition, Claim]) -> Sequence | None:
-    """Return the base if its commit is pending and this member's part of the echo is missing.
+def _commit(region: Region, claims: Mapping[GroupPartition, Claim]) -> CheckpointNumber | None:
+    """Return the restore point if its commit is pending and this member's part of the commit read-back is missing.
 
     Until then no reset has begun since its completion, so the resume points of the member's claims are its offsets.
     """
-    if region.base is None or region.base_epoch is not None:
+    if region.restore_point is None or region.restore_point_epoch is not None:
         return None
-    base = region.checkpoints[region.base]
-    if base.committed is not Committed.PENDING or not claims:
+    restore_point = region.checkpoints[region.restore_point]
+    if restore_point.committed is not Committed.PENDING or not claims:
         return None
-    echoed = region.echoes.get(region.base, EMPTY)
-    return region.base if any(p not in echoed for p in claims) else None
+    known_read_back = region.read_backs.get(region.restore_point, EMPTY)
+    return region.restore_point if any(p not in known_read_back for p in claims) else None

@@ -1,9 +1,9 @@
-"""What belongs to a cut, by the region and its ledger: never by what lies around in a folder.
+"""What belongs to a checkpoint, by the region and its ledger: never by what lies around in a folder.
 
-The output of cut N is what is accepted of all batches since the newest published cut that is on the path before N. So
-the manifests of the cuts on the path hold each accepted record once, also after resets: where one went back into the
-middle of a cut, or took some partitions back only, that cut is undone as a whole, and what is still accepted of it
-belongs to the next one.
+The output of checkpoint N is what is accepted of all batches since the newest published checkpoint that is on the path
+before N. So the manifests of the checkpoints on the path hold each accepted record once, also after resets: where one
+went back into the middle of a checkpoint, or took some partitions back only, that checkpoint is undone as a whole, and
+what is still accepted of it belongs to the next one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.region.batches import stamp
 from airflow_kcr.protocol.region.rows import Batch, Checkpoint, Outcome
 from airflow_kcr.protocol.region.state import Region, checkpoint_of
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, Offset, Range, Sequence
-from airflow_kcr.sinks.files.documents import Lineages, Undone
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Offset, Range, Timeline
+from airflow_kcr.sinks.files.documents import Timelines, Undone
+from airflow_kcr.sinks.files.layout import CheckpointName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,84 +35,86 @@ class Piece:
         return self.kept == self.batch.ranges
 
     @property
-    def stamp(self) -> CutName:
+    def stamp(self) -> CheckpointName:
         """What the batch was stamped with at its begin."""
-        return CutName(self.batch.lineage, self.batch.sequence)
+        return CheckpointName(self.batch.timeline, self.batch.sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What belongs to a complete cut."""
+    """What belongs to a complete checkpoint."""
 
-    cut: CutName
+    checkpoint: CheckpointName
     digest: str
-    bound: datetime | None
-    previous: CutName | None
-    """The newest cut before it whose manifest is in force."""
+    boundary: datetime | None
+    previous: CheckpointName | None
+    """The newest checkpoint before it whose manifest is in force."""
 
-    undone_by: Lineage | None
+    undone_by: Timeline | None
     pieces: tuple[Piece, ...]
     """In the order in which the batches began."""
 
-    undone: tuple[CutName, ...] = ()
-    """Cuts before it that a reset has undone and that may have had the output of one of its batches, oldest first."""
+    undone: tuple[CheckpointName, ...] = ()
+    """Earlier checkpoints that a reset has undone and that may have had the output of its batches, oldest first."""
 
 
 class Ledger(Protocol):
     """The region and its ledger, as a file sink asks them. Every call may raise SinkError: the store is away."""
 
-    def contents(self, sequence: Sequence, group: GroupId) -> Contents:
-        """Return what one group has in a complete cut."""
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
+        """Return what one group has in a complete checkpoint."""
         ...
 
-    def undone(self) -> Mapping[CutName, Lineage]:
-        """Return the cuts that resets have undone, with the lineages that were opened by them."""
+    def undone(self) -> Mapping[CheckpointName, Timeline]:
+        """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
         ...
 
-    def lineages(self, since: Lineage) -> Lineages:
-        """Return what a lineage and the later ones have undone.
+    def timelines(self, since: Timeline) -> Timelines:
+        """Return what a timeline and the later ones have undone.
 
         Args:
             since: the first of them; one that the region has not reached: there is nothing to tell.
         """
         ...
 
-    def cuts(self) -> Mapping[CutName, Checkpoint]:
-        """Return every cut that the store remembers."""
+    def checkpoints(self) -> Mapping[CheckpointName, Checkpoint]:
+        """Return every checkpoint that the store remembers."""
         ...
 
-    def progress(self, lineage: Lineage, group: GroupId) -> Mapping[GroupPartition, Offset]:
-        """Return up to where one group has done everything in this lineage, since the base."""
+    def progress(self, timeline: Timeline, group: GroupId) -> Mapping[GroupPartition, Offset]:
+        """Return up to where one group has done everything in this timeline, since the restore point."""
         ...
 
-    def stamp(self) -> Sequence:
+    def stamp(self) -> CheckpointNumber:
         """Return the sequence that a batch would be stamped with that begins now."""
         ...
 
 
-def previous(region: Region, sequence: Sequence) -> CutName | None:
-    """Return the newest published cut on the path before another one."""
+def previous(region: Region, sequence: CheckpointNumber) -> CheckpointName | None:
+    """Return the newest published checkpoint on the path before another one."""
     found = region.archive.newest_published(sequence)
-    return None if found is None else CutName(found.lineage, found.sequence)
+    return None if found is None else CheckpointName(found.timeline, found.sequence)
 
 
-def contents(region: Region, batches: Iterable[Batch], sequence: Sequence, group: GroupId) -> Contents:
-    """Return what one group has in a complete cut.
+def contents(region: Region, batches: Iterable[Batch], sequence: CheckpointNumber, group: GroupId) -> Contents:
+    """Return what one group has in a complete checkpoint.
 
     Args:
         region: as the store has it now.
         batches: of the ledger, oldest first; at least those with a later sequence than `previous`.
-        sequence: of the cut.
+        sequence: of the checkpoint.
         group: whose output.
 
     Raises:
-        SinkError: there is no such cut, or it is not complete.
+        SinkError: there is no such checkpoint, or it is not complete.
     """
-    cut = checkpoint_of(region, sequence)
-    if cut is None or not (cut.is_complete or cut.is_on_path):
-        raise SinkError(f"cut {sequence} of region {region.name} is {'unknown' if cut is None else cut.state}")
+    checkpoint = checkpoint_of(region, sequence)
+    if checkpoint is None or not (checkpoint.is_complete or checkpoint.is_on_path):
+        raise SinkError(
+            f"checkpoint {sequence} of region {region.name} is {'unknown' if checkpoint is None else checkpoint.state}"
+        )
     before = previous(region, sequence)
-    first = Sequence(0) if before is None else before.sequence
+    first = CheckpointNumber(0) if before is None else before.sequence
     pieces = tuple(
         Piece(batch=b, kept=kept)
         for b in batches
@@ -120,15 +122,15 @@ def contents(region: Region, batches: Iterable[Batch], sequence: Sequence, group
     )
     oldest = min((p.batch.sequence for p in pieces), default=sequence)
     return Contents(
-        cut=CutName(cut.lineage, cut.sequence),
-        digest=cut.digest,
-        bound=cut.bound,
+        checkpoint=CheckpointName(checkpoint.timeline, checkpoint.sequence),
+        digest=checkpoint.digest,
+        boundary=checkpoint.boundary,
         previous=before,
-        undone_by=cut.undone_by,
+        undone_by=checkpoint.undone_by,
         pieces=pieces,
         undone=tuple(
-            CutName(row.lineage, row.sequence)
-            for row in region.archive.checkpoints(first=Sequence(oldest), before=sequence)
+            CheckpointName(row.timeline, row.sequence)
+            for row in region.archive.checkpoints(first=CheckpointNumber(oldest), before=sequence)
             if row.undone_by is not None
         ),
     )
@@ -142,42 +144,46 @@ def accepted(batch: Batch) -> dict[GroupPartition, Range]:
     return {p: Range(r.from_, ends[p]) for p, r in batch.ranges.items() if ends[p] > r.from_}
 
 
-def undone(region: Region) -> dict[CutName, Lineage]:
-    """Return the cuts that resets have undone, with the lineages that were opened by them."""
+def undone(region: Region) -> dict[CheckpointName, Timeline]:
+    """Return the checkpoints that resets have undone, with the timelines that were opened by them."""
     return {
-        CutName(c.lineage, c.sequence): c.undone_by for c in region.archive.checkpoints() if c.undone_by is not None
+        CheckpointName(c.timeline, c.sequence): c.undone_by
+        for c in region.archive.checkpoints()
+        if c.undone_by is not None
     }
 
 
-def lineages(region: Region, since: Lineage) -> Lineages:
-    """Return what a lineage and the later ones have undone; cuts that follow each other are told as one stretch.
+def timelines(region: Region, since: Timeline) -> Timelines:
+    """Return what a timeline and the later ones have undone.
 
-    Numbers that were burnt by a reset or an aborted cut don't end a stretch: nothing of theirs is in any sink.
+    Checkpoints that follow each other are told as one stretch.
+
+    Numbers that were burnt by a reset or an aborted checkpoint don't end a stretch: nothing of theirs is in any sink.
     """
-    if since > region.lineage:
-        return Lineages()
+    if since > region.timeline:
+        return Timelines()
     found = region.archive.stretches(since)
-    return Lineages(lineage=region.lineage, undone=tuple(Undone(s.by, s.first, s.last) for s in found))
+    return Timelines(timeline=region.timeline, undone=tuple(Undone(s.by, s.first, s.last) for s in found))
 
 
-def cuts(region: Region) -> dict[CutName, Checkpoint]:
-    """Return every cut that the store remembers."""
-    return {CutName(c.lineage, c.sequence): c for c in region.archive.checkpoints()}
+def checkpoints(region: Region) -> dict[CheckpointName, Checkpoint]:
+    """Return every checkpoint that the store remembers."""
+    return {CheckpointName(c.timeline, c.sequence): c for c in region.archive.checkpoints()}
 
 
-def progress(batches: Iterable[Batch], lineage: Lineage, group: GroupId) -> dict[GroupPartition, Offset]:
-    """Return up to where one group has done everything in a lineage.
+def progress(batches: Iterable[Batch], timeline: Timeline, group: GroupId) -> dict[GroupPartition, Offset]:
+    """Return up to where one group has done everything in a timeline.
 
     The store refuses to end a batch of an older epoch, so this stands still once a reset has begun.
     """
     found: dict[GroupPartition, Offset] = {}
     for batch in batches:
-        if batch.lineage == lineage and batch.member.group == group:
+        if batch.timeline == timeline and batch.member.group == group:
             for partition, range_ in accepted(batch).items():
                 found[partition] = max(found.get(partition, range_.to), range_.to)
     return found
 
 
-def next_stamp(region: Region) -> Sequence:
+def next_stamp(region: Region) -> CheckpointNumber:
     """Return the sequence that a batch would be stamped with that begins now."""
     return stamp(region)

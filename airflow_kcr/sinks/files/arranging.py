@@ -1,4 +1,4 @@
-"""From what is accepted of a cut to the files that its manifest names.
+"""From what is accepted of a checkpoint to the files that its manifest names.
 
 Most files are taken as the batches' lists have them. New ones are made of
 
@@ -21,7 +21,7 @@ from airflow_kcr.protocol.values import BatchId, Range, TopicPartition
 from airflow_kcr.sinks.files.accepted import Contents, Piece
 from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Retired
 from airflow_kcr.sinks.files.folder import Folder, Rewriter
-from airflow_kcr.sinks.files.layout import CutName, attempt, batch_list, compacted
+from airflow_kcr.sinks.files.layout import CheckpointName, attempt, batch_list, compacted
 from airflow_kcr.sinks.files.target import FileTarget
 
 FEWEST: Final = 16
@@ -36,7 +36,7 @@ FILES_IN_ONE: Final = 256
 
 @dataclass(slots=True, kw_only=True)
 class Arrangement:
-    """The files of a cut, as they come together."""
+    """The files of a checkpoint, as they come together."""
 
     schemas: list[str] = field(default_factory=list)
     files: list[DataFile] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Arrangement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arranger:
-    """Arranges a sink's cuts.
+    """Arranges a sink's checkpoints.
 
     Args:
         target: the sink.
@@ -68,14 +68,14 @@ class Arranger:
     since: int
 
     def arranged(
-        self, contents: Contents, undone: Sequence[Manifest], retired: Mapping[CutName, Retired]
+        self, contents: Contents, undone: Sequence[Manifest], retired: Mapping[CheckpointName, Retired]
     ) -> Arrangement:
-        """Return the files of a cut.
+        """Return the files of a checkpoint.
 
         Args:
             contents: what is accepted.
-            undone: manifests since the cut before, which resets have undone.
-            retired: cuts since the cut before whose output was given up; it does not come back.
+            undone: manifests since the checkpoint before, which resets have undone.
+            retired: checkpoints since the checkpoint before whose output was given up; it does not come back.
 
         Raises:
             SinkError: the list of an accepted batch is missing, or files can't be written.
@@ -84,7 +84,7 @@ class Arranger:
         owners = _last_holders(undone, retired)
         pieces = [p for p in contents.pieces if owners.get(p.batch.batch, p.batch.sequence >= self.since)]
         found.batches = [p.batch.batch for p in pieces]
-        into = compacted(contents.cut)
+        into = compacted(contents.checkpoint)
         for manifest in undone:
             rest = [p for p in pieces if owners.get(p.batch.batch) is manifest]
             self._add_rest(found, manifest, rest, into)
@@ -121,14 +121,14 @@ class Arranger:
             yield listed
 
     def _add_rest(self, found: Arrangement, manifest: Manifest, rest: Sequence[Piece], into: str) -> None:
-        """Take over what is still accepted of a cut that was undone."""
+        """Take over what is still accepted of a checkpoint that was undone."""
         if not rest:
             return
         for place, text in enumerate(manifest.schemas):
             sources = [f.path for f in manifest.files if f.schema == place]
             if sources:
                 number = found.schema(text)
-                name = f"{into}/of-{manifest.cut}-{place}"
+                name = f"{into}/of-{manifest.checkpoint}-{place}"
                 found.files += self._rewritten(sources, found.schemas, number, name, _kept(rest))
 
     def _add_small(self, found: Arrangement, number: int, small: Sequence[tuple[Piece, DataFile]], into: str) -> None:
@@ -158,13 +158,13 @@ class Arranger:
         return [DataFile(path=path, bytes=made[path], schema=number) for path in sorted(made)]
 
 
-def _last_holders(undone: Sequence[Manifest], retired: Mapping[CutName, Retired]) -> dict[str, Manifest | None]:
-    """Return which undone manifest held what is accepted of a batch last; None: a cut that was given up."""
-    held: dict[CutName, tuple[tuple[str, ...], Manifest | None]] = {m.cut: (m.batches, m) for m in undone}
-    held |= {cut: (note.batches, None) for cut, note in retired.items()}
+def _last_holders(undone: Sequence[Manifest], retired: Mapping[CheckpointName, Retired]) -> dict[str, Manifest | None]:
+    """Return which undone manifest held what is accepted of a batch last; None: a checkpoint that was given up."""
+    held: dict[CheckpointName, tuple[tuple[str, ...], Manifest | None]] = {m.checkpoint: (m.batches, m) for m in undone}
+    held |= {checkpoint: (note.batches, None) for checkpoint, note in retired.items()}
     found: dict[str, Manifest | None] = {}
-    for cut in sorted(held):
-        batches, manifest = held[cut]
+    for checkpoint in sorted(held):
+        batches, manifest = held[checkpoint]
         found |= dict.fromkeys(batches, manifest)
     return found
 

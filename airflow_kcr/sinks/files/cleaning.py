@@ -1,9 +1,9 @@
 """Deleting what nobody can read any more: what resets have undone, what died, and, if asked to, what was retired.
 
-The newest published cut settles everything before it: whatever batches of its time or before have written is in a
-manifest in force, or counts no more. So of the folders up to there, every file goes that is in no such manifest; what
-is newer is left alone, since a publisher may be at work on it. That holds in each order of steps: a cut that a reset
-undoes meanwhile has its files still, and one that is published meanwhile has newer ones.
+The newest published checkpoint settles everything before it: whatever batches of its time or before have written is in
+a manifest in force, or counts no more. So of the folders up to there, every file goes that is in no such manifest; what
+is newer is left alone, since a publisher may be at work on it. That holds in each order of steps: a checkpoint that a
+reset undoes meanwhile has its files still, and one that is published meanwhile has newer ones.
 
 Killed anywhere, or run twice at a time, it only ever deletes files that nothing names, and the next run goes on.
 """
@@ -20,13 +20,13 @@ from typing import Final
 
 from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import force, layout
 from airflow_kcr.sinks.files.accepted import Ledger
 from airflow_kcr.sinks.files.documents import Manifest, Owner, Retired
 from airflow_kcr.sinks.files.folder import Folder
 from airflow_kcr.sinks.files.force import brought_up_to_date
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.sinks.files.target import FileTarget
 
@@ -37,10 +37,13 @@ class GivenUp(StrEnum):
     """Which output is deleted."""
 
     UNDONE = "undone"
-    """Of cuts that a reset has undone, and of batches that never counted: what no cut has that can be read."""
+    """Of checkpoints that a reset has undone, and of batches that never counted.
+
+    What no checkpoint has that can be read.
+    """
 
     RETIRED = "retired"
-    """Of cuts whose checkpoint is retired as well: they could be read, and can't be afterwards."""
+    """Of checkpoints whose checkpoint is retired as well: they could be read, and can't be afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +53,11 @@ class Cleaned:
     sink: str
     """Which sink of which group."""
 
-    undone: tuple[Sequence, ...] = ()
-    """Cuts that a reset had undone, whose files are gone now."""
+    undone: tuple[CheckpointNumber, ...] = ()
+    """Checkpoints that a reset had undone, whose files are gone now."""
 
-    retired: tuple[Sequence, ...] = ()
-    """Retired cuts, whose files are gone now."""
+    retired: tuple[CheckpointNumber, ...] = ()
+    """Retired checkpoints, whose files are gone now."""
 
     files: int = 0
     bytes: int = 0
@@ -85,22 +88,22 @@ class Cleaner:
         if not self._is_ours():
             return Cleaned(sink=str(self._target))
         brought_up_to_date(self._target, self._folder, self._ledger, self._table)
-        cuts = self._ledger.cuts()
+        checkpoints = self._ledger.checkpoints()
         shelves = force.shelves(self._folder, layout.MANIFESTS)
         if what is GivenUp.RETIRED:
             for shelf in shelves:
-                self._give_up(shelf, cuts)
-        retired = [cut for shelf in shelves for cut in self._withdraw(shelf)]
-        settled = _Settled(self._folder, cuts)
+                self._give_up(shelf, checkpoints)
+        retired = [checkpoint for shelf in shelves for checkpoint in self._withdraw(shelf)]
+        settled = _Settled(self._folder, checkpoints)
         files = size = 0
         for deleted in self._deleted(settled):
             files, size = files + 1, size + deleted
-        undone = [cut for shelf in shelves for cut in self._forget(shelf, settled)]
+        undone = [checkpoint for shelf in shelves for checkpoint in self._forget(shelf, settled)]
         _LOG.info("%s: %d files of %d bytes are deleted", self._target, files, size)
         return Cleaned(
             sink=str(self._target),
-            undone=tuple(cut.sequence for cut in undone),
-            retired=tuple(cut.sequence for cut in retired),
+            undone=tuple(checkpoint.sequence for checkpoint in undone),
+            retired=tuple(checkpoint.sequence for checkpoint in retired),
             files=files,
             bytes=size,
         )
@@ -115,27 +118,31 @@ class Cleaner:
             )
         return owner is not None
 
-    def _give_up(self, shelf: str, cuts: Mapping[CutName, Checkpoint]) -> None:
-        """Note of every retired cut on a shelf that its output is given up; from here on nobody reads it."""
-        for cut in sorted(force.cuts_on(self._folder, layout.MANIFESTS, shelf)):
-            row = cuts.get(cut)
+    def _give_up(self, shelf: str, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
+        """Note of every retired checkpoint on a shelf that its output is given up; from here on nobody reads it."""
+        for checkpoint in sorted(force.checkpoints_on(self._folder, layout.MANIFESTS, shelf)):
+            row = checkpoints.get(checkpoint)
             if row is None or row.state is not CheckpointState.RETIRED or not row.is_on_path:
                 continue
-            manifest = Manifest.of(self._folder.read(layout.manifest(cut)))
+            manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
             if manifest is None or manifest.digest != row.digest:
                 continue
             note = Retired(digest=row.digest, batches=manifest.batches, schemas=manifest.schemas)
-            self._folder.create(layout.retired(cut), note.text())
-            if self._retired(cut) is None:
-                self._folder.replace(layout.retired(cut), note.text())
-            if self._retired(cut) != note:
-                raise SinkError(f"{self._target}: the note that cut {cut} is retired is not what was written")
+            self._folder.create(layout.retired(checkpoint), note.text())
+            if self._retired(checkpoint) is None:
+                self._folder.replace(layout.retired(checkpoint), note.text())
+            if self._retired(checkpoint) != note:
+                raise SinkError(
+                    f"{self._target}: the note that checkpoint {checkpoint} is retired is not what was written"
+                )
 
-    def _withdraw(self, shelf: str) -> list[CutName]:
-        """Take the manifests of retired cuts away, also those that a late publisher has brought back."""
-        there, noted = (force.cuts_on(self._folder, above, shelf) for above in (layout.MANIFESTS, layout.RETIRED))
-        found = [cut for cut in sorted(there & noted) if self._retired(cut) is not None]
-        self._folder.delete(layout.manifest(cut) for cut in found)
+    def _withdraw(self, shelf: str) -> list[CheckpointName]:
+        """Take the manifests of retired checkpoints away, also those that a late publisher has brought back."""
+        there, noted = (
+            force.checkpoints_on(self._folder, above, shelf) for above in (layout.MANIFESTS, layout.RETIRED)
+        )
+        found = [checkpoint for checkpoint in sorted(there & noted) if self._retired(checkpoint) is not None]
+        self._folder.delete(layout.manifest(checkpoint) for checkpoint in found)
         return found
 
     def _deleted(self, settled: _Settled) -> Iterator[int]:
@@ -143,17 +150,21 @@ class Cleaner:
         for above, last in ((layout.DATA, settled.newest), (layout.COMPACTED, settled.newest - 1)):
             for shelf in force.shelves(self._folder, above):
                 for name in self._folder.names(f"{above}/{shelf}"):
-                    cut = layout.named(name)
-                    if cut is None or cut.sequence > last:
+                    checkpoint = layout.named(name)
+                    if checkpoint is None or checkpoint.sequence > last:
                         continue
-                    needed = settled.files_for(cut.sequence)
+                    needed = settled.files_for(checkpoint.sequence)
                     if needed is not None:
                         yield from self._cleared(f"{above}/{shelf}/{name}", needed)
 
-    def _forget(self, shelf: str, settled: _Settled) -> list[CutName]:
-        """Take the manifests of undone cuts away whose files are gone."""
-        found = [cut for cut in sorted(force.cuts_on(self._folder, layout.MANIFESTS, shelf)) if settled.is_void(cut)]
-        self._folder.delete(layout.manifest(cut) for cut in found)
+    def _forget(self, shelf: str, settled: _Settled) -> list[CheckpointName]:
+        """Take the manifests of undone checkpoints away whose files are gone."""
+        found = [
+            checkpoint
+            for checkpoint in sorted(force.checkpoints_on(self._folder, layout.MANIFESTS, shelf))
+            if settled.is_void(checkpoint)
+        ]
+        self._folder.delete(layout.manifest(checkpoint) for checkpoint in found)
         return found
 
     def _cleared(self, path: str, needed: Set[str]) -> Iterator[int]:
@@ -172,66 +183,75 @@ class Cleaner:
             self._folder.delete(superfluous)
             yield from superfluous.values()
 
-    def _retired(self, cut: CutName) -> Retired | None:
-        return Retired.of(self._folder.read(layout.retired(cut)))
+    def _retired(self, checkpoint: CheckpointName) -> Retired | None:
+        return Retired.of(self._folder.read(layout.retired(checkpoint)))
 
 
 class _Settled:
-    """What the published cuts on the path have settled: the output up to each is in its manifest, or was given up.
+    """What the published checkpoints on the path have settled.
+
+    The output up to each is in its manifest, or was given up.
 
     Args:
         folder: the sink's.
-        cuts: as the store had them at one moment. A cut that a reset undoes since may have a part that stands, which no
-            newer manifest has yet; so it is taken as it was then.
+        checkpoints: as the store had them at one moment. A checkpoint that a reset undoes since may have a part that
+            stands, which no newer manifest has yet; so it is taken as it was then.
     """
 
-    def __init__(self, folder: Folder, cuts: Mapping[CutName, Checkpoint]) -> None:
-        self._folder, self._cuts = folder, cuts
-        rows = sorted(c for c, row in cuts.items() if row.is_on_path and row.published_at is not None)
-        self._path = sorted(rows, key=lambda cut: cut.sequence)
-        self._numbers = [cut.sequence for cut in self._path]
-        self._last: tuple[CutName, frozenset[str] | None] | None = None
+    def __init__(self, folder: Folder, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
+        self._folder, self._checkpoints = folder, checkpoints
+        rows = sorted(c for c, row in checkpoints.items() if row.is_on_path and row.published_at is not None)
+        self._path = sorted(rows, key=lambda checkpoint: checkpoint.sequence)
+        self._numbers = [checkpoint.sequence for checkpoint in self._path]
+        self._last: tuple[CheckpointName, frozenset[str] | None] | None = None
         self._kept = frozenset(self._pinned())
-        self.newest = next((c.sequence for c in self._newest_first() if self._files_of(c) is not None), Sequence(0))
-        """The newest cut that is settled; 0: none is."""
+        self.newest = next(
+            (c.sequence for c in self._newest_first() if self._files_of(c) is not None), CheckpointNumber(0)
+        )
+        """The newest checkpoint that is settled; 0: none is."""
 
-    def files_for(self, stamp: Sequence) -> frozenset[str] | None:
+    def files_for(self, stamp: CheckpointNumber) -> frozenset[str] | None:
         """Return which files are needed of what was written under a stamp; None: that can't be told yet."""
         place = bisect_left(self._numbers, stamp)
         if place == len(self._path):
             return None
-        cut = self._path[place]
-        if self._last is None or self._last[0] != cut:
-            self._last = (cut, self._files_of(cut))
+        checkpoint = self._path[place]
+        if self._last is None or self._last[0] != checkpoint:
+            self._last = (checkpoint, self._files_of(checkpoint))
         found = self._last[1]
         return None if found is None else found | self._kept
 
-    def is_void(self, cut: CutName) -> bool:
-        """Whether a reset had undone a cut, nobody keeps it, and what is left of it is in a newer one."""
-        row = self._cuts.get(cut)
-        return row is not None and row.undone_by is not None and not row.pinned_as and cut.sequence < self.newest
+    def is_void(self, checkpoint: CheckpointName) -> bool:
+        """Whether a reset had undone a checkpoint, nobody keeps it, and what is left of it is in a newer one."""
+        row = self._checkpoints.get(checkpoint)
+        return row is not None and row.undone_by is not None and not row.pinned_as and checkpoint.sequence < self.newest
 
-    def _newest_first(self) -> Iterator[CutName]:
-        """Yield the cuts on the path of which the folder says something."""
+    def _newest_first(self) -> Iterator[CheckpointName]:
+        """Yield the checkpoints on the path of which the folder says something."""
         path, kinds = frozenset(self._path), (layout.MANIFESTS, layout.RETIRED)
         there = {shelf for above in kinds for shelf in force.shelves(self._folder, above)}
         for shelf in sorted(there, key=int, reverse=True):
-            named = {cut for above in kinds for cut in force.cuts_on(self._folder, above, shelf)}
-            yield from sorted(named & path, key=lambda cut: cut.sequence, reverse=True)
+            named = {checkpoint for above in kinds for checkpoint in force.checkpoints_on(self._folder, above, shelf)}
+            yield from sorted(named & path, key=lambda checkpoint: checkpoint.sequence, reverse=True)
 
-    def _files_of(self, cut: CutName) -> frozenset[str] | None:
-        """Return the files of a cut's manifest, none where its output was given up; None: neither is known here."""
-        digest = self._cuts[cut].digest
-        manifest = Manifest.of(self._folder.read(layout.manifest(cut)))
+    def _files_of(self, checkpoint: CheckpointName) -> frozenset[str] | None:
+        """Return the files of a checkpoint's manifest, none where its output was given up.
+
+        None: neither is known here.
+        """
+        digest = self._checkpoints[checkpoint].digest
+        manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
         if manifest is not None and manifest.digest == digest:
             return frozenset(file.path for file in manifest.files)
-        note = Retired.of(self._folder.read(layout.retired(cut)))
+        note = Retired.of(self._folder.read(layout.retired(checkpoint)))
         return frozenset() if note is not None and note.digest == digest else None
 
     def _pinned(self) -> Iterator[str]:
-        """Yield the files of undone cuts that are pinned."""
-        for cut in sorted(c for c, row in self._cuts.items() if row.undone_by is not None and row.pinned_as):
-            manifest = Manifest.of(self._folder.read(layout.manifest(cut)))
+        """Yield the files of undone checkpoints that are pinned."""
+        for checkpoint in sorted(
+            c for c, row in self._checkpoints.items() if row.undone_by is not None and row.pinned_as
+        ):
+            manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
             yield from (file.path for file in (() if manifest is None else manifest.files))
 
 

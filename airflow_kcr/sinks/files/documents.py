@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.values import BatchId, Lineage, Sequence
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Timeline
+from airflow_kcr.sinks.files.layout import CheckpointName
 
 PARQUET: Final = "parquet"
 LAYOUT: Final = 2
-"""Of a folder's names; 1 had all cuts of a kind in one folder."""
+"""Of a folder's names; 1 had all checkpoints of a kind in one folder."""
 
 
 def sealed(content: Mapping[str, object]) -> str:
@@ -113,21 +113,21 @@ class BatchList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Which files a cut has."""
+    """Which files a checkpoint has."""
 
     region: str
     group: str
     sink: str
-    lineage: int
+    timeline: int
     sequence: int
     digest: str
-    """The hash over the cut's offsets."""
+    """The hash over the checkpoint's offsets."""
 
-    bound: str | None
+    boundary: str | None
     """The instant that it is aligned to, as ISO 8601."""
 
     previous: str | None
-    """The cut before it on the path: this one has what came after that."""
+    """The checkpoint before it on the path: this one has what came after that."""
 
     batches: tuple[str, ...]
     """Of which it holds the output, in the order in which they began."""
@@ -137,14 +137,14 @@ class Manifest:
     format: str = PARQUET
 
     @property
-    def cut(self) -> CutName:
-        """Its cut."""
-        return CutName(Lineage(self.lineage), Sequence(self.sequence))
+    def checkpoint(self) -> CheckpointName:
+        """Its checkpoint."""
+        return CheckpointName(Timeline(self.timeline), CheckpointNumber(self.sequence))
 
     def holds_as(self, other: Manifest) -> bool:
-        """Whether another manifest is of the same cut with the same output, however that is laid out in files."""
-        mine = (self.region, self.group, self.sink, self.cut, self.digest, self.batches)
-        return mine == (other.region, other.group, other.sink, other.cut, other.digest, other.batches)
+        """Whether another manifest is of the same checkpoint with the same output, in whichever files."""
+        mine = (self.region, self.group, self.sink, self.checkpoint, self.digest, self.batches)
+        return mine == (other.region, other.group, other.sink, other.checkpoint, other.digest, other.batches)
 
     def content(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -169,45 +169,45 @@ class Manifest:
 
 
 class Undone(NamedTuple):
-    """Cuts that followed each other, and that one lineage has undone."""
+    """Checkpoints that followed each other, and that one timeline has undone."""
 
-    lineage: int
-    """The lineage; the cuts are of earlier ones."""
+    timeline: int
+    """The timeline; the checkpoints are of earlier ones."""
 
     first: int
-    """The first cut's sequence."""
+    """The first checkpoint's sequence."""
 
     last: int
-    """The last cut's sequence."""
+    """The last checkpoint's sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lineages:
-    """What the lineages up to one have undone: by it alone a reader knows which cuts are in force."""
+class Timelines:
+    """What the timelines up to one have undone: by it alone a reader knows which checkpoints are in force."""
 
-    lineage: int = 0
-    """The newest lineage; 0: none was noted yet."""
+    timeline: int = 0
+    """The newest timeline; 0: none was noted yet."""
 
     undone: tuple[Undone, ...] = ()
-    """In the order of lineages, then of cuts."""
+    """In the order of timelines, then of checkpoints."""
 
     def superseded_by(self, sequence: int) -> int | None:
-        """Return the lineage that has undone a cut; None: the cut is in force, if there is one."""
-        return next((one.lineage for one in self.undone if one.first <= sequence <= one.last), None)
+        """Return the timeline that has undone a checkpoint; None: the checkpoint is in force, if there is one."""
+        return next((one.timeline for one in self.undone if one.first <= sequence <= one.last), None)
 
     def of_newest(self) -> tuple[Undone, ...]:
-        """Return what the newest lineage has undone."""
-        return tuple(one for one in self.undone if one.lineage == self.lineage)
+        """Return what the newest timeline has undone."""
+        return tuple(one for one in self.undone if one.timeline == self.timeline)
 
-    def followed_by(self, lineage: int, undone: Iterable[Undone]) -> Self:
+    def followed_by(self, timeline: int, undone: Iterable[Undone]) -> Self:
         """Return what is known once more is.
 
         Args:
-            lineage: the newest one now; the same one where it has undone more.
-            undone: all that this and the lineages between have undone.
+            timeline: the newest one now; the same one where it has undone more.
+            undone: all that this and the timelines between have undone.
         """
-        earlier = (one for one in self.undone if one.lineage < self.lineage)
-        return type(self)(lineage=lineage, undone=(*earlier, *undone))
+        earlier = (one for one in self.undone if one.timeline < self.timeline)
+        return type(self)(timeline=timeline, undone=(*earlier, *undone))
 
     def text(self) -> str:
         """Return it as it is stored."""
@@ -219,16 +219,16 @@ class Lineages:
         content = unsealed(text)
         if content is None:
             return None
-        return cls(lineage=content["lineage"], undone=tuple(Undone(*one) for one in content["undone"]))
+        return cls(timeline=content["timeline"], undone=tuple(Undone(*one) for one in content["undone"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retired:
-    """That the output of a retired cut was given up: its files are deleted, or about to be."""
+    """That the output of a retired checkpoint was given up: its files are deleted, or about to be."""
 
     digest: str
     batches: tuple[str, ...]
-    """Whose output it had; no later cut has anything of it."""
+    """Whose output it had; no later checkpoint has anything of it."""
 
     schemas: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""One file sink: each batch writes files of its own, and a cut's manifest says which of them count."""
+"""One file sink: each batch writes files of its own, and a checkpoint's manifest says which of them count."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from airflow_kcr.errors import ConfigurationError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.accepted import Contents, Ledger
 from airflow_kcr.sinks.files.arranging import Arrangement, Arranger
-from airflow_kcr.sinks.files.documents import BatchList, DataFile, Lineages, Manifest, Owner, Retired
+from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Retired, Timelines
 from airflow_kcr.sinks.files.folder import Folder, FolderRefused, Rewriter
-from airflow_kcr.sinks.files.force import brought_up_to_date, lineages_in
-from airflow_kcr.sinks.files.layout import CutName
+from airflow_kcr.sinks.files.force import brought_up_to_date, timelines_in
+from airflow_kcr.sinks.files.layout import CheckpointName
 from airflow_kcr.sinks.files.table import NO_TABLE, Table
 from airflow_kcr.sinks.files.target import FileTarget
 
 _LOG = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
-"""Attempts at showing a cut in a table that others write to at the same time."""
+"""Attempts at showing a checkpoint in a table that others write to at the same time."""
 
 
 class FileSink:
@@ -36,7 +36,7 @@ class FileSink:
         folder: the same, as it is reached.
         ledger: says what is accepted.
         rewriter: makes new files of others.
-        table: in which whole cuts are shown beside the manifests.
+        table: in which whole checkpoints are shown beside the manifests.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FileSink:
         self.target, self.folder = target, folder
         self._ledger, self._rewriter, self._table = ledger, rewriter, table
         self._looked_in: Epoch | None = None
-        self._known: Lineages | None = None
+        self._known: Timelines | None = None
 
     def check(self) -> None:
         """Look whether the folder can be written to and is nobody else's, and take it; may be repeated.
@@ -99,7 +99,7 @@ class FileSink:
 
     def attempt(self, call: BatchCall) -> str:
         """Return the folder, from the sink's, that a batch writes its files to."""
-        return layout.attempt(CutName(call.lineage, call.sequence), call.batch, call.epoch)
+        return layout.attempt(CheckpointName(call.timeline, call.sequence), call.batch, call.epoch)
 
     def fit(self, schema: str) -> None:
         """Have everything ready for rows of a schema, before a batch writes them.
@@ -134,20 +134,21 @@ class FileSink:
         self.folder.put(layout.batch_list(where), listed.text())
         return listed
 
-    # -- cuts ----------------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # ----------------------------------------------------------------------------------------------------
 
-    def publish(self, sequence: Sequence) -> None:
-        """Show a complete cut in the table, then write its manifest; said again, it changes nothing.
+    def publish(self, sequence: CheckpointNumber) -> None:
+        """Show a complete checkpoint in the table, then write its manifest; said again, it changes nothing.
 
-        Whoever comes first writes it, and everybody would write the same records. A cut that a reset has undone is
-        noted as such instead, also when the reset came while it was published.
+        Whoever comes first writes it, and everybody would write the same records. A checkpoint that a reset has undone
+        is noted as such instead, also when the reset came while it was published.
 
         Raises:
             SinkError: an accepted batch has no list, the folder, the table or the store is away, or the folder has
-                another cut of this number.
+                another checkpoint of this number.
         """
         for _ in range(ATTEMPTS):
-            # Before the ledger is asked: once it says that a cut is undone, the table is written to.
+            # Before the ledger is asked: once it says that a checkpoint is undone, the table is written to.
             seen = self._table.seen()
             self._note_undone()
             contents = self._ledger.contents(sequence, self.target.group)
@@ -156,13 +157,15 @@ class FileSink:
             if self._publish(contents, seen):
                 self._note_undone()
                 return
-        raise SinkError(f"{self.target}: cut {sequence} is not in the table yet, others write to it all the time")
+        raise SinkError(
+            f"{self.target}: checkpoint {sequence} is not in the table yet, others write to it all the time"
+        )
 
     def _publish(self, contents: Contents, seen: int) -> bool:
         """Publish what is accepted; False: the table was written to since it was asked, so the ledger has to be."""
-        if Retired.of(self.folder.read(layout.retired(contents.cut))) is not None:
+        if Retired.of(self.folder.read(layout.retired(contents.checkpoint))) is not None:
             return True
-        where = layout.manifest(contents.cut)
+        where = layout.manifest(contents.checkpoint)
         text = self.folder.read(where)
         written = Manifest.of(text)
         if written is not None:
@@ -177,18 +180,23 @@ class FileSink:
             written = Manifest.of(self.folder.read(where))
             if written is None:
                 raise
-            # Another member has published the cut meanwhile, and cleared away what this one was about to read.
+            # Another member has published the checkpoint meanwhile, and cleared away what this one was about to read.
             self._require_same(written, contents)
             return True
         if text is not None:
-            _LOG.warning("%s: the manifest of cut %s was half written; it is written again", self.target, contents.cut)
+            _LOG.warning(
+                "%s: the manifest of checkpoint %s was half written; it is written again",
+                self.target,
+                contents.checkpoint,
+            )
             self.folder.replace(where, manifest.text())
         else:
             self.folder.create(where, manifest.text())
         written = Manifest.of(self.folder.read(where))
         if written is None or not written.holds_as(manifest):
             raise SinkError(
-                f"{self.target}: the manifest of cut {contents.cut} in {self.folder.uri} is not what was written"
+                f"{self.target}: the manifest of checkpoint {contents.checkpoint} in {self.folder.uri} is not what "
+                "was written"
             )
         if written == manifest:
             # Files that were put together into others; the manifest is there, so nobody is told of them any more.
@@ -210,10 +218,10 @@ class FileSink:
             region=self.target.region,
             group=self.target.group,
             sink=self.target.sink,
-            lineage=contents.cut.lineage,
-            sequence=contents.cut.sequence,
+            timeline=contents.checkpoint.timeline,
+            sequence=contents.checkpoint.sequence,
             digest=contents.digest,
-            bound=None if contents.bound is None else contents.bound.isoformat(),
+            boundary=None if contents.boundary is None else contents.boundary.isoformat(),
             previous=None if contents.previous is None else str(contents.previous),
             batches=tuple(found.batches),
             schemas=tuple(found.schemas) or self._schemas_of(contents.previous),
@@ -224,28 +232,32 @@ class FileSink:
         mine = [piece.batch.batch for piece in contents.pieces]
         if written.digest != contents.digest or not set(written.batches) <= set(mine):
             raise SinkError(
-                f"{self.target}: {self.folder.uri} has another cut {contents.cut}, of a region of the same name that "
+                f"{self.target}: {self.folder.uri} has another checkpoint {contents.checkpoint}, of a region of the "
+                "same name that "
                 "was there before, or of a store that was restored since; name another folder, or move this one away"
             )
 
-    def _schemas_of(self, cut: CutName | None) -> tuple[str, ...]:
-        """Return the schemas of a cut before, for one without any batch."""
-        if cut is None:
+    def _schemas_of(self, checkpoint: CheckpointName | None) -> tuple[str, ...]:
+        """Return the schemas of a checkpoint before, for one without any batch."""
+        if checkpoint is None:
             return ()
-        manifest = Manifest.of(self.folder.read(layout.manifest(cut)))
-        found = manifest or Retired.of(self.folder.read(layout.retired(cut)))
+        manifest = Manifest.of(self.folder.read(layout.manifest(checkpoint)))
+        found = manifest or Retired.of(self.folder.read(layout.retired(checkpoint)))
         return () if found is None else found.schemas
 
     def _undone_before(self, contents: Contents) -> list[Manifest]:
-        """Return the manifests of cuts before it that resets have undone, oldest first; not every one has any."""
-        texts = self.folder.read_all([layout.manifest(cut) for cut in contents.undone])
+        """Return the manifests of checkpoints before it that resets have undone, oldest first.
+
+        Not every one has any.
+        """
+        texts = self.folder.read_all([layout.manifest(checkpoint) for checkpoint in contents.undone])
         return [manifest for manifest in map(Manifest.of, texts) if manifest is not None]
 
-    def _given_up_before(self, contents: Contents) -> dict[CutName, Retired]:
-        """Return the cuts before it whose output was given up, and that a reset has undone since."""
-        texts = self.folder.read_all([layout.retired(cut) for cut in contents.undone])
+    def _given_up_before(self, contents: Contents) -> dict[CheckpointName, Retired]:
+        """Return the checkpoints before it whose output was given up, and that a reset has undone since."""
+        texts = self.folder.read_all([layout.retired(checkpoint) for checkpoint in contents.undone])
         noted = zip(contents.undone, map(Retired.of, texts), strict=True)
-        return {cut: note for cut, note in noted if note is not None}
+        return {checkpoint: note for checkpoint, note in noted if note is not None}
 
     def _note_undone(self) -> None:
         self._known = brought_up_to_date(self.target, self.folder, self._ledger, self._table, self._known)
@@ -259,22 +271,22 @@ class FileSink:
 
         Raises:
             SinkError: the folder or the store is away.
-            SinkAhead: the folder knows of a later lineage.
+            SinkAhead: the folder knows of a later timeline.
         """
-        newest = lineages_in(self.folder).lineage
-        if newest > order.lineage:
+        newest = timelines_in(self.folder).timeline
+        if newest > order.timeline:
             raise SinkAhead(
-                f"{self.target}: {self.folder.uri} knows of lineage {newest}, and the region is in lineage "
-                f"{order.lineage}: the store was restored, or another region of this name was here before; then name "
+                f"{self.target}: {self.folder.uri} knows of timeline {newest}, and the region is in timeline "
+                f"{order.timeline}: the store was restored, or another region of this name was here before; then name "
                 "another folder",
                 fence=order.epoch,
-                lineage=Lineage(newest),
+                timeline=Timeline(newest),
             )
         self._note_undone()
         asked = [p for p, target in order.open.items() if target.source is SeekSource.SINK_PROGRESS]
         if not asked:
             return {}
-        done = self._ledger.progress(order.lineage, self.target.group)
+        done = self._ledger.progress(order.timeline, self.target.group)
         return {p: _past(done[p], order.skips.get(p, ())) if p in done else None for p in asked}
 
 

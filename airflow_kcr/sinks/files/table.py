@@ -1,8 +1,10 @@
-"""A table beside a sink's manifests, for readers that know nothing of them: a cut is in it as a whole, or not at all.
+"""A table beside a sink's manifests, for readers that know nothing of them.
+
+A checkpoint is in it as a whole, or not at all.
 
 What counts is said by the ledger, and the table follows. Whoever writes to it has asked first up to where it was
 written, and only then the ledger; what was written in between makes the write void. So whoever has slept since before a
-reset, and believes in a cut that is undone, writes nothing: the reset has written after it.
+reset, and believes in a checkpoint that is undone, writes nothing: the reset has written after it.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ class Table(Protocol):
         ...
 
     def show(self, manifest: Manifest, seen: int) -> bool:
-        """Have the rows of a cut in the table, at once; said again, it changes nothing.
+        """Have the rows of a checkpoint in the table, at once; said again, it changes nothing.
 
         Args:
-            manifest: of the cut, whether it is written already or not.
-            seen: up to where the table was written, when the ledger was not asked yet whether the cut counts.
+            manifest: of the checkpoint, whether it is written already or not.
+            seen: up to where the table was written, when the ledger was not asked yet whether the checkpoint counts.
 
         Returns:
             False: others have written since, and the ledger is to be asked again.
@@ -52,7 +54,7 @@ class Table(Protocol):
         ...
 
     def hide(self, undone: Collection[Undone]) -> None:
-        """Take the rows of cuts out of the table, at once, and let nobody show them who has asked the ledger before.
+        """Take the rows of checkpoints out of the table, and keep earlier readers of the ledger from showing them.
 
         Args:
             undone: by the ledger. That the table has nothing of them changes nothing.

@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Lineage, Offset, TopicName
+from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, Timeline, TopicName
 from airflow_kcr.sinks.postgres.target import Place, Target
 
 DDL_LOCK: Final = 7_305_012
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS {progress} (
     source integer NOT NULL,
     topic text NOT NULL,
     partition integer NOT NULL,
-    lineage bigint NOT NULL,
+    timeline bigint NOT NULL,
     "offset" bigint NOT NULL,
     epoch bigint NOT NULL,
     batch text NOT NULL,
@@ -48,7 +48,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS {crash_mark} (
 class Progress:
     """How far the target is on one partition."""
 
-    lineage: Lineage
+    timeline: Timeline
     offset: Offset
     """The next one that is not in it."""
 
@@ -116,11 +116,11 @@ def _epoch(connection: psycopg.Connection, statement: sql.Composed, place: Place
     return Epoch(0 if found is None else int(found[0]))
 
 
-def highest_lineage(connection: psycopg.Connection, place: Place) -> Lineage:
-    """Return the highest lineage of any partition; 0 where there is no progress."""
-    statement = sql.SQL("SELECT coalesce(max(lineage), 0) FROM {} WHERE source = %s").format(place.progress)
+def highest_timeline(connection: psycopg.Connection, place: Place) -> Timeline:
+    """Return the highest timeline of any partition; 0 where there is no progress."""
+    statement = sql.SQL("SELECT coalesce(max(timeline), 0) FROM {} WHERE source = %s").format(place.progress)
     found = connection.execute(statement, [place.source]).fetchone()
-    return Lineage(0 if found is None else int(found[0]))
+    return Timeline(0 if found is None else int(found[0]))
 
 
 def lock_progress(
@@ -130,7 +130,7 @@ def lock_progress(
     wanted = sorted(partitions)
     rows = connection.execute(
         sql.SQL(
-            'SELECT topic, partition, lineage, "offset", batch FROM {} '
+            'SELECT topic, partition, timeline, "offset", batch FROM {} '
             "WHERE source = %s AND (topic, partition) IN (SELECT * FROM unnest(%s::text[], %s::integer[])) "
             "ORDER BY topic, partition FOR UPDATE"
         ).format(place.progress),
@@ -138,16 +138,16 @@ def lock_progress(
     ).fetchall()
     return {
         GroupPartition(group, TopicName(topic), partition): Progress(
-            lineage=Lineage(lineage), offset=Offset(offset), batch=batch
+            timeline=Timeline(timeline), offset=Offset(offset), batch=batch
         )
-        for topic, partition, lineage, offset, batch in rows
+        for topic, partition, timeline, offset, batch in rows
     }
 
 
 def begin_progress(
     connection: psycopg.Connection,
     place: Place,
-    lineage: Lineage,
+    timeline: Timeline,
     epoch: Epoch,
     begins: Mapping[GroupPartition, Offset],
 ) -> None:
@@ -155,14 +155,14 @@ def begin_progress(
     wanted = sorted(begins)
     connection.execute(
         sql.SQL(
-            'INSERT INTO {} (source, topic, partition, lineage, "offset", epoch, batch) '
+            'INSERT INTO {} (source, topic, partition, timeline, "offset", epoch, batch) '
             "SELECT %s, topic, partition, %s, begins, %s, '' "
             "FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS new (topic, partition, begins) "
             "ORDER BY topic, partition ON CONFLICT DO NOTHING"
         ).format(place.progress),
         [
             place.source,
-            lineage,
+            timeline,
             epoch,
             [p.topic for p in wanted],
             [p.partition for p in wanted],
@@ -175,7 +175,7 @@ def set_progress(
     connection: psycopg.Connection,
     place: Place,
     *,
-    lineage: Lineage,
+    timeline: Timeline,
     epoch: Epoch,
     batch: str,
     offsets: Mapping[GroupPartition, Offset],
@@ -186,25 +186,25 @@ def set_progress(
     Args:
         connection: in the transaction.
         place: of the target.
-        lineage: of what was written.
+        timeline: of what was written.
         epoch: of whoever writes.
         batch: which one; empty for a reset.
         offsets: where each partition is now.
-        stepped_over: how many offsets were left out on the way; added up within a lineage.
+        stepped_over: how many offsets were left out on the way; added up within a timeline.
     """
     wanted = sorted(offsets)
     connection.execute(
         sql.SQL(
-            "UPDATE {} AS old SET lineage = %(lineage)s, epoch = %(epoch)s, batch = %(batch)s, "
+            "UPDATE {} AS old SET timeline = %(timeline)s, epoch = %(epoch)s, batch = %(batch)s, "
             '"offset" = new.reached, stepped_over = new.stepped_over + '
-            "CASE WHEN old.lineage = %(lineage)s THEN old.stepped_over ELSE 0 END "
+            "CASE WHEN old.timeline = %(timeline)s THEN old.stepped_over ELSE 0 END "
             "FROM unnest(%(topics)s::text[], %(partitions)s::integer[], %(offsets)s::bigint[], %(over)s::bigint[]) "
             "AS new (topic, partition, reached, stepped_over) "
             "WHERE old.source = %(source)s AND (old.topic, old.partition) = (new.topic, new.partition)"
         ).format(place.progress),
         {
             "source": place.source,
-            "lineage": lineage,
+            "timeline": timeline,
             "epoch": epoch,
             "batch": batch,
             "topics": [p.topic for p in wanted],

@@ -22,7 +22,7 @@ from airflow_kcr.sinks.postgres.bookkeeping import (
     Progress,
     begin_progress,
     crash_mark,
-    highest_lineage,
+    highest_timeline,
     lock_fence,
     lock_progress,
     set_progress,
@@ -52,14 +52,14 @@ def publish(
     Said again for a batch that is in the target, it changes nothing.
 
     Raises:
-        SinkAhead: a later epoch or lineage has been here: whoever runs this batch is out of date.
+        SinkAhead: a later epoch or timeline has been here: whoever runs this batch is out of date.
         SinkError: the delivery forbids it, or rows are not what this batch has read.
     """
     connection.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(staging.identifier))
     staged, repeated = _looked_at(connection, target, call, staging)
     _require_fence(connection, target, place, call)
     begins = {partition: range_.from_ for partition, range_ in call.ranges.items()}
-    begin_progress(connection, place, call.lineage, call.epoch, begins)
+    begin_progress(connection, place, call.timeline, call.epoch, begins)
     before = lock_progress(connection, place, target.group, call.ranges)
     if all(row.batch == call.batch for row in before.values()):
         return Published(staged=staged, written=0)
@@ -69,7 +69,7 @@ def publish(
     set_progress(
         connection,
         place,
-        lineage=call.lineage,
+        timeline=call.timeline,
         epoch=call.epoch,
         batch=call.batch,
         offsets={p: Offset(max(before[p].offset, call.progress.get(p, r.to), r.to)) for p, r in call.ranges.items()},
@@ -96,7 +96,7 @@ def _looked_at(connection: psycopg.Connection, target: Target, call: BatchCall, 
                 f"{topic}:{partition}; keep the columns topic, partition and offset of the batch as they are"
             )
         staged += rows
-    # Grouped on its own: beside the bounds, Postgres would sort.
+    # Grouped on its own: beside the boundaries, Postgres would sort.
     composed = sql.SQL("SELECT count(*) FROM (SELECT DISTINCT {} FROM {}) AS one").format(
         names(_COORDINATES), staging.identifier
     )
@@ -127,7 +127,7 @@ def _require_fence(connection: psycopg.Connection, target: Target, place: Place,
             f"{target}: batch {call.batch} is of epoch {call.epoch} and the fence stands at {fence}: another process "
             "has taken over, nothing was written",
             fence=fence,
-            lineage=max(call.lineage, highest_lineage(connection, place)),
+            timeline=max(call.timeline, highest_timeline(connection, place)),
         )
     if fence < call.epoch:
         raise SinkError(
@@ -139,15 +139,19 @@ def _require_fence(connection: psycopg.Connection, target: Target, place: Place,
 def _require_progress(target: Target, call: BatchCall, before: Mapping[GroupPartition, Progress]) -> None:
     for partition, range_ in sorted(call.ranges.items()):
         row = before[partition]
-        if row.lineage > call.lineage:
+        if row.timeline > call.timeline:
             raise SinkAhead(
-                f"{target}: progress of {partition} is of lineage {row.lineage}, batch {call.batch} of {call.lineage}",
+                (
+                    f"{target}: progress of {partition} is of timeline {row.timeline}, batch {call.batch} of "
+                    f"{call.timeline}"
+                ),
                 fence=call.epoch,
-                lineage=row.lineage,
+                timeline=row.timeline,
             )
-        if row.lineage < call.lineage:
+        if row.timeline < call.timeline:
             raise SinkError(
-                f"{target}: progress of {partition} is still of lineage {row.lineage}; the reset to {call.lineage} has "
+                f"{target}: progress of {partition} is still of timeline {row.timeline}; the reset to {call.timeline} "
+                "has "
                 "not reached it, the one that follows does"
             )
         exact = target.delivery is Delivery.EXACTLY_ONCE
@@ -180,7 +184,7 @@ def _insert(
         names((*staging.columns, *OWN_COLUMNS)),
         _distinct(target, repeated=repeated),
         sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in staging.columns),
-        sql.SQL("%(source)s, s.kcr_topic, s.kcr_partition, s.kcr_offset, %(lineage)s, %(sequence)s"),
+        sql.SQL("%(source)s, s.kcr_topic, s.kcr_partition, s.kcr_offset, %(timeline)s, %(sequence)s"),
         staging.identifier,
         place.progress,
         # What is below progress is in the target: a batch that comes again writes the rest.
@@ -191,7 +195,9 @@ def _insert(
         _order(target, repeated=repeated),
         _conflict(target, staging),
     )
-    cursor = connection.execute(statement, {"source": place.source, "lineage": call.lineage, "sequence": call.sequence})
+    cursor = connection.execute(
+        statement, {"source": place.source, "timeline": call.timeline, "sequence": call.sequence}
+    )
     return cursor.rowcount
 
 

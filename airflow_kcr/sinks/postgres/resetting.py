@@ -14,11 +14,11 @@ from psycopg import sql
 from airflow_kcr.errors import SinkAhead
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.seek_map import SeekSource
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Lineage, Offset
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.postgres.bookkeeping import (
     Progress,
     begin_progress,
-    highest_lineage,
+    highest_timeline,
     lock_fence,
     lock_progress,
     raise_fence,
@@ -33,37 +33,37 @@ _HINT = (
 )
 
 
-def fence(connection: psycopg.Connection, target: Target, place: Place, epoch: Epoch, lineage: Lineage) -> None:
+def fence(connection: psycopg.Connection, target: Target, place: Place, epoch: Epoch, timeline: Timeline) -> None:
     """Raise the fence to an epoch.
 
     Raises:
-        SinkAhead: it stands higher, or progress is of a later lineage.
+        SinkAhead: it stands higher, or progress is of a later timeline.
     """
     stands = raise_fence(connection, place, epoch)
-    newest = highest_lineage(connection, place)
-    if stands > epoch or newest > lineage:
+    newest = highest_timeline(connection, place)
+    if stands > epoch or newest > timeline:
         raise SinkAhead(
-            f"{target}: the fence stands at {stands} and progress is of lineage {newest}, the region is at epoch "
-            f"{epoch} and lineage {lineage}: {_HINT}",
+            f"{target}: the fence stands at {stands} and progress is of timeline {newest}, the region is at epoch "
+            f"{epoch} and timeline {timeline}: {_HINT}",
             fence=stands,
-            lineage=max(newest, lineage),
+            timeline=max(newest, timeline),
         )
 
 
 def reset(
     connection: psycopg.Connection, target: Target, place: Place, order: ResetSinks
 ) -> dict[GroupPartition, Offset | None]:
-    """Roll back what a new lineage begins before, step over what a person skipped, and answer the open entries.
+    """Roll back what a new timeline begins before, step over what a person skipped, and answer the open entries.
 
     Raises:
         SinkAhead: the fence was raised further meanwhile.
     """
     stands = lock_fence(connection, place)
     if stands != order.epoch:
-        raise SinkAhead(f"{target}: the fence stands at {stands} already", fence=stands, lineage=order.lineage)
+        raise SinkAhead(f"{target}: the fence stands at {stands} already", fence=stands, timeline=order.timeline)
     asked = {p: t for p, t in order.open.items() if t.source is SeekSource.SINK_PROGRESS}
     found = lock_progress(connection, place, target.group, {*order.resume, *asked})
-    here = {p: row for p, row in found.items() if row.lineage == order.lineage}
+    here = {p: row for p, row in found.items() if row.timeline == order.timeline}
     places = {p: t.fallback for p, t in asked.items() if t.fallback is not None}
     begins = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
     _roll_back(connection, target, place, order, begins)
@@ -80,7 +80,7 @@ def _roll_back(
     order: ResetSinks,
     begins: Mapping[GroupPartition, Offset],
 ) -> None:
-    """Begin partitions anew in this lineage: rows of older ones at or beyond the place go."""
+    """Begin partitions anew in this timeline: rows of older ones at or beyond the place go."""
     if not begins:
         return
     if target.mode.restorable and SOURCE in columns_of(connection, place.schema, place.table):
@@ -90,17 +90,17 @@ def _roll_back(
                 "DELETE FROM {} AS t USING unnest(%s::text[], %s::integer[], %s::bigint[]) "
                 "AS r (topic, partition, begins) "
                 "WHERE t.kcr_source = %s AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition "
-                "AND t.kcr_offset >= r.begins AND t.kcr_lineage < %s"
+                "AND t.kcr_offset >= r.begins AND t.kcr_timeline < %s"
             ).format(place.target),
             [
                 [p.topic for p in wanted],
                 [p.partition for p in wanted],
                 [begins[p] for p in wanted],
                 place.source,
-                order.lineage,
+                order.timeline,
             ],
         )
-    begin_progress(connection, place, order.lineage, order.epoch, begins)
+    begin_progress(connection, place, order.timeline, order.epoch, begins)
     _set(connection, place, order, begins)
 
 
@@ -123,5 +123,5 @@ def _set(
     connection: psycopg.Connection, place: Place, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]
 ) -> None:
     set_progress(
-        connection, place, lineage=order.lineage, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}
+        connection, place, timeline=order.timeline, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}
     )

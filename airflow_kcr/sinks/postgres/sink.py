@@ -76,12 +76,12 @@ class PostgresSink:
 
         Raises:
             SinkError: it could not; it may be tried again.
-            SinkAhead: the target has seen a later epoch or lineage.
+            SinkAhead: the target has seen a later epoch or timeline.
         """
         place = self.place
         try:
             with self.database.transaction(_SHORT) as connection:
-                resetting.fence(connection, self.target, place, order.epoch, order.lineage)
+                resetting.fence(connection, self.target, place, order.epoch, order.timeline)
             # A large table takes as long to roll back as a reset may take.
             with self.database.transaction(self._timeouts.reset) as connection:
                 answer = resetting.reset(connection, self.target, place, order)

@@ -23,9 +23,12 @@ COORDINATES: Final[Mapping[str, str]] = MappingProxyType(
 """The columns that name a record, with their types."""
 
 OWN_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
-    {SOURCE: "integer", **COORDINATES, "kcr_lineage": "bigint", "kcr_sequence": "bigint"}
+    {SOURCE: "integer", **COORDINATES, "kcr_timeline": "bigint", "kcr_sequence": "bigint"}
 )
-"""The columns that every target has beside the pipeline's: where a row comes from, and to which cut it belongs."""
+"""The columns that every target has beside the pipeline's.
+
+Where a row comes from, and to which checkpoint it belongs.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

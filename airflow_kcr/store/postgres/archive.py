@@ -18,22 +18,29 @@ from sqlalchemy import TextClause, text
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.archive import LogStart, Named, Stretch
-from airflow_kcr.protocol.region.rows import BoundOffset, Checkpoint, Contribution, CutRequest, PersonReset, Reset
-from airflow_kcr.protocol.region.state import BoundKey
+from airflow_kcr.protocol.region.rows import (
+    BoundaryOffset,
+    Checkpoint,
+    CheckpointRequest,
+    Contribution,
+    PersonReset,
+    Reset,
+)
+from airflow_kcr.protocol.region.state import BoundaryKey
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import (
     MAX_NUMBER,
+    CheckpointNumber,
     Epoch,
     GroupPartition,
-    Lineage,
     MemberId,
-    Nonce,
     Offset,
-    Sequence,
+    RequestId,
+    Timeline,
     TopicId,
 )
 from airflow_kcr.store.postgres.layouts import (
-    BOUND_OFFSETS,
+    BOUNDARY_OFFSETS,
     CHECKPOINTS,
     CONTRIBUTORS,
     PERSON_RESETS,
@@ -42,7 +49,7 @@ from airflow_kcr.store.postgres.layouts import (
 )
 from airflow_kcr.store.postgres.row_layout import Layout, partition_columns, partition_of
 from airflow_kcr.store.postgres.session import Session
-from airflow_kcr.store.postgres.tables import BOUNDED, ON_PATH, TURN, USABLE
+from airflow_kcr.store.postgres.tables import ALIGNED, ON_PATH, TURN, USABLE
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -55,12 +62,12 @@ def _select(layout: Layout[Any, Any], condition: str) -> TextClause:
     return text(f"SELECT {chosen} FROM kcr.{layout.table.name} t WHERE t.region_id = :region AND {condition}")  # noqa: S608
 
 
-# name: named — what a nonce names.
+# name: named — what a request id names.
 _NAMED: Final = text(
-    f"SELECT (SELECT {REQUESTS.selected('t')[0]} FROM kcr.cut_request t "  # noqa: S608 (constants of this package)
-    "WHERE t.region_id = :region AND t.nonce = :nonce), "
+    f"SELECT (SELECT {REQUESTS.selected('t')[0]} FROM kcr.checkpoint_request t "  # noqa: S608 (constants of this package)
+    "WHERE t.region_id = :region AND t.request_id = :request_id), "
     f"(SELECT {PERSON_RESETS.selected('t')[0]} FROM kcr.person_reset t "
-    "WHERE t.region_id = :region AND t.nonce = :nonce)"
+    "WHERE t.region_id = :region AND t.request_id = :request_id)"
 )
 
 # name: retained_offsets — of several checkpoints.
@@ -76,8 +83,9 @@ _COMPLETE: Final = text(
 _FROZEN: Final = text(
     "SELECT group_id, topic, partition FROM kcr.checkpoint_partition WHERE region_id = :region AND sequence = :sequence"
 )
-_ECHOES: Final = text(
-    "SELECT group_id, topic, partition, next_offset FROM kcr.echo WHERE region_id = :region AND sequence = :sequence"
+_READ_BACKS: Final = text(
+    "SELECT group_id, topic, partition, next_offset FROM kcr.read_back WHERE region_id = :region AND "
+    "sequence = :sequence"
 )
 _SEEKS: Final = text(
     "SELECT group_id, topic, partition, next_offset, source, current_offset, clamped_from FROM kcr.seek_offset "
@@ -96,7 +104,7 @@ _CONTRIBUTED: Final = (
 
 
 def contributions_to(number: str, condition: str = "") -> str:
-    """Return the expression of all contributions to the cut of a bound number, as JSON."""
+    """Return the expression of all contributions to the checkpoint of a boundary number, as JSON."""
     part = ", ".join(f"o.{column}" for column in _CONTRIBUTED)
     return f"""(
         SELECT json_agg(json_build_array({CONTRIBUTORS.selected("k")[0]}, (
@@ -191,8 +199,8 @@ _NTH_COMPLETE: Final = text(
 
 # Of persons' resets: those of some names, and the newest that never began.
 _PERSONS: Final = """
-    t.nonce = ANY (CAST(:nonces AS text[]) || ARRAY(
-        SELECT u.nonce FROM kcr.person_reset u
+    t.request_id = ANY (CAST(:request_ids AS text[]) || ARRAY(
+        SELECT u.request_id FROM kcr.person_reset u
         WHERE u.region_id = :region AND u.epoch IS NULL AND u.requested_at >= CAST(:since AS timestamptz)
           AND u.requested_at < CAST(:until AS timestamptz)
         ORDER BY u.requested_at DESC, u.asked_order DESC LIMIT :last))
@@ -228,8 +236,8 @@ def contributions_from(found: list[Any] | None) -> dict[MemberId, Contribution]:
     return dict(sorted(_contribution(whole, rows or []) for whole, rows in found or []))
 
 
-def contribution(session: Session, sequence: Sequence, member: MemberId) -> dict[MemberId, Contribution]:
-    """Return what one member contributed to a cut, under its id; nothing where it has not."""
+def contribution(session: Session, sequence: CheckpointNumber, member: MemberId) -> dict[MemberId, Contribution]:
+    """Return what one member contributed to a checkpoint, under its id; nothing where it has not."""
     rows = session.rows(_CONTRIBUTION, sequence=sequence, group=member.group, index=member.index)
     return contributions_from(rows[0][0])
 
@@ -266,23 +274,23 @@ class PostgresArchive:
 
     # -- one row ---------------------------------------------------------------------------------------------------
 
-    def request(self, nonce: Nonce) -> CutRequest | None:
+    def request(self, request_id: RequestId) -> CheckpointRequest | None:
         """See `Archive.request`."""
-        return self._one(REQUESTS, "t.nonce = :nonce", nonce=nonce)
+        return self._one(REQUESTS, "t.request_id = :request_id", request_id=request_id)
 
-    def person_reset(self, nonce: Nonce) -> PersonReset | None:
+    def person_reset(self, request_id: RequestId) -> PersonReset | None:
         """See `Archive.person_reset`."""
-        return self._one(PERSON_RESETS, "t.nonce = :nonce", nonce=nonce)
+        return self._one(PERSON_RESETS, "t.request_id = :request_id", request_id=request_id)
 
-    def named(self, nonce: Nonce) -> Named:
+    def named(self, request_id: RequestId) -> Named:
         """See `Archive.named`; in one statement."""
-        request, reset = self._session.rows(_NAMED, nonce=nonce)[0]
+        request, reset = self._session.rows(_NAMED, request_id=request_id)[0]
         return Named(
             None if request is None else REQUESTS.join((request,))[1],
             None if reset is None else PERSON_RESETS.join((reset,))[1],
         )
 
-    def checkpoint(self, sequence: Sequence) -> Checkpoint | None:
+    def checkpoint(self, sequence: CheckpointNumber) -> Checkpoint | None:
         """See `Archive.checkpoint`."""
         return self._one(CHECKPOINTS, "t.sequence = :sequence", sequence=sequence)
 
@@ -292,12 +300,12 @@ class PostgresArchive:
 
     # -- what belongs to one row -----------------------------------------------------------------------------------
 
-    def offsets(self, sequences: Collection[Sequence]) -> Mapping[Sequence, OffsetMap]:
+    def offsets(self, sequences: Collection[CheckpointNumber]) -> Mapping[CheckpointNumber, OffsetMap]:
         """See `Archive.offsets`."""
         wanted = list(sequences)
         if not wanted:
             return {}
-        rows: dict[Sequence, list[Columns[Any]]] = {}
+        rows: dict[CheckpointNumber, list[Columns[Any]]] = {}
         for sequence, *columns in self._session.rows(_OFFSETS, sequences=wanted):
             rows.setdefault(sequence, []).append(columns)
         found = {sequence: offset_map(columns) for sequence, columns in rows.items()}
@@ -306,15 +314,15 @@ class PostgresArchive:
             found |= {sequence: OffsetMap() for (sequence,) in empty}
         return found
 
-    def frozen(self, sequence: Sequence) -> frozenset[GroupPartition]:
+    def frozen(self, sequence: CheckpointNumber) -> frozenset[GroupPartition]:
         """See `Archive.frozen`."""
         return frozenset(partition_of(g, t, p) for g, t, p in self._session.rows(_FROZEN, sequence=sequence))
 
-    def echoes(self, sequence: Sequence) -> OffsetMap:
-        """See `Archive.echoes`."""
-        return offset_map(self._session.rows(_ECHOES, sequence=sequence))
+    def read_backs(self, sequence: CheckpointNumber) -> OffsetMap:
+        """See `Archive.read_backs`."""
+        return offset_map(self._session.rows(_READ_BACKS, sequence=sequence))
 
-    def contributions(self, sequence: Sequence) -> Mapping[MemberId, Contribution]:
+    def contributions(self, sequence: CheckpointNumber) -> Mapping[MemberId, Contribution]:
         """See `Archive.contributions`."""
         return contributions_from(self._session.rows(_CONTRIBUTIONS, sequence=sequence)[0][0])
 
@@ -323,54 +331,59 @@ class PostgresArchive:
         rows = self._session.rows(_SEEKS, epoch=epoch)
         return seek_map(rows) if rows or self.reset(epoch) is not None else None
 
-    def bound_offsets(self, bound: datetime) -> Mapping[BoundKey, BoundOffset]:
-        """See `Archive.bound_offsets`."""
-        return dict(self._rows(BOUND_OFFSETS, "t.bound = :bound", bound=bound))
+    def boundary_offsets(self, boundary: datetime) -> Mapping[BoundaryKey, BoundaryOffset]:
+        """See `Archive.boundary_offsets`."""
+        return dict(self._rows(BOUNDARY_OFFSETS, "t.boundary = :boundary", boundary=boundary))
 
     # -- the path --------------------------------------------------------------------------------------------------
 
-    def newest_bounded(self, up_to: Sequence | None) -> Checkpoint | None:
-        """See `Archive.newest_bounded`."""
-        condition = f"{BOUNDED} AND t.sequence <= :up_to ORDER BY t.bound DESC, t.sequence DESC LIMIT 1"
+    def newest_aligned(self, up_to: CheckpointNumber | None) -> Checkpoint | None:
+        """See `Archive.newest_aligned`."""
+        condition = f"{ALIGNED} AND t.sequence <= :up_to ORDER BY t.boundary DESC, t.sequence DESC LIMIT 1"
         return self._one(CHECKPOINTS, condition, up_to=MAX_NUMBER if up_to is None else up_to)
 
-    def covering(self, bound: datetime) -> Checkpoint | None:
+    def covering(self, boundary: datetime) -> Checkpoint | None:
         """See `Archive.covering`."""
         return self._one(
-            CHECKPOINTS, f"{BOUNDED} AND t.bound >= :bound ORDER BY t.bound, t.sequence LIMIT 1", bound=bound
+            CHECKPOINTS,
+            f"{ALIGNED} AND t.boundary >= :boundary ORDER BY t.boundary, t.sequence LIMIT 1",
+            boundary=boundary,
         )
 
-    def newest_usable(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_usable(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_usable`."""
         condition = f"{USABLE} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
         return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
-    def newest_on_path(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_on_path(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_on_path`."""
         condition = f"{ON_PATH} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
         return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
-    def newest_published(self, before: Sequence | None) -> Checkpoint | None:
+    def newest_published(self, before: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.newest_published`."""
         condition = (
             f"t.published_at IS NOT NULL AND {ON_PATH} AND t.sequence < :before ORDER BY t.sequence DESC LIMIT 1"
         )
         return self._one(CHECKPOINTS, condition, before=MAX_NUMBER if before is None else before)
 
-    def published_from(self, bound: datetime | None, sequence: Sequence | None) -> Checkpoint | None:
+    def published_from(self, boundary: datetime | None, sequence: CheckpointNumber | None) -> Checkpoint | None:
         """See `Archive.published_from`."""
         least = 0 if sequence is None else sequence
         published = f"t.published_at IS NOT NULL AND {ON_PATH} AND t.sequence >= :least"
-        if bound is None:
+        if boundary is None:
             return self._one(CHECKPOINTS, f"{published} ORDER BY t.sequence LIMIT 1", least=least)
-        condition = f"t.bound IS NOT NULL AND t.bound >= :bound AND {published} ORDER BY t.bound, t.sequence LIMIT 1"
-        return self._one(CHECKPOINTS, condition, bound=bound, least=least)
+        condition = (
+            f"t.boundary IS NOT NULL AND t.boundary >= :boundary AND {published} ORDER BY t.boundary, "
+            "t.sequence LIMIT 1"
+        )
+        return self._one(CHECKPOINTS, condition, boundary=boundary, least=least)
 
     def undone_by(
-        self, opening: OffsetMap, covered: Sequence | None, retired: Collection[Sequence]
-    ) -> tuple[Sequence, ...]:
+        self, opening: OffsetMap, covered: CheckpointNumber | None, retired: Collection[CheckpointNumber]
+    ) -> tuple[CheckpointNumber, ...]:
         """See `Archive.undone_by`; in pieces, from the newest kept checkpoint to the oldest."""
-        gone: list[Sequence] = []
+        gone: list[CheckpointNumber] = []
         before: int = MAX_NUMBER
         places = {**partition_columns(opening), "offsets": list(opening.values())}
         while rows := self._session.rows(_KEPT, before=before, piece=PIECE, **places):
@@ -382,13 +395,13 @@ class PostgresArchive:
         gone += [sequence for (sequence,) in self._session.rows(_RETIRED, after=after)]
         return tuple(sorted({*gone, *(sequence for sequence in retired if sequence > after)}))
 
-    def stretches(self, since: Lineage) -> tuple[Stretch, ...]:
+    def stretches(self, since: Timeline) -> tuple[Stretch, ...]:
         """See `Archive.stretches`."""
         return tuple(Stretch(*row) for row in self._session.rows(_STRETCHES, since=since))
 
     # -- one record ------------------------------------------------------------------------------------------------
 
-    def holding(self, partition: GroupPartition, offset: Offset, since: Sequence) -> Checkpoint | None:
+    def holding(self, partition: GroupPartition, offset: Offset, since: CheckpointNumber) -> Checkpoint | None:
         """See `Archive.holding`."""
         condition = f"{ON_PATH} AND t.sequence >= :since AND {_BEYOND} ORDER BY t.sequence LIMIT 1"
         return self._one(CHECKPOINTS, condition, since=since, **_place(partition, offset))
@@ -400,7 +413,7 @@ class PostgresArchive:
     # -- lists -----------------------------------------------------------------------------------------------------
 
     def checkpoints(
-        self, *, first: Sequence | None = None, before: Sequence | None = None, last: int | None = None
+        self, *, first: CheckpointNumber | None = None, before: CheckpointNumber | None = None, last: int | None = None
     ) -> tuple[Checkpoint, ...]:
         """See `Archive.checkpoints`."""
         condition = "t.sequence >= :first AND t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
@@ -413,44 +426,46 @@ class PostgresArchive:
         """See `Archive.count`."""
         return int(self._session.rows(_COUNT)[0][0])
 
-    def topics(self, sequences: Collection[Sequence]) -> Mapping[Sequence, Mapping[GroupPartition, TopicId]]:
+    def topics(
+        self, sequences: Collection[CheckpointNumber]
+    ) -> Mapping[CheckpointNumber, Mapping[GroupPartition, TopicId]]:
         """See `Archive.topics`."""
-        found: dict[Sequence, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in sequences}
+        found: dict[CheckpointNumber, dict[GroupPartition, TopicId]] = {sequence: {} for sequence in sequences}
         for sequence, group, topic, partition, topic_id in self._session.rows(_TOPICS, sequences=list(found)):
             found[sequence][partition_of(group, topic, partition)] = TopicId(topic_id)
         return found
 
-    def resets(self, *, before: Sequence | None = None, last: int | None = None) -> tuple[Reset, ...]:
+    def resets(self, *, before: CheckpointNumber | None = None, last: int | None = None) -> tuple[Reset, ...]:
         """See `Archive.resets`."""
         condition = "t.sequence < :before ORDER BY t.sequence DESC LIMIT :last"
         found = self._rows(RESETS, condition, before=MAX_NUMBER if before is None else before, last=last)
         return tuple(row for _, row in reversed(found))
 
-    def resets_from(self, sequence: Sequence, limit: int) -> tuple[Reset, ...]:
+    def resets_from(self, sequence: CheckpointNumber, limit: int) -> tuple[Reset, ...]:
         """See `Archive.resets_from`."""
         condition = "t.sequence >= :sequence ORDER BY t.sequence LIMIT :limit"
         return tuple(row for _, row in self._rows(RESETS, condition, sequence=sequence, limit=limit))
 
     def person_resets(
-        self, nonces: Collection[Nonce], *, since: datetime | None, until: datetime | None, last: int | None
+        self, request_ids: Collection[RequestId], *, since: datetime | None, until: datetime | None, last: int | None
     ) -> tuple[PersonReset, ...]:
         """See `Archive.person_resets`."""
         found = self._rows(
             PERSON_RESETS,
             _PERSONS,
-            nonces=list(nonces),
+            request_ids=list(request_ids),
             since=since or "-infinity",
             until=until or "infinity",
             last=last,
         )
         return tuple(row for _, row in found)
 
-    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CutRequest, ...]:
+    def requests_of_run(self, dag_id: str, run_id: str) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_of_run`."""
         condition = "t.requester ->> 'dag_id' = :dag AND t.requester ->> 'run_id' = :run ORDER BY t.asked_order"
         return tuple(row for _, row in self._rows(REQUESTS, condition, dag=dag_id, run=run_id))
 
-    def requests_for(self, sequences: Collection[Sequence]) -> tuple[CutRequest, ...]:
+    def requests_for(self, sequences: Collection[CheckpointNumber]) -> tuple[CheckpointRequest, ...]:
         """See `Archive.requests_for`."""
         condition = "t.sequence = ANY (CAST(:sequences AS bigint[])) AND t.requester ? 'dag_id' ORDER BY t.asked_order"
         wanted = list(sequences)
@@ -480,7 +495,7 @@ class PostgresArchive:
         condition = "t.state <> 'retired' AND t.pinned_as = '' ORDER BY t.sequence LIMIT :limit"
         return tuple(row for _, row in self._rows(CHECKPOINTS, condition, limit=limit))
 
-    def nth_complete(self, place: int) -> Sequence | None:
+    def nth_complete(self, place: int) -> CheckpointNumber | None:
         """See `Archive.nth_complete`."""
         rows = self._session.rows(_NTH_COMPLETE, place=place - 1)
         return rows[0][0] if rows else None

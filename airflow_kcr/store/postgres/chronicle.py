@@ -17,7 +17,7 @@ from sqlalchemy import text
 from airflow_kcr.ports import ArchiveFile, Certificate, Dropped, Horizon
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.values import BatchId, EventNumber, Range, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Range
 from airflow_kcr.store.codec import event_from_json
 from airflow_kcr.store.postgres.rewinds import BY_INDEX
 from airflow_kcr.store.postgres.row_layout import member_of, partition_of
@@ -41,14 +41,14 @@ _HORIZON: Final = positional(
 # name: events_between — a page of events.
 EVENTS: Final = positional(
     text("""
-    SELECT number, at, epoch, lineage, kind, body FROM kcr.event
+    SELECT number, at, epoch, timeline, kind, body FROM kcr.event
     WHERE region_id = :region AND number > :after AND number <= :upto ORDER BY number LIMIT :limit
 """),
     6,
 )
 
 _BATCH: Final = """
-    b.number, b.batch_id, b.group_id, b.member_index, b.incarnation, b.epoch, b.lineage, b.sequence, b.begun_at,
+    b.number, b.batch_id, b.group_id, b.member_index, b.incarnation, b.epoch, b.timeline, b.sequence, b.begun_at,
     b.begun_after, b.outcome, b.ended_at, b.ended_after, b.proven_in,
     (SELECT json_agg(json_build_array(r.group_id, r.topic, r.partition, r.from_offset, r.to_offset)
                      ORDER BY r.group_id, r.topic, r.partition)
@@ -177,8 +177,8 @@ class PostgresChronicle:
         while after < upto:
             with self._about() as session:
                 found = session.rows(EVENTS, after=after, upto=upto, limit=EVENT_PAGE)
-            for number, at, epoch, lineage, kind, body in found:
-                yield Event(number=number, at=at, epoch=epoch, lineage=lineage, body=event_from_json(kind, body))
+            for number, at, epoch, timeline, kind, body in found:
+                yield Event(number=number, at=at, epoch=epoch, timeline=timeline, body=event_from_json(kind, body))
             if len(found) < EVENT_PAGE:
                 return
             after = found[-1][0]
@@ -248,7 +248,7 @@ class PostgresChronicle:
             if session.run(_ARCHIVED, number=number, archive=json.dumps(asdict(file)), resume=resume):
                 session.run(_FORGET_ARCHIVED, number=number)
 
-    def drop(self, closed: Certificate, floor: Sequence) -> Iterator[Dropped]:
+    def drop(self, closed: Certificate, floor: CheckpointNumber) -> Iterator[Dropped]:
         """See `ports.Chronicle.drop`."""
         events = PIECE
         while events == PIECE:
@@ -286,14 +286,14 @@ def _certificate(row: Found) -> Certificate:
 
 
 def _batch(row: Found) -> Batch:
-    _, batch, group, index, incarnation, epoch, lineage, sequence, begun_at, begun_after, *rest = row
+    _, batch, group, index, incarnation, epoch, timeline, sequence, begun_at, begun_after, *rest = row
     outcome, ended_at, ended_after, proven_in, ranges = rest
     return Batch(
         batch=batch,
         member=member_of(group, index),
         incarnation=incarnation,
         epoch=epoch,
-        lineage=lineage,
+        timeline=timeline,
         sequence=sequence,
         ranges=_ranges(ranges),
         begun_at=begun_at,

@@ -83,7 +83,7 @@ _BY_CONSTRAINT: Final[Mapping[str, type[KcrError]]] = MappingProxyType(
 _SENTENCES: Final[Mapping[type[KcrError], str]] = MappingProxyType(
     {
         BatchRefused: "a batch of this id exists already; make a new id for every batch",
-        OverlappingOffsets: "two members contributed one partition to the same cut",
+        OverlappingOffsets: "two members contributed one partition to the same checkpoint",
         OffsetOutsideLog: "an initial offset lies outside of its log",
     }
 )

@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.rows import (
-    BoundOffset,
+    BoundaryOffset,
     Checkpoint,
+    CheckpointRequest,
     Claim,
-    CutRequest,
     InitialOffset,
     Lease,
     Member,
     PersonReset,
     Reset,
 )
-from airflow_kcr.protocol.region.state import BoundKey, InitialKey
+from airflow_kcr.protocol.region.state import BoundaryKey, InitialKey
 from airflow_kcr.protocol.values import (
+    CheckpointNumber,
     Epoch,
     GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
-    Nonce,
     Offset,
-    Sequence,
+    RequestId,
     TopicId,
 )
 from airflow_kcr.store.codec import storable
@@ -59,22 +59,32 @@ def _one(key: object) -> Values:
 MEMBERS: Final[JsonLayout[MemberId, Member]] = of_dataclass(
     tables.member, Member, field="member", key=_MEMBER, key_values=_member_key, read_key=lambda c: member_of(*c)
 )
-REQUESTS: Final[JsonLayout[Nonce, CutRequest]] = of_dataclass(
-    tables.cut_request, CutRequest, field="nonce", key=("nonce",), key_values=_one, read_key=lambda c: Nonce(c[0])
+REQUESTS: Final[JsonLayout[RequestId, CheckpointRequest]] = of_dataclass(
+    tables.checkpoint_request,
+    CheckpointRequest,
+    field="request_id",
+    key=("request_id",),
+    key_values=_one,
+    read_key=lambda c: RequestId(c[0]),
 )
-CHECKPOINTS: Final[JsonLayout[Sequence, Checkpoint]] = of_dataclass(
+CHECKPOINTS: Final[JsonLayout[CheckpointNumber, Checkpoint]] = of_dataclass(
     tables.checkpoint,
     Checkpoint,
     field="sequence",
     key=("sequence",),
     key_values=_one,
-    read_key=lambda c: Sequence(c[0]),
+    read_key=lambda c: CheckpointNumber(c[0]),
 )
 RESETS: Final[JsonLayout[Epoch, Reset]] = of_dataclass(
     tables.reset, Reset, field="epoch", key=("epoch",), key_values=_one, read_key=lambda c: Epoch(c[0])
 )
-PERSON_RESETS: Final[JsonLayout[Nonce, PersonReset]] = of_dataclass(
-    tables.person_reset, PersonReset, field="nonce", key=("nonce",), key_values=_one, read_key=lambda c: Nonce(c[0])
+PERSON_RESETS: Final[JsonLayout[RequestId, PersonReset]] = of_dataclass(
+    tables.person_reset,
+    PersonReset,
+    field="request_id",
+    key=("request_id",),
+    key_values=_one,
+    read_key=lambda c: RequestId(c[0]),
 )
 LEASES: Final[JsonLayout[MemberId, Lease]] = of_dataclass(
     tables.lease, Lease, field=None, key=_MEMBER, key_values=_member_key, read_key=lambda c: member_of(*c)
@@ -154,20 +164,20 @@ INITIAL: Final[Layout[InitialKey, InitialOffset]] = Layout(
 )
 
 
-def _split_bound(key: BoundKey, value: BoundOffset) -> Values:
-    partition, topic_id, bound = key
-    return (*partition, topic_id, bound, value.offset, storable(value.inexact), value.leader_epoch)
+def _split_bound(key: BoundaryKey, value: BoundaryOffset) -> Values:
+    partition, topic_id, boundary = key
+    return (*partition, topic_id, boundary, value.offset, storable(value.inexact), value.leader_epoch)
 
 
-def _join_bound(columns: Row[Any]) -> tuple[BoundKey, BoundOffset]:
-    group, topic, partition, topic_id, bound, offset, inexact, leader_epoch = columns
-    row = BoundOffset(offset=Offset(offset), inexact=inexact, leader_epoch=leader_epoch)
-    return (partition_of(group, topic, partition), TopicId(topic_id), bound), row
+def _join_bound(columns: Row[Any]) -> tuple[BoundaryKey, BoundaryOffset]:
+    group, topic, partition, topic_id, boundary, offset, inexact, leader_epoch = columns
+    row = BoundaryOffset(offset=Offset(offset), inexact=inexact, leader_epoch=leader_epoch)
+    return (partition_of(group, topic, partition), TopicId(topic_id), boundary), row
 
 
-BOUND_OFFSETS: Final[Layout[BoundKey, BoundOffset]] = Layout(
-    tables.bound_offset,
-    (*PARTITION, "topic_id", "bound"),
+BOUNDARY_OFFSETS: Final[Layout[BoundaryKey, BoundaryOffset]] = Layout(
+    tables.boundary_offset,
+    (*PARTITION, "topic_id", "boundary"),
     ("next_offset", "inexact", "leader_epoch"),
     _split_bound,
     _join_bound,
@@ -176,7 +186,7 @@ BOUND_OFFSETS: Final[Layout[BoundKey, BoundOffset]] = Layout(
 
 # -- contributions: one row for the member, one for each partition ---------------------------------------------------
 
-ContributionKey: TypeAlias = tuple[Sequence, MemberId]
+ContributionKey: TypeAlias = tuple[CheckpointNumber, MemberId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +203,7 @@ CONTRIBUTORS: Final[JsonLayout[ContributionKey, Contributor]] = of_dataclass(
     field=None,
     key=("sequence", *_MEMBER),
     key_values=lambda key: (key[0], key[1].group, key[1].index),
-    read_key=lambda c: (Sequence(c[0]), member_of(c[1], c[2])),
+    read_key=lambda c: (CheckpointNumber(c[0]), member_of(c[1], c[2])),
 )
 
 # -- maps: the offsets of one checkpoint, the seek map of one epoch ---------------------------------------------------
@@ -215,7 +225,7 @@ class MapLayout:
 
 
 OFFSETS: Final = MapLayout(tables.checkpoint_offset, "sequence", ("next_offset",), may_be_empty=True)
-ECHOES: Final = MapLayout(tables.echo, "sequence", ("next_offset",))
+READ_BACKS: Final = MapLayout(tables.read_back, "sequence", ("next_offset",))
 FROZEN: Final = MapLayout(tables.checkpoint_partition, "sequence", ())
 SEEKS: Final = MapLayout(
     tables.seek_offset,

@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import text
 
 from airflow_kcr.errors import RefusedError, UnknownMember, UnknownRegion
-from airflow_kcr.ports import Beat, Heartbeats, Renewal
+from airflow_kcr.ports import Heartbeat, Heartbeats, Renewal
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.postgres.connections import Connections
 from airflow_kcr.store.postgres.session import array
@@ -24,7 +24,7 @@ from airflow_kcr.store.postgres.session import array
 _RENEW: Final = text("""
     WITH asked AS (
         SELECT u.place, u.incarnation, u.lease, r.id AS region_id, u.group_id, u.member_index,
-               r.counter, r.epoch, r.due_at
+               r.counter, r.epoch, r.reconcile_at
         FROM unnest(CAST(:regions AS text[]), CAST(:groups AS text[]), CAST(:indexes AS bigint[]),
                     CAST(:incarnations AS bigint[]), CAST(:leases AS interval[]))
             WITH ORDINALITY AS u (region, group_id, member_index, incarnation, lease, place)
@@ -44,7 +44,7 @@ _RENEW: Final = text("""
           AND l.incarnation = f.incarnation AND l.valid_until > clock_timestamp()
         RETURNING f.place
     )
-    SELECT a.place, clock_timestamp(), a.counter, a.epoch, m.incarnation, a.due_at,
+    SELECT a.place, clock_timestamp(), a.counter, a.epoch, m.incarnation, a.reconcile_at,
            a.place IN (SELECT place FROM renewed), a.place IN (SELECT place FROM held)
     FROM asked a
     LEFT JOIN kcr.member m USING (region_id, group_id, member_index)
@@ -72,14 +72,19 @@ def renew(
         incarnations=array([one.incarnation for one in asked]),
         leases=[one.lease for one in asked],
     )
-    found: dict[Renewal, Beat | RefusedError] = {}
-    for place, now, counter, epoch, incarnation, due_at, renewed, held in rows:
+    found: dict[Renewal, Heartbeat | RefusedError] = {}
+    for place, now, counter, epoch, incarnation, reconcile_at, renewed, held in rows:
         one = asked[place - 1]
         if incarnation is None:
             found[one] = UnknownMember(f"{one.member} is not registered in region {one.region}; register it first")
         elif renewed or not held:
-            found[one] = Beat(
-                now=now, counter=counter, epoch=epoch, incarnation=incarnation, renewed=renewed, due_at=due_at
+            found[one] = Heartbeat(
+                now=now,
+                counter=counter,
+                epoch=epoch,
+                incarnation=incarnation,
+                renewed=renewed,
+                reconcile_at=reconcile_at,
             )
     there = {asked[row[0] - 1] for row in rows}
     return {**found, **{one: _unknown(one, known) for one in asked if one not in there}}

@@ -17,7 +17,7 @@ from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
     BatchesProven,
-    BatchQuietAfter,
+    BatchQuiescedAfter,
     CheckpointsUndone,
     LedgerChange,
     OffsetsForgotten,
@@ -51,14 +51,14 @@ BATCH_COLUMNS: Final = (
     "member_index",
     "incarnation",
     "epoch",
-    "lineage",
+    "timeline",
     "sequence",
     "begun_at",
     "begun_after",
     "outcome",
     "ended_at",
     "ended_after",
-    "quiet_after",
+    "quiesced_after",
     "proven_in",
 )
 
@@ -75,9 +75,9 @@ _BATCH: Final = ", ".join(BATCH_COLUMNS)
 # name: begin_batch — its row, and one for each range; what follows a WITH.
 BEGIN: Final = """
     begun AS (
-        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, lineage, sequence,
+        INSERT INTO kcr.batch (region_id, batch_id, group_id, member_index, incarnation, epoch, timeline, sequence,
                                begun_at, begun_after)
-        VALUES (:region, :batch, :group, :index, :incarnation, :epoch, :lineage, :sequence, :begun_at, :begun_after)
+        VALUES (:region, :batch, :group, :index, :incarnation, :epoch, :timeline, :sequence, :begun_at, :begun_after)
         RETURNING number
     )
     INSERT INTO kcr.batch_range (batch_number, region_id, group_id, topic, partition, from_offset, to_offset)
@@ -97,10 +97,10 @@ CLOSE: Final = """
 """
 _CLOSE: Final = text(CLOSE)
 
-# name: quiet_batches — from when on a superseded incarnation can't write any more.
-_QUIET: Final = text("""
-    UPDATE kcr.batch b SET quiet_after = c.quiet_after
-    FROM unnest(CAST(:batches AS text[]), CAST(:quiet_after AS timestamptz[])) AS c (batch_id, quiet_after)
+# name: quiesced_batches — from when on a superseded incarnation can't write any more.
+_QUIESCED: Final = text("""
+    UPDATE kcr.batch b SET quiesced_after = c.quiesced_after
+    FROM unnest(CAST(:batches AS text[]), CAST(:quiesced_after AS timestamptz[])) AS c (batch_id, quiesced_after)
     WHERE b.region_id = :region AND b.batch_id = c.batch_id
 """)
 
@@ -128,7 +128,7 @@ _PROVE: Final = text(f"""
 # name: forget_offsets — retired checkpoints keep their row and digest.
 _FORGET: Final = (
     text("DELETE FROM kcr.checkpoint_offset WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
-    text("DELETE FROM kcr.echo WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
+    text("DELETE FROM kcr.read_back WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
     text("DELETE FROM kcr.contribution WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
     text("DELETE FROM kcr.checkpoint_partition WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
 )
@@ -203,8 +203,8 @@ def apply(session: Session, changes: tuple[LedgerChange, ...]) -> None:
         alike = list(group)
         if kind is BatchClosed:
             _close(session, [c for c in alike if isinstance(c, BatchClosed)])
-        elif kind is BatchQuietAfter:
-            _quiet(session, [c for c in alike if isinstance(c, BatchQuietAfter)])
+        elif kind is BatchQuiescedAfter:
+            _quiesced(session, [c for c in alike if isinstance(c, BatchQuiescedAfter)])
         else:
             for change in alike:
                 _apply_one(session, change)
@@ -216,8 +216,8 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
             _begin(session, batch)
         case BatchClosed():
             _close(session, [change])
-        case BatchQuietAfter():
-            _quiet(session, [change])
+        case BatchQuiescedAfter():
+            _quiesced(session, [change])
         case BatchesProven():
             _prove(session, change)
         case OffsetsForgotten(sequences=sequences):
@@ -277,14 +277,14 @@ def page(session: Session, after: int) -> tuple[list[Batch], int | None]:
 
 def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
     """Return a batch, as it is stored, from its columns and those of its ranges."""
-    _, batch, group, index, incarnation, epoch, lineage, sequence, begun_at, begun_after, *rest = row
-    outcome, ended_at, ended_after, quiet_after, proven_in = rest
+    _, batch, group, index, incarnation, epoch, timeline, sequence, begun_at, begun_after, *rest = row
+    outcome, ended_at, ended_after, quiesced_after, proven_in = rest
     return Batch(
         batch=batch,
         member=member_of(group, index),
         incarnation=incarnation,
         epoch=epoch,
-        lineage=lineage,
+        timeline=timeline,
         sequence=sequence,
         ranges={partition_of(group_id, topic, number): Range(a, b) for _, group_id, topic, number, a, b in ranges},
         begun_at=begun_at,
@@ -293,7 +293,7 @@ def batch_from(row: Rows[Any], ranges: Rows[Rows[Any]]) -> Batch:
         ended_at=ended_at,
         ended_after=ended_after,
         proven_in=proven_in,
-        quiet_after=quiet_after,
+        quiesced_after=quiesced_after,
     )
 
 
@@ -319,7 +319,7 @@ def begun_columns(batch: Batch) -> dict[str, object]:
         "index": batch.member.index,
         "incarnation": batch.incarnation,
         "epoch": batch.epoch,
-        "lineage": batch.lineage,
+        "timeline": batch.timeline,
         "sequence": batch.sequence,
         "begun_at": batch.begun_at,
         "begun_after": batch.begun_after,
@@ -346,8 +346,8 @@ def _close(session: Session, closed: list[BatchClosed]) -> None:
     session.run(_CLOSE, **closed_columns(closed))
 
 
-def _quiet(session: Session, quiet: list[BatchQuietAfter]) -> None:
-    session.run(_QUIET, batches=[c.batch for c in quiet], quiet_after=[c.at for c in quiet])
+def _quiesced(session: Session, quiesced: list[BatchQuiescedAfter]) -> None:
+    session.run(_QUIESCED, batches=[c.batch for c in quiesced], quiesced_after=[c.at for c in quiesced])
 
 
 def _prove(session: Session, change: BatchesProven) -> None:

@@ -1,4 +1,7 @@
-"""The newest batches of the ledger, read from its end: what belongs to a cut is there, however long the region ran."""
+"""The newest batches of the ledger, read from its end.
+
+What belongs to a checkpoint is there, however long the region ran.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from sqlalchemy import text
 from airflow_kcr.protocol.region.events import Claimed
 from airflow_kcr.protocol.region.liveness import NEWEST_EVENTS
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.values import MAX_NUMBER, Sequence
+from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber
 from airflow_kcr.store.postgres import rewinds
 from airflow_kcr.store.postgres.ledger import BATCH_COLUMNS, PAGE, batch_from, ranges_of
 from airflow_kcr.store.postgres.session import Found, Session
@@ -54,7 +57,7 @@ def claimed_at(session: Session) -> datetime | None:
     return found
 
 
-def since(session: Session, after: Sequence) -> list[Batch]:
+def since(session: Session, after: CheckpointNumber) -> list[Batch]:
     """Return the batches of later sequences than this, oldest first.
 
     Sequences only grow, and a batch is numbered under the lock that stamps it, so those wanted are the last ones.

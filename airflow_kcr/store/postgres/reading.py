@@ -16,27 +16,27 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import TextualSelect, text
 
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import bounds
+from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region.rows import (
     RESET_STATES,
     Absence,
-    BoundOffset,
+    BoundaryOffset,
     Committed,
     Contribution,
+    DesiredState,
     Halt,
     RegionState,
     SpecCheck,
-    Wanted,
 )
-from airflow_kcr.protocol.region.state import BoundKey, Region, Spec
+from airflow_kcr.protocol.region.state import BoundaryKey, Region, Spec
 from airflow_kcr.protocol.seek_map import SeekMap, SeekSource, from_offsets
-from airflow_kcr.protocol.values import Epoch, GroupPartition, MemberId, Offset, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, MemberId, Offset, RegionName
 from airflow_kcr.store.codec import Unclaimed, from_json
 from airflow_kcr.store.postgres import archive, ledger
 from airflow_kcr.store.postgres.layouts import (
-    BOUND_OFFSETS,
+    BOUNDARY_OFFSETS,
     CHECKPOINTS,
     CLAIMS,
     INITIAL,
@@ -60,24 +60,24 @@ HEAD_COLUMNS: Final = (
     "next_spec",
     "next_spec_revision",
     "state",
-    "wanted",
+    "desired_state",
     "epoch",
-    "lineage",
+    "timeline",
     "next_sequence",
     "counter",
-    "base",
-    "base_epoch",
-    "next_bound",
-    "held_bound",
-    "bounded",
+    "restore_point",
+    "restore_point_epoch",
+    "next_boundary",
+    "held_boundary",
+    "aligned",
     "failures",
-    "open_cut",
+    "open_checkpoint",
     "stopping",
     "halt",
-    "due_at",
+    "reconcile_at",
     "retire_at",
     "initialised",
-    "outsiders",
+    "foreign_consumers",
     "spec_checks",
     "unowned",
 )
@@ -98,11 +98,11 @@ _WORKING: Final[Mapping[Layout[Any, Any], str]] = {
     MEMBERS: "",
     LEASES: "",
     CHECKPOINTS: """ AND t.sequence = ANY (
-        ARRAY[r.open_cut, r.base, r.stopping, r.bounded]
+        ARRAY[r.open_checkpoint, r.restore_point, r.stopping, r.aligned]
         || ARRAY(SELECT o.sequence FROM kcr.checkpoint o WHERE o.region_id = r.id AND o.state = 'complete'))""",
     REQUESTS: " AND t.state IN ('queued', 'open')",
     PERSON_RESETS: " AND t.state IN ('waiting', 'draining', 'begun')",
-    RESETS: " AND t.epoch = ANY (ARRAY[r.epoch, r.base_epoch])",
+    RESETS: " AND t.epoch = ANY (ARRAY[r.epoch, r.restore_point_epoch])",
 }
 """The tables that are read with the region's own row, and which of their rows."""
 
@@ -159,35 +159,38 @@ def _map_of(name: str, columns: str, condition: str) -> str:
 _PLACE: Final = "group_id topic partition"
 _SEEK_COLUMNS: Final = f"epoch {_PLACE} {' '.join(SEEKS.values)}"
 
-# name: region_by_partition — claims, beginnings, the bounds in question, the base's map, and what the open cut froze.
+# name: region_by_partition — claims, beginnings, the boundaries in question, the restore point's map, and what the open
+# checkpoint froze.
 _BY_PARTITION: Final = positional(
     text(f"""
     SELECT EXISTS (SELECT FROM kcr.batch b WHERE b.region_id = :region AND b.outcome IS NULL),
-           {archive.contributions_to("open_cut")},
-           claim.*, initial_offset.*, bound_offset.*, checkpoint_offset.*, echo.*, checkpoint_partition.*, seek_offset.*
+           {archive.contributions_to("open_checkpoint")},
+           claim.*, initial_offset.*, boundary_offset.*, checkpoint_offset.*, read_back.*, checkpoint_partition.*,
+               seek_offset.*
     FROM {_gathered(CLAIMS)}, {_gathered(INITIAL)},
-         {_gathered(BOUND_OFFSETS, " AND t.bound = ANY (CAST(:bounds AS timestamptz[]))")},
-         {_map_of("checkpoint_offset", f"{_PLACE} next_offset", "t.sequence = :base")},
-         {_map_of("echo", f"{_PLACE} next_offset", "t.sequence = :base")},
-         {_map_of("checkpoint_partition", _PLACE, "t.sequence = :open_cut")},
+         {_gathered(BOUNDARY_OFFSETS, " AND t.boundary = ANY (CAST(:bounds AS timestamptz[]))")},
+         {_map_of("checkpoint_offset", f"{_PLACE} next_offset", "t.sequence = :restore_point")},
+         {_map_of("read_back", f"{_PLACE} next_offset", "t.sequence = :restore_point")},
+         {_map_of("checkpoint_partition", _PLACE, "t.sequence = :open_checkpoint")},
          {_map_of("seek_offset", _SEEK_COLUMNS, "t.epoch = ANY (CAST(:epochs AS bigint[]))")}
 """),  # noqa: S608 (constants of this package)
-    2 + CLAIMS.width + INITIAL.width + BOUND_OFFSETS.width + 4 + 4 + 3 + 8,
+    2 + CLAIMS.width + INITIAL.width + BOUNDARY_OFFSETS.width + 4 + 4 + 3 + 8,
 )
 
-# name: member_by_partition — of the partitions that one member holds: the base, its echo, and where a bound falls.
+# name: member_by_partition — of the partitions that one member holds: the restore point, its commit read-back, and
+# where a boundary falls.
 _OF_CLAIMS: Final = positional(
     text("""
     SELECT c.topic, c.partition, c.topic_id, coalesce(o.next_offset, s.next_offset), e.next_offset,
            b.next_offset, b.inexact, b.leader_epoch
     FROM kcr.claim c
-    LEFT JOIN kcr.checkpoint_offset o ON o.region_id = c.region_id AND o.sequence = :base
+    LEFT JOIN kcr.checkpoint_offset o ON o.region_id = c.region_id AND o.sequence = :restore_point
           AND o.group_id = c.group_id AND o.topic = c.topic AND o.partition = c.partition
-    LEFT JOIN kcr.echo e ON e.region_id = c.region_id AND e.sequence = :base
+    LEFT JOIN kcr.read_back e ON e.region_id = c.region_id AND e.sequence = :restore_point
           AND e.group_id = c.group_id AND e.topic = c.topic AND e.partition = c.partition
-    LEFT JOIN kcr.seek_offset s ON s.region_id = c.region_id AND s.epoch = :base_epoch
+    LEFT JOIN kcr.seek_offset s ON s.region_id = c.region_id AND s.epoch = :restore_point_epoch
           AND s.group_id = c.group_id AND s.topic = c.topic AND s.partition = c.partition
-    LEFT JOIN kcr.bound_offset b ON b.region_id = c.region_id AND b.bound = :bound
+    LEFT JOIN kcr.boundary_offset b ON b.region_id = c.region_id AND b.boundary = :boundary
           AND b.group_id = c.group_id AND b.topic = c.topic AND b.partition = c.partition AND b.topic_id = c.topic_id
     WHERE c.region_id = :region AND c.group_id = :group AND c.owner_index = :index
 """),
@@ -210,15 +213,19 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
         row: as it was read.
     """
     region = _with_wide_rows(region_from(session, name, row), row)
-    cut = region.cut
-    limits = {region.next_bound, None if cut is None else cut.bound, *(r.bound for r in region.requests.values())}
+    checkpoint = region.checkpoint
+    limits = {
+        region.next_boundary,
+        None if checkpoint is None else checkpoint.boundary,
+        *(r.boundary for r in region.requests.values()),
+    }
     epochs = _mapped(region)
     found = iter(
         session.rows(
             _BY_PARTITION,
-            base=region.base if region.base_epoch is None else None,
-            open_cut=region.open_cut,
-            bounds=[bound for bound in limits if bound is not None],
+            restore_point=region.restore_point if region.restore_point_epoch is None else None,
+            open_checkpoint=region.open_checkpoint,
+            bounds=[boundary for boundary in limits if boundary is not None],
             epochs=epochs,
         )[0]
     )
@@ -234,9 +241,9 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
         contributions=_to_open(region, contributed),
         claims=rows_of(CLAIMS, columns(CLAIMS.width)),
         initial=rows_of(INITIAL, columns(INITIAL.width)),
-        bound_offsets=rows_of(BOUND_OFFSETS, columns(BOUND_OFFSETS.width)),
-        offsets=_of_base(region, columns(4)),
-        echoes={s: held for s, held in _of_base(region, columns(4)).items() if held},
+        boundary_offsets=rows_of(BOUNDARY_OFFSETS, columns(BOUNDARY_OFFSETS.width)),
+        offsets=_of_restore_point(region, columns(4)),
+        read_backs={s: held for s, held in _of_restore_point(region, columns(4)).items() if held},
         frozen=_of_open(region, columns(3)),
         seek_maps=_seek_maps(columns(8), epochs),
     )
@@ -249,46 +256,54 @@ def region_of_member(session: Session, name: RegionName, member: MemberId, row: 
     """
     region = _with_wide_rows(region_from(session, name, row), row)
     *_, claims = _beside(row, _OF_MEMBER)
-    if region.rules.cut.records is not None or any(claim.resume is None for claim in claims.values()):
+    if region.rules.checkpoint.records is not None or any(claim.resume is None for claim in claims.values()):
         return region_of(session, name, row)
     region = replace(region, claims=claims, initial={}, skips=skips(session, row))
-    cut, limit = region.cut, bounds.limit(region)
-    if cut is not None and cut.phase is not None:
-        own = archive.contribution(session, cut.sequence, member)
-        region = replace(region, contributions={(cut.sequence, m): part for m, part in own.items()})
-    base = None if region.base is None or region.base_epoch is not None else region.checkpoints[region.base]
-    if limit is None and (base is None or base.committed is not Committed.PENDING):
+    checkpoint, limit = region.checkpoint, boundaries.limit(region)
+    if checkpoint is not None and checkpoint.phase is not None:
+        own = archive.contribution(session, checkpoint.sequence, member)
+        region = replace(region, contributions={(checkpoint.sequence, m): part for m, part in own.items()})
+    restore_point = (
+        None
+        if region.restore_point is None or region.restore_point_epoch is not None
+        else region.checkpoints[region.restore_point]
+    )
+    if limit is None and (restore_point is None or restore_point.committed is not Committed.PENDING):
         return region
     return _with_places(session, region, member, limit)
 
 
 def _with_places(session: Session, region: Region, member: MemberId, limit: datetime | None) -> Region:
-    """Return the region with where the base and the bound lie in one member's claims, and what Kafka holds of it."""
+    """Return the region with where restore point and boundary lie in one member's claims, and what Kafka holds."""
     rows = session.rows(
         _OF_CLAIMS,
         group=member.group,
         index=member.index,
-        base=region.base if region.base_epoch is None else None,
-        base_epoch=region.base_epoch,
-        bound=limit,
+        restore_point=region.restore_point if region.restore_point_epoch is None else None,
+        restore_point_epoch=region.restore_point_epoch,
+        boundary=limit,
     )
     held: dict[GroupPartition, Offset] = {}
-    echoed: dict[GroupPartition, Offset] = {}
-    located: dict[BoundKey, BoundOffset] = {}
-    for topic, partition, topic_id, offset, echo, place, inexact, leader_epoch in rows:
+    known_read_back: dict[GroupPartition, Offset] = {}
+    located: dict[BoundaryKey, BoundaryOffset] = {}
+    for topic, partition, topic_id, offset, read_back, place, inexact, leader_epoch in rows:
         key = partition_of(member.group, topic, partition)
         if offset is not None:
             held[key] = offset
-        if echo is not None:
-            echoed[key] = echo
+        if read_back is not None:
+            known_read_back[key] = read_back
         if place is not None and limit is not None:
-            located[key, topic_id, limit] = BoundOffset(offset=place, inexact=inexact, leader_epoch=leader_epoch)
-    region = replace(region, bound_offsets=located)
-    if region.base is None:
+            located[key, topic_id, limit] = BoundaryOffset(offset=place, inexact=inexact, leader_epoch=leader_epoch)
+    region = replace(region, boundary_offsets=located)
+    if region.restore_point is None:
         return region
-    if region.base_epoch is None:
-        return replace(region, offsets={region.base: OffsetMap(held)}, echoes={region.base: OffsetMap(echoed)})
-    return replace(region, seek_maps={region.base_epoch: from_offsets(OffsetMap(held), SeekSource.MERGED)})
+    if region.restore_point_epoch is None:
+        return replace(
+            region,
+            offsets={region.restore_point: OffsetMap(held)},
+            read_backs={region.restore_point: OffsetMap(known_read_back)},
+        )
+    return replace(region, seek_maps={region.restore_point_epoch: from_offsets(OffsetMap(held), SeekSource.MERGED)})
 
 
 def _with_wide_rows(region: Region, row: Found) -> Region:
@@ -306,26 +321,29 @@ def _with_wide_rows(region: Region, row: Found) -> Region:
 
 def _mapped(region: Region) -> list[Epoch]:
     """Return the epochs whose seek maps are at work."""
-    base = [] if region.base_epoch is None else [region.base_epoch]
-    return [*base, *([region.epoch] if region.state in RESET_STATES and region.epoch not in base else [])]
+    restore_point = [] if region.restore_point_epoch is None else [region.restore_point_epoch]
+    return [
+        *restore_point,
+        *([region.epoch] if region.state in RESET_STATES and region.epoch not in restore_point else []),
+    ]
 
 
-def _of_base(region: Region, gathered: list[Any]) -> dict[Sequence, OffsetMap]:
-    if region.base is None or region.base_epoch is not None:
+def _of_restore_point(region: Region, gathered: list[Any]) -> dict[CheckpointNumber, OffsetMap]:
+    if region.restore_point is None or region.restore_point_epoch is not None:
         return {}
-    return {region.base: archive.offset_map(_scattered(gathered))}
+    return {region.restore_point: archive.offset_map(_scattered(gathered))}
 
 
 def _to_open(region: Region, contributed: list[Any] | None) -> dict[ContributionKey, Contribution]:
-    if region.open_cut is None:
+    if region.open_checkpoint is None:
         return {}
-    return {(region.open_cut, member): part for member, part in archive.contributions_from(contributed).items()}
+    return {(region.open_checkpoint, member): part for member, part in archive.contributions_from(contributed).items()}
 
 
-def _of_open(region: Region, gathered: list[Any]) -> dict[Sequence, frozenset[GroupPartition]]:
-    if region.open_cut is None:
+def _of_open(region: Region, gathered: list[Any]) -> dict[CheckpointNumber, frozenset[GroupPartition]]:
+    if region.open_checkpoint is None:
         return {}
-    return {region.open_cut: frozenset(partition_of(g, t, p) for g, t, p in _scattered(gathered))}
+    return {region.open_checkpoint: frozenset(partition_of(g, t, p) for g, t, p in _scattered(gathered))}
 
 
 def _seek_maps(gathered: list[Any], epochs: Iterable[Epoch]) -> dict[Epoch, SeekMap]:
@@ -354,24 +372,24 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         next_spec,
         next_spec_revision,
         state,
-        wanted,
+        desired_state,
         epoch,
-        lineage,
+        timeline,
         next_sequence,
         counter,
-        base,
-        base_epoch,
-        next_bound,
-        held_bound,
-        bounded,
+        restore_point,
+        restore_point_epoch,
+        next_boundary,
+        held_boundary,
+        aligned,
         failures,
-        open_cut,
+        open_checkpoint,
         stopping,
         halt,
-        due_at,
+        reconcile_at,
         retire_at,
         initialised,
-        outsiders,
+        foreign_consumers,
         spec_checks,
         unowned,
     ) = row[2 : HEAD_WIDTH - 1]
@@ -385,23 +403,25 @@ def region_from(session: Session, name: RegionName, row: Found) -> Region:
         if next_spec is None
         else Spec(text=next_spec, rules=session.read_rules(next_spec), revision=next_spec_revision),
         state=RegionState(state),
-        wanted=Wanted(wanted),
+        desired_state=DesiredState(desired_state),
         epoch=epoch,
-        lineage=lineage,
+        timeline=timeline,
         next_sequence=next_sequence,
         counter=counter,
-        base=base,
-        base_epoch=base_epoch,
-        next_bound=next_bound,
-        held_bound=held_bound,
-        bounded=bounded,
+        restore_point=restore_point,
+        restore_point_epoch=restore_point_epoch,
+        next_boundary=next_boundary,
+        held_boundary=held_boundary,
+        aligned=aligned,
         failures=failures,
-        open_cut=open_cut,
+        open_checkpoint=open_checkpoint,
         stopping=stopping,
         halt=None if halt is None else from_json(halt, Halt),
-        due_at=due_at,
+        reconcile_at=reconcile_at,
         initialised=initialised,
-        outsiders=() if outsiders is None else from_json(outsiders, tuple[Outsider, ...]),
+        foreign_consumers=()
+        if foreign_consumers is None
+        else from_json(foreign_consumers, tuple[ForeignConsumer, ...]),
         spec_checks=() if spec_checks is None else from_json(spec_checks, tuple[SpecCheck, ...]),
         unowned={p: row for p, row in unclaimed.items() if isinstance(row, datetime)},
         absent={p: row for p, row in unclaimed.items() if isinstance(row, Absence)},

@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 Values: TypeAlias = tuple[object, ...]
 
-_RENAMED: Final = {"left": "has_left", "order": "asked_order", "until": "valid_until", "then": "then_wanted"}
+_RENAMED: Final = {"left": "has_left", "order": "asked_order", "until": "valid_until", "then": "then_desired_state"}
 """Fields whose name is a word of SQL, or says too little beside the other columns."""
 
 _FOR_PEOPLE: Final = frozenset({"label", "detail", "refusal", "abort_reason", "failure", "pin_reason", "inexact"})

@@ -54,26 +54,26 @@ region: Final = table(
     Column("next_spec", Text),
     number_or_null("next_spec_revision"),
     text_("state"),
-    text_("wanted"),
+    text_("desired_state"),
     number("epoch"),
-    number("lineage"),
+    number("timeline"),
     number("next_sequence"),
     number("counter"),
-    number_or_null("base"),
-    number_or_null("base_epoch"),
-    instant_or_null("next_bound"),
-    instant_or_null("held_bound"),
+    number_or_null("restore_point"),
+    number_or_null("restore_point_epoch"),
+    instant_or_null("next_boundary"),
+    instant_or_null("held_boundary"),
     number("failures"),
-    number_or_null("open_cut"),
+    number_or_null("open_checkpoint"),
     number_or_null("stopping"),
     Column("halt", JSONB),
-    instant_or_null("due_at"),
+    instant_or_null("reconcile_at"),
     truth("initialised"),
-    Column("outsiders", JSONB),
+    Column("foreign_consumers", JSONB),
     Column("spec_checks", JSONB),
     Column("unowned", JSONB),
     instant_or_null("retire_at"),
-    number_or_null("bounded"),
+    number_or_null("aligned"),
     key("region", "id"),
     UniqueConstraint("name", name="region_name_key"),
 )
@@ -151,14 +151,14 @@ batch: Final = table(
     number("member_index"),
     number("incarnation"),
     number("epoch"),
-    number("lineage"),
+    number("timeline"),
     number("sequence"),
     instant("begun_at"),
     number("begun_after"),
     Column("outcome", Text),
     instant_or_null("ended_at"),
     number_or_null("ended_after"),
-    instant_or_null("quiet_after"),
+    instant_or_null("quiesced_after"),
     number_or_null("proven_in"),
     key("batch", "number"),
     UniqueConstraint("region_id", "batch_id", name="batch_region_id_batch_id_key"),
@@ -210,40 +210,40 @@ initial_offset: Final = table(
     CheckConstraint("next_offset BETWEEN log_start AND log_end", name="initial_offset_inside_log"),
 )
 
-bound_offset: Final = table(
-    "bound_offset",
+boundary_offset: Final = table(
+    "boundary_offset",
     number("region_id"),
-    instant("bound"),
+    instant("boundary"),
     *partition(),
     text_("topic_id"),
     number("next_offset"),
     text_("inexact"),
     number("leader_epoch"),
-    key("bound_offset", "region_id", "bound", *PARTITION, "topic_id"),
-    of_region("bound_offset"),
-    *not_negative("bound_offset", "next_offset"),
+    key("boundary_offset", "region_id", "boundary", *PARTITION, "topic_id"),
+    of_region("boundary_offset"),
+    *not_negative("boundary_offset", "next_offset"),
 )
 
-cut_request: Final = table(
-    "cut_request",
+checkpoint_request: Final = table(
+    "checkpoint_request",
     number("region_id"),
-    text_("nonce"),
+    text_("request_id"),
     text_("purpose"),
     text_("state"),
     instant("requested_at"),
     number("asked_order"),
-    instant_or_null("bound"),
+    instant_or_null("boundary"),
     truth("allow_inexact"),
-    Column("then_wanted", Text),
+    Column("then_desired_state", Text),
     document("requester"),
     number_or_null("sequence"),
     instant_or_null("answered_at"),
     text_("refusal"),
-    key("cut_request", "region_id", "nonce"),
-    of_region("cut_request"),
-    Index("cut_request_waiting", "region_id", postgresql_where=text("state IN ('queued', 'open')")),
-    Index("cut_request_sequence", "region_id", "sequence"),
-    Index("cut_request_run", "region_id", text("(requester ->> 'dag_id')"), text("(requester ->> 'run_id')")),
+    key("checkpoint_request", "region_id", "request_id"),
+    of_region("checkpoint_request"),
+    Index("checkpoint_request_waiting", "region_id", postgresql_where=text("state IN ('queued', 'open')")),
+    Index("checkpoint_request_sequence", "region_id", "sequence"),
+    Index("checkpoint_request_run", "region_id", text("(requester ->> 'dag_id')"), text("(requester ->> 'run_id')")),
 )
 
 ON_PATH: Final = (
@@ -254,22 +254,22 @@ ON_PATH: Final = (
 USABLE: Final = "undone_by IS NULL AND state IN ('complete', 'published')"
 """Whether it is on the path and has its offsets."""
 
-BOUNDED: Final = f"bound IS NOT NULL AND {ON_PATH}"
-"""Whether it is on the path and aligned to a bound."""
+ALIGNED: Final = f"boundary IS NOT NULL AND {ON_PATH}"
+"""Whether it is on the path and aligned to a boundary."""
 
 checkpoint: Final = table(
     "checkpoint",
     number("region_id"),
     number("sequence"),
-    number("lineage"),
+    number("timeline"),
     number("epoch"),
     text_("state"),
     text_("purpose"),
-    text_("nonce"),
-    document("roster"),
+    text_("request_id"),
+    document("participants"),
     instant("opened_at"),
     Column("phase", Text),
-    instant_or_null("bound"),
+    instant_or_null("boundary"),
     instant_or_null("drain_deadline"),
     number_or_null("previous"),
     document("inexact"),
@@ -290,7 +290,7 @@ checkpoint: Final = table(
     Index("checkpoint_kept", "region_id", "sequence", postgresql_where=text("state <> 'retired'")),
     Index("checkpoint_usable", "region_id", "sequence", postgresql_where=text(USABLE)),
     Index("checkpoint_path", "region_id", "sequence", postgresql_where=text(ON_PATH)),
-    Index("checkpoint_bounded", "region_id", "bound", "sequence", postgresql_where=text(BOUNDED)),
+    Index("checkpoint_aligned", "region_id", "boundary", "sequence", postgresql_where=text(ALIGNED)),
     Index("checkpoint_undone", "region_id", "undone_by", "sequence", postgresql_where=text("undone_by IS NOT NULL")),
 )
 
@@ -338,7 +338,7 @@ contribution_offset: Final = table(
     number_or_null("log_end"),
     Column("log_topic_id", Text),
     number_or_null("log_leader_epoch"),
-    # One owner of a partition in one cut: a double claim can't be stored.
+    # One owner of a partition in one checkpoint: a double claim can't be stored.
     key("contribution_offset", "region_id", "sequence", *PARTITION),
     part_of(
         "contribution_offset",
@@ -349,15 +349,15 @@ contribution_offset: Final = table(
     *not_negative("contribution_offset", "next_offset", "committed_offset", "log_start"),
 )
 
-echo: Final = table(
-    "echo",
+read_back: Final = table(
+    "read_back",
     number("region_id"),
     number("sequence"),
     *partition(),
     number("next_offset"),
-    key("echo", "region_id", "sequence", *PARTITION),
-    part_of("echo", "checkpoint", ("region_id", "sequence"), ("region_id", "sequence")),
-    *not_negative("echo", "next_offset"),
+    key("read_back", "region_id", "sequence", *PARTITION),
+    part_of("read_back", "checkpoint", ("region_id", "sequence"), ("region_id", "sequence")),
+    *not_negative("read_back", "next_offset"),
 )
 
 reset: Final = table(
@@ -365,12 +365,12 @@ reset: Final = table(
     number("region_id"),
     number("epoch"),
     number("sequence"),
-    number("lineage"),
+    number("timeline"),
     text_("cause"),
     text_("state"),
     instant("begun_at"),
     number("attempt"),
-    number_or_null("base"),
+    number_or_null("restore_point"),
     instant_or_null("deadline"),
     document("must_publish"),
     document("undoes"),
@@ -417,7 +417,7 @@ seek_offset: Final = table(
 person_reset: Final = table(
     "person_reset",
     number("region_id"),
-    text_("nonce"),
+    text_("request_id"),
     document("target"),
     document("scope"),
     text_("state"),
@@ -432,7 +432,7 @@ person_reset: Final = table(
     text_("failure"),
     instant_or_null("ended_at"),
     truth("consent_upsert"),
-    key("person_reset", "region_id", "nonce"),
+    key("person_reset", "region_id", "request_id"),
     of_region("person_reset"),
     Index("person_reset_active", "region_id", postgresql_where=text("state IN ('waiting', 'draining', 'begun')")),
     Index("person_reset_not_begun", "region_id", "requested_at", postgresql_where=text("epoch IS NULL")),
@@ -455,7 +455,7 @@ event: Final = table(
     number("number"),
     instant("at"),
     number("epoch"),
-    number("lineage"),
+    number("timeline"),
     text_("kind"),
     document("body"),
     key("event", "region_id", "number"),

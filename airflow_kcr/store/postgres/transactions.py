@@ -34,6 +34,7 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
@@ -41,11 +42,10 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
-    Sequence,
     TopicPartition,
 )
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres import deletion, leases, ledger, ledger_tail, permits, reading, rewinds, writing
+from airflow_kcr.store.postgres import admission, deletion, leases, ledger, ledger_tail, reading, rewinds, writing
 from airflow_kcr.store.postgres.chronicle import PostgresChronicle
 from airflow_kcr.store.postgres.connections import NO_LOCK, Connections
 from airflow_kcr.store.postgres.engine import build_engine
@@ -63,7 +63,7 @@ _ATTEMPTS: Final = 5
 # name: lock_exclusive — for every transition. Its queue is fair, so batches don't starve transitions.
 _EXCLUSIVE: Final = text("SELECT pg_advisory_xact_lock(:region_key)")
 
-# name: lock_shared — for a permit, and the member's own lock after it: its permits are one at a time.
+# name: lock_shared — for an admission, and the member's own lock after it: its admissions are one at a time.
 _SHARED: Final = text("SELECT pg_advisory_xact_lock_shared(:region_key), pg_advisory_xact_lock(:member_key)")
 
 _NOW: Final = text("SELECT clock_timestamp()")
@@ -73,9 +73,9 @@ _COUNTER: Final = text("SELECT counter FROM kcr.region WHERE name = :name")
 
 # name: signs — of several regions at once.
 _SIGNS: Final = text("""
-    SELECT r.name, clock_timestamp(), r.counter, coalesce(r.due_at <= clock_timestamp(), false),
+    SELECT r.name, clock_timestamp(), r.counter, coalesce(r.reconcile_at <= clock_timestamp(), false),
            (SELECT count(*) FROM kcr.lease l WHERE l.region_id = r.id AND l.valid_until > clock_timestamp()),
-           CASE WHEN r.state = 'running' AND r.wanted = 'running' THEN 0 ELSE (
+           CASE WHEN r.state = 'running' AND r.desired_state = 'running' THEN 0 ELSE (
                SELECT count(*) FROM kcr.batch b WHERE b.region_id = r.id AND b.outcome IS NULL) END
     FROM kcr.region r WHERE r.name = ANY (CAST(:names AS text[]))
 """)
@@ -87,7 +87,7 @@ _OWNERS: Final = text("""
 """)
 
 _EVENTS: Final = text("""
-    SELECT number, at, epoch, lineage, kind, body FROM kcr.event
+    SELECT number, at, epoch, timeline, kind, body FROM kcr.event
     WHERE region_id = :region AND number > :after ORDER BY number LIMIT :limit
 """)
 
@@ -169,7 +169,7 @@ class PostgresTransactions:
         except GroupInOtherRegion:
             raise self._group_taken(name, after) from None
 
-    def permit(
+    def admit(
         self,
         name: RegionName,
         member: MemberId,
@@ -177,14 +177,14 @@ class PostgresTransactions:
         partitions: frozenset[GroupPartition] | None,
         rule: Rule,
     ) -> Region:
-        """See `ports.Transactions.permit`."""
+        """See `ports.Transactions.admit`."""
         with self._connections.transaction(_SHARED, region_key=_key(name), member_key=_key(name, member)) as session:
-            found = permits.load(session, name, member, batch, partitions)
+            found = admission.load(session, name, member, batch, partitions)
             if found is None:
                 raise _unknown_in(session.connection, name)
             before, now = found
             after = rule(before, now)
-            permits.write(session, before, after)
+            admission.write(session, before, after)
             return settled(after)
 
     def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
@@ -246,7 +246,7 @@ class PostgresTransactions:
                 found, after = ledger.page(session, after)
             yield from found
 
-    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_since`."""
         with self._about(name) as session:
             return tuple(ledger_tail.since(session, after))
@@ -355,8 +355,8 @@ class PostgresTransactions:
 def _events(session: Session, after: EventNumber, limit: int) -> tuple[Event, ...]:
     rows = session.rows(_EVENTS, after=after, limit=limit)
     return tuple(
-        Event(number=number, at=at, epoch=epoch, lineage=lineage, body=event_from_json(kind, body))
-        for number, at, epoch, lineage, kind, body in rows
+        Event(number=number, at=at, epoch=epoch, timeline=timeline, body=event_from_json(kind, body))
+        for number, at, epoch, timeline, kind, body in rows
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from sqlalchemy import Table, TextClause, text
 
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import Contribution, Halt, Lease, SpecCheck
 from airflow_kcr.protocol.region.state import Region, without_forgotten
@@ -22,18 +22,18 @@ from airflow_kcr.store.codec import Unclaimed, to_json
 from airflow_kcr.store.postgres import ledger, tables
 from airflow_kcr.store.postgres.columns import PARTITION
 from airflow_kcr.store.postgres.layouts import (
-    BOUND_OFFSETS,
+    BOUNDARY_OFFSETS,
     CHECKPOINTS,
     CLAIMS,
     CONTRIBUTED,
     CONTRIBUTORS,
-    ECHOES,
     FROZEN,
     INITIAL,
     LEASES,
     MEMBERS,
     OFFSETS,
     PERSON_RESETS,
+    READ_BACKS,
     REQUESTS,
     RESETS,
     SEEKS,
@@ -162,7 +162,7 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
         *_table(MEMBERS, changes(before.members, after.members)),
         *_table(CLAIMS, changes(before.claims, after.claims)),
         *_table(INITIAL, changes(before.initial, after.initial)),
-        *_table(BOUND_OFFSETS, changes(before.bound_offsets, after.bound_offsets)),
+        *_table(BOUNDARY_OFFSETS, changes(before.boundary_offsets, after.boundary_offsets)),
         *_table(REQUESTS, changes(before.requests, after.requests)),
         *_table(CHECKPOINTS, changes(before.checkpoints, after.checkpoints)),
         *_table(RESETS, changes(before.resets, after.resets)),
@@ -170,7 +170,7 @@ def write(session: Session, before: Region, after: Region, *then: Write) -> Regi
         *_skips(before.skips, after.skips),
         *_map(OFFSETS, before.offsets, after.offsets, _offset_rows),
         *_map(FROZEN, before.frozen, after.frozen, lambda _, held: dict.fromkeys(held, ())),
-        *_map(ECHOES, before.echoes, after.echoes, _offset_rows),
+        *_map(READ_BACKS, before.read_backs, after.read_backs, _offset_rows),
         *_map(SEEKS, before.seek_maps, after.seek_maps, _seek_rows),
         *_contributions(changes(before.contributions, after.contributions)),
         *_events(after),
@@ -217,13 +217,15 @@ def _head(before: Region, after: Region) -> Iterator[Write]:
 def head_values(region: Region) -> dict[str, object]:
     """Return the values of the region's own row, by column, as they are written in JSON."""
     return {
-        **{c: getattr(region, c) for c in _MOVING if c not in {"halt", "outsiders", "unowned"}},
+        **{c: getattr(region, c) for c in _MOVING if c not in {"halt", "foreign_consumers", "unowned"}},
         "spec": region.spec.text,
         "spec_revision": region.spec.revision,
         "next_spec": region.next_spec and region.next_spec.text,
         "next_spec_revision": region.next_spec and region.next_spec.revision,
         "halt": None if region.halt is None else to_json(region.halt, Halt),
-        "outsiders": to_json(region.outsiders, tuple[Outsider, ...]) if region.outsiders else None,
+        "foreign_consumers": to_json(region.foreign_consumers, tuple[ForeignConsumer, ...])
+        if region.foreign_consumers
+        else None,
         "spec_checks": to_json(region.spec_checks, tuple[SpecCheck, ...]) if region.spec_checks else None,
         "unowned": to_json({**region.unowned, **region.absent}, Mapping[GroupPartition, Unclaimed])
         if region.unowned or region.absent
@@ -270,7 +272,7 @@ def _upsert_sql(table: Table, key: tuple[str, ...], columns: tuple[str, ...], gi
 
 @cache
 def _delete_sql(table: Table, key: tuple[str, ...]) -> str:
-    """Return what deletes rows by their keys, which are fenced as in `permits`: walked through once."""
+    """Return what deletes rows by their keys, which are fenced as in `admission`: walked through once."""
     same = " AND ".join(f"t.{c} = n.{c}" for c in ("region_id", *key))
     gone = f"SELECT CAST(:region AS bigint) AS region_id, n.* FROM {unnested(table, key, _gone(table))} OFFSET 0"  # noqa: S608
     return f"DELETE FROM kcr.{table.name} t USING ({gone}) n WHERE {same}"  # noqa: S608
@@ -362,7 +364,7 @@ def _seek_rows(before: SeekMap | None, after: SeekMap) -> Rows:
 
 
 def _contributions(changed: Changes[ContributionKey, Contribution]) -> Iterator[Write]:
-    """Yield what writes contributions, with the bounds and committed offsets of the partitions that they are for."""
+    """Yield what writes contributions, with the log bounds and committed offsets of their partitions."""
     if not changed.written:
         return
     by = {
@@ -385,8 +387,8 @@ def _contributions(changed: Changes[ContributionKey, Contribution]) -> Iterator[
 def _events(after: Region) -> Iterator[Write]:
     if not after.events:
         return
-    columns = ("number", "at", "epoch", "lineage", "kind", "body")
+    columns = ("number", "at", "epoch", "timeline", "kind", "body")
     rows: list[Values] = [
-        (e.number, e.at, e.epoch, e.lineage, e.kind, to_json(e.body, type(e.body))) for e in after.events
+        (e.number, e.at, e.epoch, e.timeline, e.kind, to_json(e.body, type(e.body))) for e in after.events
     ]
     yield Write(_insert_sql(event, columns, given_json(event, columns)), {event.name: as_json(columns, rows)})

@@ -1,4 +1,6 @@
-"""A seat that is closed while its assignment waits to be taken, in a process of its own: it may hang whoever does that.
+"""A group consumer that is closed while its assignment waits to be taken, in a process of its own.
+
+It may hang whoever does that.
 
 Arguments: bootstrap servers, group, topic. Closes when it is told to on standard input, and says what became of it.
 Where the hang would be is seen without it: whether the client asked for the assignment to be taken while it closed.
@@ -11,7 +13,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_kcr.kafka.seat import Seat
+from airflow_kcr.kafka.group_consumer import GroupConsumer
 from airflow_kcr.kafka.settings import member_settings
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName, TopicName
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
 
 
-class Watched(Seat):
-    """A seat that remembers which thread each of its assignments was taken in."""
+class Watched(GroupConsumer):
+    """A group consumer that remembers which thread each of its assignments was taken in."""
 
     def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
         sys.stdout.write(f"taken in {threading.current_thread().name}\n")
@@ -39,12 +41,12 @@ def main() -> None:
         rules=rules,
         timeouts=SHORT,
     )
-    seat = Watched(settings, rules.group_id)
-    seat.subscribe([topic])
+    group_consumer = Watched(settings, rules.group_id)
+    group_consumer.subscribe([topic])
     sys.stdout.write("subscribed\n")
     sys.stdout.flush()
     sys.stdin.readline()
-    sys.stdout.write(f"closed: {seat.close(timedelta(seconds=10))}\n")
+    sys.stdout.write(f"closed: {group_consumer.close(timedelta(seconds=10))}\n")
     sys.stdout.flush()
 
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty, KcrError
 from airflow_kcr.kafka.groups import Groups
-from airflow_kcr.kafka.settings import admin_settings, roster
+from airflow_kcr.kafka.settings import admin_settings, participants
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.values import GroupId, Offset
@@ -24,14 +24,14 @@ def at(group: str, topic: str, **offsets: int) -> OffsetMap:
     return OffsetMap({log(group, topic, int(name[1:])): Offset(offset) for name, offset in offsets.items()})
 
 
-def test_a_group_is_described_with_members_that_match_the_roster(
+def test_a_group_is_described_with_members_that_match_the_participants(
     kafka: Kafka, members: Members, groups: Groups
 ) -> None:
     topic, group = kafka.topic(2), GroupId(kafka.group_id())
     members.make(group, 0, topic=topic).joined()
     found = groups.describe(group)
     (seen,) = found.members
-    expected = roster(REGION, GroupRules(group_id=group, members=2))
+    expected = participants(REGION, GroupRules(group_id=group, members=2))
     assert str(expected[seen.instance_id or ""]) == f"{group}[0]"
     assert seen.client_id == f"kcr.region.{group}.0000"
     assert len(seen.partitions) == 2

@@ -20,7 +20,7 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
 
 
-def test_bounds_are_start_and_end_with_topic_id_and_leader_epoch(kafka: Kafka, logs: BrokerLogs) -> None:
+def test_boundaries_are_start_and_end_with_topic_id_and_leader_epoch(kafka: Kafka, logs: BrokerLogs) -> None:
     topic = kafka.topic(2)
     kafka.fill(topic, {0: 10})
     kafka.delete_records(topic, {0: 4})

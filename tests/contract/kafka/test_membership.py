@@ -56,7 +56,7 @@ def test_an_empty_map_and_a_foreign_group_are_refused_before_sending(kafka: Kafk
     assert "not of group" in member.commit({log("another", topic): 1}).failure
 
 
-def test_a_commit_without_a_seat_says_so(kafka: Kafka, members: Members) -> None:
+def test_a_commit_without_a_group_consumer_says_so(kafka: Kafka, members: Members) -> None:
     topic, group = kafka.topic(1), kafka.group_id()
     member = members.make(group, topic=topic).joined()
     member.consumer.leave()

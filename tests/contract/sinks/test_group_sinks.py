@@ -16,7 +16,7 @@ from airflow_kcr.runtime.no_sinks import NoSinks
 from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks
 from airflow_kcr.spark.sinks import SinkOutput, no_output
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
-from tests.support.cutting_proxy import cutting_proxy
+from tests.support.breaking_proxy import breaking_proxy
 from tests.support.sink_tables import Table
 
 G = GroupId("g")
@@ -34,7 +34,7 @@ def sink(name: str = "x", table: str = "out", mode: SinkMode = SinkMode.APPEND, 
 @pytest.fixture
 def environ(empty_database_url: str) -> Iterator[dict[str, str]]:
     """An environment in which the database is reached as executors reach it."""
-    with cutting_proxy(empty_database_url) as (_, through):
+    with breaking_proxy(empty_database_url) as (_, through):
         yield {"DB": through.render_as_string(hide_password=False)}
 
 

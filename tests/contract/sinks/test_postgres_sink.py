@@ -11,7 +11,7 @@ import pytest
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode
-from airflow_kcr.protocol.values import GroupId, Lineage, RegionName
+from airflow_kcr.protocol.values import GroupId, RegionName, Timeline
 from airflow_kcr.sinks.postgres import Column
 from tests.support.sink_tables import Table, libpq, records
 
@@ -33,7 +33,7 @@ class TestPublishing:
         assert out.run({0: (0, 3), 1: (0, 2)}).written == 5
         assert out.held() == records(p0=(0, 3), p1=(0, 2))
         assert out.progress() == {0: (1, 3), 1: (1, 2)}
-        assert out.ask("SELECT value, size, kcr_topic, kcr_lineage, kcr_sequence FROM out WHERE kcr_offset = 2") == [
+        assert out.ask("SELECT value, size, kcr_topic, kcr_timeline, kcr_sequence FROM out WHERE kcr_offset = 2") == [
             ("0:2", 2, "t", 1, 1)
         ]
 
@@ -170,7 +170,7 @@ class TestUpsert:
     def test_keeps_no_history_and_converges_when_the_replay_has_passed(self, empty_database_url: str) -> None:
         out = table(empty_database_url, **UPSERT)
         out.run({0: (0, 4)})
-        out.epoch, out.lineage = 2, 2
+        out.epoch, out.timeline = 2, 2
         out.reset({0: 1})
         assert (out.held(), out.progress()[0]) == (records(p0=(0, 4)), (2, 1))
         out.run({0: (1, 4)})
@@ -178,17 +178,17 @@ class TestUpsert:
 
 
 class TestResets:
-    def test_of_the_same_lineage_change_nothing_and_tell_progress(self, empty_database_url: str) -> None:
+    def test_of_the_same_timeline_change_nothing_and_tell_progress(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         out.run({0: (0, 5)})
         out.epoch = 2
         assert out.reset({1: 0}, open={0: 3}) == {0: 5}
         assert (out.fence(), out.held(), out.progress()) == (2, records(p0=(0, 5)), {0: (1, 5), 1: (1, 0)})
 
-    def test_of_a_new_lineage_remove_what_is_newer(self, empty_database_url: str) -> None:
+    def test_of_a_new_timeline_remove_what_is_newer(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         out.run({0: (0, 5), 1: (0, 5)})
-        out.epoch, out.lineage = 2, 2
+        out.epoch, out.timeline = 2, 2
         out.reset({0: 2, 1: 5})
         assert out.held() == records(p0=(0, 2), p1=(0, 5))
         assert out.progress() == {0: (2, 2), 1: (2, 5)}
@@ -196,17 +196,17 @@ class TestResets:
     def test_may_be_repeated(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         out.run({0: (0, 5)})
-        out.epoch, out.lineage = 2, 2
+        out.epoch, out.timeline = 2, 2
         out.reset({0: 2})
         out.run({0: (2, 4)})
         out.epoch = 3
         out.reset({0: 2})
         assert (out.held(), out.progress()[0]) == (records(p0=(0, 4)), (2, 4))
 
-    def test_take_progress_of_a_lower_lineage_for_none(self, empty_database_url: str) -> None:
+    def test_take_progress_of_a_lower_timeline_for_none(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         out.run({0: (0, 5)})
-        out.epoch, out.lineage = 2, 2
+        out.epoch, out.timeline = 2, 2
         assert out.reset(open={0: 3, 4: None}) == {0: None, 4: None}
         assert (out.held(), out.progress()) == (records(p0=(0, 3)), {0: (2, 3), 1: (1, 0)})
 
@@ -227,7 +227,7 @@ class TestResets:
         for each in (one, region, group, sink):
             each.run({0: (0, 3)})
         assert one.held() == sorted(records(p0=(0, 3)) * 4)
-        one.epoch, one.lineage = 2, 2
+        one.epoch, one.timeline = 2, 2
         one.reset({0: 0})
         assert one.held() == sorted(records(p0=(0, 3)) * 3)
         for each in (region, group, sink):
@@ -235,16 +235,16 @@ class TestResets:
 
     def test_of_a_store_that_is_older_than_the_table_are_refused(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
-        out.epoch, out.lineage = 5, 3
+        out.epoch, out.timeline = 5, 3
         out.reset({0: 0})
         out.epoch = 4
         with pytest.raises(SinkAhead, match="the fence stands at 5") as fenced:
             out.reset({0: 0})
-        assert (fenced.value.fence, fenced.value.lineage) == (5, 3)
-        out.epoch, out.lineage = 6, 2
-        with pytest.raises(SinkAhead, match="lineage 3") as ahead:
+        assert (fenced.value.fence, fenced.value.timeline) == (5, 3)
+        out.epoch, out.timeline = 6, 2
+        with pytest.raises(SinkAhead, match="timeline 3") as ahead:
             out.reset({0: 0})
-        assert (ahead.value.fence, ahead.value.lineage) == (6, 3)
+        assert (ahead.value.fence, ahead.value.timeline) == (6, 3)
 
     def test_clear_away_what_older_epochs_have_staged(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
@@ -267,7 +267,7 @@ class TestZombies:
         staged = zombie.staged(call)
         with pytest.raises(SinkAhead, match="another process has taken over") as raised:
             zombie.sink.publish(call, staged)
-        assert (raised.value.fence, raised.value.lineage) == (2, 1)
+        assert (raised.value.fence, raised.value.timeline) == (2, 1)
         assert (heir.held(), heir.progress()[0]) == ([], (1, 0))
 
     def test_that_had_staged_finds_its_table_gone(self, empty_database_url: str) -> None:
@@ -280,12 +280,12 @@ class TestZombies:
         with pytest.raises(psycopg.errors.UndefinedTable):
             zombie.fill(staged, zombie.rows_of(call))
 
-    @pytest.mark.parametrize("lineage", [1, 2])
-    def test_can_neither_reset(self, empty_database_url: str, lineage: int) -> None:
-        zombie, heir = table(empty_database_url), Table(url=empty_database_url, epoch=2, lineage=2)
+    @pytest.mark.parametrize("timeline", [1, 2])
+    def test_can_neither_reset(self, empty_database_url: str, timeline: int) -> None:
+        zombie, heir = table(empty_database_url), Table(url=empty_database_url, epoch=2, timeline=2)
         heir.reset({0: 0})
         heir.run({0: (0, 5)})
-        zombie.lineage = lineage
+        zombie.timeline = timeline
         with pytest.raises(SinkAhead):
             zombie.reset({0: 0})
         assert (heir.held(), heir.progress()[0], heir.fence()) == (records(p0=(0, 5)), (2, 5), 2)
@@ -306,18 +306,18 @@ class TestZombies:
         with pytest.raises(SinkError, match="the table is at 6"):
             out.sink.publish(late, staged)
 
-    def test_of_an_older_lineage_writes_nothing(self, empty_database_url: str) -> None:
+    def test_of_an_older_timeline_writes_nothing(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
         call = out.call({0: (0, 5)})
-        out.lineage = 2
+        out.timeline = 2
         out.reset({0: 0})
-        with pytest.raises(SinkAhead, match="is of lineage 2"):
+        with pytest.raises(SinkAhead, match="is of timeline 2"):
             out.sink.publish(call, out.staged(call))
 
-    def test_of_a_later_lineage_that_no_reset_announced_writes_nothing(self, empty_database_url: str) -> None:
+    def test_of_a_later_timeline_that_no_reset_announced_writes_nothing(self, empty_database_url: str) -> None:
         out = table(empty_database_url)
-        with pytest.raises(SinkError, match="still of lineage 1"):
-            out.sink.publish(call := replace(out.call({0: (0, 5)}), lineage=Lineage(2)), out.staged(call))
+        with pytest.raises(SinkError, match="still of timeline 1"):
+            out.sink.publish(call := replace(out.call({0: (0, 5)}), timeline=Timeline(2)), out.staged(call))
 
     def test_of_an_epoch_that_no_reset_announced_writes_nothing(self, empty_database_url: str) -> None:
         out = table(empty_database_url)

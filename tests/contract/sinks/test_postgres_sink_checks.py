@@ -15,7 +15,7 @@ from airflow_kcr.sinks.postgres import Column
 from tests.support.sink_tables import COLUMNS, Table
 
 OWN = (
-    "kcr_source integer, kcr_topic text, kcr_partition integer, kcr_offset bigint, kcr_lineage bigint, "
+    "kcr_source integer, kcr_topic text, kcr_partition integer, kcr_offset bigint, kcr_timeline bigint, "
     "kcr_sequence bigint"
 )
 UPSERT: dict[str, Any] = {"mode": SinkMode.UPSERT, "key": ("value",)}
@@ -61,7 +61,7 @@ def test_a_table_that_does_not_exist_is_made_with_the_first_batch(empty_database
         ("kcr_topic", "text"),
         ("kcr_partition", "integer"),
         ("kcr_offset", "bigint"),
-        ("kcr_lineage", "bigint"),
+        ("kcr_timeline", "bigint"),
         ("kcr_sequence", "bigint"),
     ]
 
@@ -118,7 +118,7 @@ class TestTables:
         admin.ask(advice(text)[0])
         out.reset({0: 0})
         out.run({0: (0, 2)})
-        out.epoch, out.lineage = 2, 2
+        out.epoch, out.timeline = 2, 2
         out.reset({0: 0})
 
     def test_of_the_sink_that_another_user_made_are_refused_with_the_rights(
@@ -136,7 +136,7 @@ class TestTables:
         out = Table(url=empty_database_url)
         out.ask("CREATE TABLE out (size bigint, value text, kcr_offset bigint, kcr_partition integer)")
         text = refusal(out)
-        assert "column kcr_source, kcr_topic, kcr_lineage, kcr_sequence is missing" in text
+        assert "column kcr_source, kcr_topic, kcr_timeline, kcr_sequence is missing" in text
         out.ask(advice(text)[0])
         out.reset({0: 0})
         assert out.run({0: (0, 2)}).written == 2

@@ -20,7 +20,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.sinks.postgres import publishing, resetting
 from airflow_kcr.sinks.postgres import sink as sink_module
-from tests.support.cutting_proxy import Cut, cutting_proxy
+from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.sink_tables import Table, libpq, records
 
 
@@ -144,7 +144,7 @@ class TestTwoAtOnce:
         self, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """C6: the zombie is inside its transaction when the fence is raised."""
-        zombie, heir = table(empty_database_url), Table(url=empty_database_url, epoch=2, lineage=2)
+        zombie, heir = table(empty_database_url), Table(url=empty_database_url, epoch=2, timeline=2)
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
@@ -211,38 +211,38 @@ class TestFrozen:
 
 
 class TestLostConnections:
-    @pytest.mark.parametrize("cut", list(Cut))
-    def test_a_publication_whose_answer_is_lost_is_there_once(self, empty_database_url: str, cut: Cut) -> None:
-        with cutting_proxy(empty_database_url) as (proxy, through):
+    @pytest.mark.parametrize("broken", list(Break))
+    def test_a_publication_whose_answer_is_lost_is_there_once(self, empty_database_url: str, broken: Break) -> None:
+        with breaking_proxy(empty_database_url) as (proxy, through):
             out = table(through.render_as_string(hide_password=False))
             call = out.call({0: (0, 5)})
             staged = out.staged(call)
-            proxy.cut_next(cut)
+            proxy.break_next(broken)
             out.sink.publish(call, staged)
-            assert proxy.cuts == 1
+            assert proxy.breaks == 1
             out.run({0: (5, 7)})
         assert Table(url=empty_database_url).held() == records(p0=(0, 7))
 
-    @pytest.mark.parametrize("cut", list(Cut))
+    @pytest.mark.parametrize("broken", list(Break))
     @pytest.mark.parametrize("nth", [1, 2])
     def test_a_reset_whose_answer_is_lost_may_be_repeated(
-        self, empty_database_url: str, cut: Cut, nth: int, monkeypatch: pytest.MonkeyPatch
+        self, empty_database_url: str, broken: Break, nth: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with cutting_proxy(empty_database_url) as (proxy, through):
+        with breaking_proxy(empty_database_url) as (proxy, through):
             out = table(through.render_as_string(hide_password=False))
             out.run({0: (0, 5)})
-            out.epoch, out.lineage = 2, 2
+            out.epoch, out.timeline = 2, 2
             original = resetting.reset
 
-            def then_cut(*arguments: Any) -> object:  # noqa: ANN401 (the function's)
+            def then_checkpoint(*arguments: Any) -> object:  # noqa: ANN401 (the function's)
                 answer = original(*arguments)
-                proxy.cut_next(cut)
+                proxy.break_next(broken)
                 return answer
 
             if nth == 1:
-                proxy.cut_next(cut)
+                proxy.break_next(broken)
             else:
-                monkeypatch.setattr(resetting, "reset", then_cut)
+                monkeypatch.setattr(resetting, "reset", then_checkpoint)
             with pytest.raises(SinkError, match="can't tell whether"):
                 out.reset({0: 2})
             monkeypatch.setattr(resetting, "reset", original)

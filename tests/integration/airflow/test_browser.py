@@ -62,7 +62,7 @@ def tills(airflow: LiveAirflow, tmp_path_factory: pytest.TempPathFactory) -> Ite
         one.start(0, 1)
         for _ in range(4):
             one.until(one.consumed, "the records")
-            one.cut()
+            one.checkpoint()
             one.fill(100)
         airflow.add_dags(DAG, (DAGS + LINKED).replace("NAME", REGION), DAG, f"{REGION}_linked")
         yield one

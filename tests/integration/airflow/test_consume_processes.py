@@ -72,7 +72,7 @@ def command_lines(pids: set[int]) -> str:
 def finish(found: Consumers, task: Task) -> None:
     """Let everything be consumed, stop the region, and judge."""
     found.until(found.live.consumed, "everything consumed", within=120)
-    found.live.cut()
+    found.live.checkpoint()
     found.live.store.stop(found.live.name)
     found.until(lambda: task.ended is not None, "the task ended")
     assert task.ended == {"state": "success"}, task.said()

@@ -44,7 +44,7 @@ region: minimal
 kafka: {{bootstrap.servers: '{bootstrap}'}}
 groups:
   - {{group_id: minimal-etl, topics: [flights], pipeline: 'none:none'}}
-cut: {{every: 5m}}
+checkpoint: {{every: 5m}}
 """
 
 
@@ -121,7 +121,7 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
 
         empty = {**told, "AIRFLOW_CONN_KCR_DEFAULT": connection_json(declared)}
         full = {**told, "AIRFLOW_CONN_KCR_DEFAULT": connection_json(store)}
-        bound = Every(EVERY).at_or_before(datetime.now(UTC)).isoformat()
+        boundary = Every(EVERY).at_or_before(datetime.now(UTC)).isoformat()
         answers = {
             "choose": {"options": ["Choose"], "fields": {"checkpoint": None, "reason": "wrong rates"}},
             "approve": {"options": ["Approve"], "fields": {"reason": "wrong rates"}},
@@ -129,8 +129,8 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
         orders = [
             Order(dag="flights_consumers", environment=empty),
             Order(dag="minimal_consumers", environment=empty),
-            Order(dag="flights_cut", logical_date=bound, environment=full),
-            Order(dag="minimal_cut", environment=full),
+            Order(dag="flights_checkpoint", logical_date=boundary, environment=full),
+            Order(dag="minimal_checkpoint", environment=full),
             Order(dag="flights_build", environment=full),
             Order(dag="flights_reset", environment=full, answers=answers),
             Order(dag="minimal_reset", environment=full, answers=answers),
@@ -145,7 +145,7 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
         def waits_or_has_ended() -> bool:
             return IN_LINE in log() or running_dags.poll() is not None
 
-        # Until the task waits, no member contributes to the one region's cuts.
+        # Until the task waits, no member contributes to the one region's checkpoints.
         assert happened(waits_or_has_ended, within=180, pause=0.5), log()[-5_000:]
         small.processes[0].open("contributing")
         assert running_dags.wait(180) == 0, log()[-5_000:]
@@ -169,18 +169,18 @@ def test_the_consumers_declare_the_region_and_one_application_after_the_other_is
     assert all_successful(ran["minimal_consumers"], "apply", "consume[0]"), ran["minimal_consumers"]
 
 
-def test_a_run_of_a_data_interval_has_its_cut_and_its_report(ran: dict[str, Any]) -> None:
-    cut = ran["flights_cut"]
-    assert all_successful(cut, "validate", "drain", "commit", "report"), cut
-    assert cut["results"]["drain"] == cut["results"]["commit"]
-    assert cut["results"]["drain"]["bound"] is not None
-    assert cut["results"]["report"]["flights"] == FLIGHTS
+def test_a_run_of_a_data_interval_has_its_checkpoint_and_its_report(ran: dict[str, Any]) -> None:
+    checkpoint = ran["flights_checkpoint"]
+    assert all_successful(checkpoint, "validate", "drain", "commit", "report"), checkpoint
+    assert checkpoint["results"]["drain"] == checkpoint["results"]["commit"]
+    assert checkpoint["results"]["drain"]["boundary"] is not None
+    assert checkpoint["results"]["report"]["flights"] == FLIGHTS
 
 
-def test_a_run_without_an_interval_waits_for_its_cut_in_its_own_process(ran: dict[str, Any]) -> None:
-    cut = ran["minimal_cut"]
-    assert all_successful(cut, "validate", "drain", "commit"), cut
-    assert cut["results"]["drain"]["bound"] is None
+def test_a_run_without_an_interval_waits_for_its_checkpoint_in_its_own_process(ran: dict[str, Any]) -> None:
+    checkpoint = ran["minimal_checkpoint"]
+    assert all_successful(checkpoint, "validate", "drain", "commit"), checkpoint
+    assert checkpoint["results"]["drain"]["boundary"] is None
     assert IN_LINE in ran["log"]
 
 

@@ -19,8 +19,8 @@ from tests.support.live_airflow import EVERY, LiveAirflow
 
 pytestmark = pytest.mark.timeout(1_200)
 
-EXAMPLES = {"flights_consumers", "flights_cut", "flights_build", "flights_reset"} | {
-    f"minimal_{name}" for name in ("consumers", "cut", "reset")
+EXAMPLES = {"flights_consumers", "flights_checkpoint", "flights_build", "flights_reset"} | {
+    f"minimal_{name}" for name in ("consumers", "checkpoint", "reset")
 }
 FLIGHTS = 6_000
 PATIENCE = timedelta(minutes=5)
@@ -32,7 +32,7 @@ def test_every_example_is_parsed_without_an_error(airflow: LiveAirflow) -> None:
     assert airflow.viewer.dag_ids() >= EXAMPLES
 
 
-@pytest.mark.parametrize("dag", ["flights_reset", "flights_consumers", "minimal_cut"])
+@pytest.mark.parametrize("dag", ["flights_reset", "flights_consumers", "minimal_checkpoint"])
 def test_a_viewer_may_look_and_start_nothing(airflow: LiveAirflow, dag: str) -> None:
     airflow.viewer.wait_for_dags([dag], within=120)
     with pytest.raises(RefusedError, match="403"):
@@ -41,7 +41,7 @@ def test_a_viewer_may_look_and_start_nothing(airflow: LiveAirflow, dag: str) -> 
         airflow.viewer.unpause(dag)
 
 
-def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoint_built_upon_once(
+def test_flights_are_consumed_each_interval_is_checkpointed_by_its_run_and_each_checkpoint_built_upon_once(
     airflow: LiveAirflow,
 ) -> None:
     editor = airflow.editor
@@ -53,26 +53,30 @@ def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoin
     consuming = editor.trigger("flights_consumers")
     with airflow.region("flights") as region:
         editor.wait_for_task("flights_consumers", consuming.run_id, "apply", {"success"})
-        first = region.start().next_bound
+        first = region.start().next_boundary
         region.wait_for(RUNNING, PATIENCE)
         assert first is not None
-        editor.unpause("flights_cut")
+        editor.unpause("flights_checkpoint")
         wanted = Every(EVERY).after(datetime.now(UTC))
         assert happened(
-            lambda: any(r.interval_end == wanted and r.state == "success" for r in editor.runs("flights_cut")),
+            lambda: any(r.interval_end == wanted and r.state == "success" for r in editor.runs("flights_checkpoint")),
             within=PATIENCE.total_seconds(),
             pause=1,
-        ), editor.runs("flights_cut")
-        editor.pause("flights_cut")
+        ), editor.runs("flights_checkpoint")
+        editor.pause("flights_checkpoint")
 
-        runs = [run for run in editor.runs("flights_cut") if run.interval_end and first <= run.interval_end <= wanted]
+        runs = [
+            run for run in editor.runs("flights_checkpoint") if run.interval_end and first <= run.interval_end <= wanted
+        ]
         assert {run.state for run in runs} == {"success"}
-        cuts = {one.checkpoint.bound: one.checkpoint for one in region.checkpoints() if one.checkpoint.is_on_path}
+        checkpoints = {
+            one.checkpoint.boundary: one.checkpoint for one in region.checkpoints() if one.checkpoint.is_on_path
+        }
         for run in runs:
-            answer = editor.result("flights_cut", run.run_id, "commit")
+            answer = editor.result("flights_checkpoint", run.run_id, "commit")
             assert isinstance(answer, dict)
-            assert answer["sequence"] == cuts[run.interval_end].sequence
-            told = editor.result("flights_cut", run.run_id, "report")
+            assert answer["sequence"] == checkpoints[run.interval_end].sequence
+            told = editor.result("flights_checkpoint", run.run_id, "report")
             assert isinstance(told, dict)
             assert told["flights"] == FLIGHTS
 
@@ -83,8 +87,9 @@ def test_flights_are_consumed_each_interval_is_cut_by_its_run_and_each_checkpoin
         assert region.verify().violations == ()
     ended = editor.wait_for_run("flights_consumers", consuming.run_id, within=PATIENCE.total_seconds())
     assert ended.state == "success"
-    # Runs of intervals from before the region's start were answered by its first cut, which has one event for them all.
-    later = {cuts[run.interval_end].sequence for run in runs if run.interval_end and run.interval_end > first}
+    # Runs of intervals from before the region's start were answered by its first checkpoint, which has one event for
+    # them all.
+    later = {checkpoints[run.interval_end].sequence for run in runs if run.interval_end and run.interval_end > first}
     assert happened(lambda: later <= built(airflow).keys(), within=240, pause=1), built(airflow)
     assert {sequence: count for sequence, count in built(airflow).items() if sequence in later} == dict.fromkeys(
         later, 1
@@ -98,14 +103,14 @@ def built(airflow: LiveAirflow) -> Counter[int]:
 
 
 def consumers_work_on_without_the_api_server(airflow: LiveAirflow, region: Region, run_id: str) -> None:
-    """Have flights consumed and a cut made while no task can reach Airflow, and each application outlive that."""
+    """Consume flights and make a checkpoint while no task can reach Airflow; each application outlives that."""
     before = incarnations(region)
     airflow.airflow.kill(Component.API_SERVER)
     try:
         producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
         assert happened(lambda: sum(one.lag or 0 for one in region.lag()) == 0, within=120, pause=1), region.lag()
         asked = region.drain()
-        region.wait_for_cut(asked.request.nonce, timedelta(seconds=60))
+        region.wait_for_checkpoint(asked.request.request_id, timedelta(seconds=60))
     finally:
         airflow.airflow.restart(Component.API_SERVER)
     assert [one.state for one in airflow.editor.tasks("flights_consumers", run_id) if one.task_id == "consume"] == [

@@ -11,7 +11,7 @@ import pytest
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import RefusedError
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import RequestId
 from tests.support.live_airflow import LiveAirflow
 from tests.support.members import BRISK, live
 
@@ -57,9 +57,9 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
         one.fill(200)
         one.start(0, 1)
         one.until(one.consumed, "the first records")
-        one.store.request_cut(one.name, Nonce("cut"))
-        one.until(lambda: one.is_committed(Nonce("cut")), "the cut")
-        sequence = one.region().requests[Nonce("cut")].sequence
+        one.store.request_checkpoint(one.name, RequestId("checkpoint"))
+        one.until(lambda: one.is_committed(RequestId("checkpoint")), "the checkpoint")
+        sequence = one.region().requests[RequestId("checkpoint")].sequence
         one.fill(100)
         one.until(one.consumed, "all records")
         dag = f"{one.name}_reset"
@@ -93,6 +93,6 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
         assert (result["state"], result["who"], result["reason"]) == ("done", "editor", "looked at again")
 
         one.until(one.consumed, "everything since the checkpoint once more")
-        one.cut()
+        one.checkpoint()
         account = one.account()
         assert account.is_sound, account

@@ -19,7 +19,7 @@ from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import SpecRefused, StoreBusy
 from airflow_kcr.spec import parse
-from tests.support.cutting_proxy import cutting_proxy
+from tests.support.breaking_proxy import breaking_proxy
 from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -103,7 +103,7 @@ def test_members_follow_a_changed_spec_and_are_built_anew_where_they_have_to_be(
         other = spec_text(name, topic, kafka.bootstrap_servers, second, "batch: {min_records: 10, max_records: 10}")
         applied(region, other)
         region.wait_for(goals.SPEC_CHECKED)
-        region.wait_for_cut(region.drain().request.nonce)
+        region.wait_for_checkpoint(region.drain().request.request_id)
         kafka.fill(topic, {0: 20})
         assert happened(lambda: total() == 170, within=240), log.read_text()[-6000:]
         assert [pipeline for pipeline, _ in processed()[-2:]] == ["second", "second"]
@@ -149,7 +149,7 @@ def test_a_spec_that_members_can_not_run_under_is_refused_and_one_that_nobody_ca
                 with pytest.raises(SpecRefused, match=why):
                     region.wait_for(goals.SPEC_CHECKED)
                 assert why in region.show().note
-                region.wait_for_cut(region.drain().request.nonce)
+                region.wait_for_checkpoint(region.drain().request.request_id)
                 assert region.spec() == parse(good)
             assert process.poll() is None
             process.terminate()
@@ -183,7 +183,7 @@ def test_a_spec_that_members_can_not_run_under_is_refused_and_one_that_nobody_ca
 @pytest.fixture
 def over_tcp(database_url: str) -> Iterator[str]:
     """Where the database is reached by TCP, as executors do."""
-    with cutting_proxy(database_url) as (_, url):
+    with breaking_proxy(database_url) as (_, url):
         yield url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
@@ -209,7 +209,7 @@ def test_a_table_without_the_sinks_columns_is_refused_and_the_same_spec_accepted
         applied(region, with_sink)
         with pytest.raises(SpecRefused, match=r"late_columns.*column"):
             region.wait_for(goals.SPEC_CHECKED)
-        region.wait_for_cut(region.drain().request.nonce)  # the members have not left
+        region.wait_for_checkpoint(region.drain().request.request_id)  # the members have not left
         assert region.spec() == parse(good)
 
         note = region.show().note
@@ -218,7 +218,7 @@ def test_a_table_without_the_sinks_columns_is_refused_and_the_same_spec_accepted
                 connection.execute(statement)
         applied(region, with_sink)
         region.wait_for(goals.SPEC_CHECKED)
-        region.wait_for_cut(region.drain().request.nonce)
+        region.wait_for_checkpoint(region.drain().request.request_id)
         assert happened(lambda: region.spec() == parse(with_sink), within=60)
         region.stop()
         assert process.wait(120) == 0, log.read_text()[-6000:]

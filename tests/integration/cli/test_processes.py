@@ -159,7 +159,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_region(environment: dict[str, str], dr
     assert out == ""
     assert "the wait ended, region flights goes on" in said
     assert "Traceback" not in said
-    assert (driver.region.state, driver.region.wanted) == ("starting", "running")
+    assert (driver.region.state, driver.region.desired_state) == ("starting", "running")
 
 
 def test_progress_goes_to_standard_error_and_the_result_to_standard_output(
@@ -181,7 +181,7 @@ def test_events_are_followed_as_they_happen(environment: dict[str, str], driver:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["kind"] == "RegionCreated"
         driver.store.start(driver.name)
-        assert json.loads(process.stdout.readline())["kind"] == "WantedChanged"
+        assert json.loads(process.stdout.readline())["kind"] == "DesiredStateChanged"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130

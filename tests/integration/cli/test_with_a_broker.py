@@ -49,7 +49,7 @@ def kcr(*arguments: object) -> tuple[int, str, str]:
 def test_lag_and_comparison_say_what_the_broker_holds(driver: Driver, kafka: Kafka, topic: str, group: str) -> None:
     driver.up()
     driver.process(driver.member(0, group), width=10)
-    driver.cut("n")
+    driver.checkpoint("n")
     status, out, _ = kcr("lag", "flights")
     rows = json.loads(out)
     assert status == 0

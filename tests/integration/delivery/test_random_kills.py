@@ -31,7 +31,7 @@ SEED = int(os.environ.get("KCR_SOAK_SEED", "20240517"))
 SPEC = """\
 batch: {target: 500ms, min_records: 50, max_records: 20000, timeout: 12s}
 timeouts: {lease: 4s, renew: 1s, session: 7s, relaunch: 4s, reset: 20s, drain: 15s, commit: 6s, close: 4s}
-cut: {every: 5s, grace: 500ms}
+checkpoint: {every: 5s, grace: 500ms}
 """
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600), pytest.mark.postgres]

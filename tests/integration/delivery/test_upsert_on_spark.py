@@ -13,7 +13,7 @@ from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.errors import UpsertNeedsConsent
 from airflow_kcr.protocol.targets import ToCheckpoint
 from tests.support.delivery_servers import Servers
-from tests.support.faults import cuts, finished
+from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.members import Live, live
 from tests.support.sink_tables import libpq
@@ -70,7 +70,7 @@ def test_a_reset_behind_an_upserted_table_needs_consent_and_its_replay_makes_it_
         assert rows(servers.target.url(), "latest") == newest(one)
 
         with Region(one.name, one.store) as region:
-            plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=cuts(one)[0].sequence)))
+            plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=checkpoints(one)[0].sequence)))
             before = region.show()
             with pytest.raises(UpsertNeedsConsent, match="out"):
                 region.apply_reset(plan, "without consent")

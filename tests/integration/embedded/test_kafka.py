@@ -13,14 +13,14 @@ from airflow_kcr.embedded.kafka import Broker, start_cluster
 from airflow_kcr.embedded.waiting import accepts, happened
 from airflow_kcr.errors import ConfigurationError
 from tests.conftest import StartKafka
-from tests.support.kafka import QUIET, Kafka, KafkaSet, Record
+from tests.support.kafka import QUIESCED, Kafka, KafkaSet, Record
 
 
 def consumed(kafka: Kafka, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
     """What a member of a new group reads, in order of arrival."""
     settings = {
         **kafka.settings,
-        **QUIET,
+        **QUIESCED,
         "group.id": kafka.group_id(),
         "auto.offset.reset": "earliest",
         "enable.auto.commit": "false",
@@ -44,7 +44,7 @@ def consumed(kafka: Kafka, topic: str, count: int) -> list[tuple[bytes | None, b
 
 
 def client(settings: dict[str, str]) -> AdminClient:
-    return AdminClient({**settings, **QUIET})
+    return AdminClient({**settings, **QUIESCED})
 
 
 def sasl(kafka: KafkaSet, password: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ def test_wrong_credentials_are_refused_and_right_ones_are_not(kafka_set: StartKa
     kafka = kafka_set(sasl_users={"alice": 'quo"te\\d'})
     assert client(sasl(kafka, 'quo"te\\d')).list_topics(timeout=10).brokers
     seen: list[KafkaError] = []
-    settings: dict[str, object] = {**sasl(kafka, "another"), **QUIET, "error_cb": seen.append}
+    settings: dict[str, object] = {**sasl(kafka, "another"), **QUIESCED, "error_cb": seen.append}
     wrong = AdminClient(settings)  # type: ignore[arg-type]  # its types leave out the callbacks
 
     def refused() -> bool:

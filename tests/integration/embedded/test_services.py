@@ -82,7 +82,7 @@ def test_up_leaves_running_what_down_stops(folder: Path) -> None:
     ]
     for user in found["airflow"]["users"]:
         with AirflowClient(found["airflow"]["url"], user["name"], user["password"]) as client:
-            client.wait_for_dags(["flights_consumers", "flights_cut", "minimal_cut"], within=120)
+            client.wait_for_dags(["flights_consumers", "flights_checkpoint", "minimal_checkpoint"], within=120)
             assert client.import_errors() == {}
 
     # A second one changes nothing.

@@ -23,26 +23,26 @@ from airflow_kcr.protocol.region import lifecycle
 from airflow_kcr.protocol.region.rows import (
     Batch,
     Checkpoint,
+    CheckpointPurpose,
     CheckpointState,
     Claim,
-    CutPurpose,
     InitialOffset,
     Outcome,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    RequestId,
+    Timeline,
     TopicId,
     TopicName,
 )
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REGION = RegionName("flights")
 MEMBER = MemberId(GROUP, 0)
-CHECKPOINT = Sequence(2)
+CHECKPOINT = CheckpointNumber(2)
 FLIGHTS = 12_000
 
 
@@ -100,7 +100,7 @@ class Run:
 
     def read(self, ranges: Mapping[GroupPartition, Range]) -> DataFrame:
         source = reads.Source(region=REGION, member=MEMBER, kafka=self.kafka)
-        return reads.read(self.spark, source, ranges, Lineage(1))
+        return reads.read(self.spark, source, ranges, Timeline(1))
 
     def work(self, row: Batch) -> None:
         """Run the pipeline for a batch, whatever the ledger says of it."""
@@ -109,7 +109,7 @@ class Run:
             member=row.member,
             batch_id=row.batch,
             epoch=row.epoch,
-            lineage=row.lineage,
+            timeline=row.timeline,
             sequence=row.sequence,
             ranges={place.topic_partition: range_ for place, range_ in row.ranges.items()},
         )
@@ -129,7 +129,7 @@ class Run:
             member=MEMBER,
             incarnation=Incarnation(1),
             epoch=Epoch(1),
-            lineage=Lineage(1),
+            timeline=Timeline(1),
             sequence=CHECKPOINT,
             ranges={
                 place: Range(Offset(begin[place.partition]), Offset(end[place.partition]))
@@ -167,12 +167,12 @@ class Run:
             checkpoints={
                 CHECKPOINT: Checkpoint(
                     sequence=CHECKPOINT,
-                    lineage=Lineage(1),
+                    timeline=Timeline(1),
                     epoch=Epoch(1),
                     state=CheckpointState.PUBLISHED,
-                    purpose=CutPurpose.SCHEDULE,
-                    nonce=Nonce("cut"),
-                    roster={},
+                    purpose=CheckpointPurpose.SCHEDULE,
+                    request_id=RequestId("checkpoint"),
+                    participants={},
                     opened_at=NOW,
                 )
             },

@@ -28,7 +28,7 @@ from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.spec import parse
 from tests.support.kafka import Kafka
 from tests.support.whole import everything
@@ -100,7 +100,7 @@ class Flights:
             told = "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:]}" for log in self.logs)
             raise AssertionError(f"not within {within} s: {what}\n{told}")
 
-    def cuts(self) -> list[int]:
+    def checkpoints(self) -> list[int]:
         """The checkpoints that can be gone back to, oldest first."""
         found = self.row().checkpoints.values()
         return sorted(c.sequence for c in found if c.state is CheckpointState.PUBLISHED)
@@ -165,15 +165,15 @@ def test_the_table_is_what_a_direct_computation_gives_after_a_kill_and_a_reset(
         victim = one.host(2)
         one.until(lambda: one.row().state is RegionState.RUNNING, "running")
         producer.produce(kafka.settings, Order(topic=one.topic, first=FLIGHTS, rate=RATE))
-        one.until(lambda: rows(target_url) > 0 and bool(one.cuts()), "rows and a cut")
+        one.until(lambda: rows(target_url) > 0 and bool(one.checkpoints()), "rows and a checkpoint")
         os.killpg(victim.pid, signal.SIGKILL)
         victim.wait(30)
         one.host(2)
         one.until(lambda: rows(target_url) == FLIGHTS, "every flight in the table")
-        one.region.wait_for_cut(one.region.drain().request.nonce)
+        one.region.wait_for_checkpoint(one.region.drain().request.request_id)
         # Back to the oldest checkpoint: what is newer leaves the table, and comes again.
-        oldest = one.cuts()[0]
-        plan = one.region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(oldest))))
+        oldest = one.checkpoints()[0]
+        plan = one.region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(oldest))))
         one.region.apply_reset(plan, "to see")
         one.region.wait_for_reset(plan.plan, timedelta(seconds=120))
         one.until(lambda: rows(target_url) == FLIGHTS, "every flight in the table again")

@@ -1,4 +1,4 @@
-"""Every flight once in the cuts of a file sink, whatever is killed and wherever the region goes back to."""
+"""Every flight once in the checkpoints of a file sink, whatever is killed and wherever the region goes back to."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, exactly_once_t
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import RegionName, Sequence
-from airflow_kcr.spark import read_cut
-from airflow_kcr.spark.cuts import Cuts
+from airflow_kcr.protocol.values import CheckpointNumber, RegionName
+from airflow_kcr.spark import read_checkpoint
+from airflow_kcr.spark.checkpoints import Checkpoints
 from airflow_kcr.spark.hadoop import HadoopFolder
 from airflow_kcr.spec import parse
 from tests.integration.flights.test_exactly_once import Flights
@@ -80,10 +80,10 @@ def flights(kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...]) -> Ite
 
 
 def everything(spark: SparkSession, path: str) -> DataFrame:
-    """The rows of all cuts that are published."""
-    cuts = Cuts.of(HadoopFolder(spark, path)).published()
-    parts = (read_cut(spark, path, sequence=cut.sequence) for cut in cuts)
-    # Cuts from before the first batch know of no columns but the coordinates.
+    """The rows of all checkpoints that are published."""
+    checkpoints = Checkpoints.of(HadoopFolder(spark, path)).published()
+    parts = (read_checkpoint(spark, path, sequence=checkpoint.sequence) for checkpoint in checkpoints)
+    # Checkpoints from before the first batch know of no columns but the coordinates.
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
@@ -93,7 +93,7 @@ def counted(spark: SparkSession, path: str) -> tuple[int, int]:
     return rows.count(), rows.distinct().count()
 
 
-def test_the_cuts_hold_each_flight_once_after_a_kill_and_a_reset(
+def test_the_checkpoints_hold_each_flight_once_after_a_kill_and_a_reset(
     kafka: Kafka,
     database_url: str,
     tmp_path: Path,
@@ -114,25 +114,25 @@ def test_the_cuts_hold_each_flight_once_after_a_kill_and_a_reset(
         victim = one.host(2)
         one.until(lambda: one.row().state is RegionState.RUNNING, "running")
         producer.produce(kafka.settings, Order(topic=one.topic, first=FLIGHTS, rate=RATE))
-        one.until(lambda: consumed() > 0 and bool(one.cuts()), "records and a cut")
+        one.until(lambda: consumed() > 0 and bool(one.checkpoints()), "records and a checkpoint")
         os.killpg(victim.pid, signal.SIGKILL)
         victim.wait(30)
         one.host(2)
         one.until(lambda: one.row().state is RegionState.RUNNING and consumed() == FLIGHTS, "every flight consumed")
-        one.region.wait_for_cut(one.region.drain().request.nonce)
+        one.region.wait_for_checkpoint(one.region.drain().request.request_id)
         assert counted(spark, path) == (FLIGHTS, FLIGHTS)
-        again = [read_cut(spark, path, sequence=one.cuts()[-1]).inputFiles() for _ in range(2)]
+        again = [read_checkpoint(spark, path, sequence=one.checkpoints()[-1]).inputFiles() for _ in range(2)]
         assert sorted(again[0]) == sorted(again[1])
-        # Back to the oldest checkpoint: the cuts after it are superseded, and what they had comes again.
-        oldest, newest = one.cuts()[0], one.cuts()[-1]
-        plan = one.region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(oldest))))
+        # Back to the oldest checkpoint: the checkpoints after it are superseded, and what they had comes again.
+        oldest, newest = one.checkpoints()[0], one.checkpoints()[-1]
+        plan = one.region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(oldest))))
         one.region.apply_reset(plan, "to see")
         one.region.wait_for_reset(plan.plan, timedelta(seconds=120))
         if newest != oldest:
-            with pytest.raises(CheckpointNotUsable, match="superseded by lineage 2"):
-                read_cut(spark, path, sequence=newest)
+            with pytest.raises(CheckpointNotUsable, match="superseded by timeline 2"):
+                read_checkpoint(spark, path, sequence=newest)
         one.until(lambda: one.row().state is RegionState.RUNNING and consumed() == FLIGHTS, "every flight once more")
-        one.region.wait_for_cut(one.region.drain().request.nonce)
+        one.region.wait_for_checkpoint(one.region.drain().request.request_id)
         assert counted(spark, path) == (FLIGHTS, FLIGHTS)
         one.region.stop()
         one.until(lambda: one.row().state is RegionState.STOPPED, "stopped")

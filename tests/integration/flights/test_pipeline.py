@@ -32,7 +32,7 @@ def rows_of(run: Run) -> list[Row]:
 def test_the_output_says_whose_it_is(run: Run) -> None:
     row = result.read_output(run.spark, str(run.output)).where("batch_id = 'token-1'").first()
     assert row is not None
-    assert (row.region, row.member, row.epoch, row.lineage, row.sequence) == ("flights", "flights-etl[0]", 1, 1, 2)
+    assert (row.region, row.member, row.epoch, row.timeline, row.sequence) == ("flights", "flights-etl[0]", 1, 1, 2)
     assert row.kind == pipeline.FLIGHT
 
 

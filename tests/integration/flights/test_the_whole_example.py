@@ -1,4 +1,7 @@
-"""The example as a person runs it: a region, three members, flights written meanwhile, cuts made, all compared."""
+"""The example as a person runs it.
+
+A region, three members, flights written meanwhile, checkpoints made, all compared.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.check import Question, judge
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, spec_text
-from airflow_kcr.protocol.region.rows import CheckpointState, CutPurpose, RegionState
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, CheckpointState, RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
@@ -117,7 +120,7 @@ def example(kafka: Kafka, url: str, folder: Path, jars: tuple[Path, ...]) -> Ite
                 process.wait(30)
 
 
-def test_three_members_consume_the_flights_under_cuts_and_the_result_is_that_of_a_direct_computation(
+def test_three_members_consume_the_flights_under_checkpoints_and_the_result_is_that_of_a_direct_computation(
     kafka: Kafka, database_url: str, tmp_path: Path, connector_jars: tuple[Path, ...], spark: SparkSession
 ) -> None:
     with example(kafka, database_url, tmp_path, connector_jars) as one:
@@ -131,7 +134,7 @@ def test_three_members_consume_the_flights_under_cuts_and_the_result_is_that_of_
         scheduled = [
             c
             for c in region.checkpoints.values()
-            if c.state is CheckpointState.PUBLISHED and c.purpose is CutPurpose.SCHEDULE
+            if c.state is CheckpointState.PUBLISHED and c.purpose is CheckpointPurpose.SCHEDULE
         ]
         assert scheduled, [str(c) for c in region.checkpoints.values()]
         assert one.region.verify().violations == ()

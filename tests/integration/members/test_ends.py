@@ -14,7 +14,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.spec import RegionSpec
-from tests.support.cutting_proxy import cutting_proxy
+from tests.support.breaking_proxy import breaking_proxy
 from tests.support.faults import Note, finished, judged
 from tests.support.members import PATIENT, Live, Process
 from tests.support.spec_checks import accept
@@ -32,14 +32,14 @@ MARGIN = 6.0
 
 
 def settled(region: Live, record_property: Note, fault: str) -> None:
-    """Wait until everything is processed and a cut holds it, and judge."""
+    """Wait until everything is processed and a checkpoint holds it, and judge."""
     record_property("fault", fault)
     finished(region, 90)
     judged(region, record_property)
 
 
 def started(region: Live, *indexes: int, store: str = "") -> Process:
-    """Start member 0 in a process, and the rest in another; bring them to a first cut."""
+    """Start member 0 in a process, and the rest in another; bring them to a first checkpoint."""
     one = region.start(0, store=store)
     region.start(*indexes)
     region.shared(0, *indexes)
@@ -115,7 +115,7 @@ def test_a_dynamic_member_that_is_terminated_leaves_and_the_others_take_over(len
 def test_a_process_that_is_terminated_while_the_store_is_away_ends_all_the_same(
     lend: Lend, database_url: str, record_property: Note, gate: str
 ) -> None:
-    with cutting_proxy(database_url) as (proxy, through), lend() as region:
+    with breaking_proxy(database_url) as (proxy, through), lend() as region:
         one = started(region, 1, 2, store=through.render_as_string(hide_password=False))
         if gate:
             one.gate(gate)
@@ -178,7 +178,7 @@ def test_an_index_beyond_the_members_is_refused_with_the_indexes_that_there_are(
         assert region.region().counter == before.counter
 
 
-def test_a_member_that_a_changed_spec_has_no_place_for_leaves_at_the_next_cut_and_is_refused_later(
+def test_a_member_that_a_changed_spec_has_no_place_for_leaves_at_the_next_checkpoint_and_is_refused_later(
     lend: Lend, record_property: Note
 ) -> None:
     with lend() as region:
@@ -186,7 +186,7 @@ def test_a_member_that_a_changed_spec_has_no_place_for_leaves_at_the_next_cut_an
         region.shared(0, 1, 2)
         region.fill(60)
         changed_to(region, members=2)
-        region.cut()
+        region.checkpoint()
         region.until(lambda: region.region().rules.groups[GroupId(region.group)].members == 2, "changed")
         assert go.wait(60) in {0, 3}  # what it hears first: that it is out, or that its lease is not renewed
         region.fill(60)
@@ -194,7 +194,7 @@ def test_a_member_that_a_changed_spec_has_no_place_for_leaves_at_the_next_cut_an
         assert region.start(2).wait(60) == 3
 
         changed_to(region, members=3)
-        region.cut()
+        region.checkpoint()
         region.start(2)
         region.shared(0, 1, 2)
         region.fill(60)

@@ -16,12 +16,12 @@ from confluent_kafka import Consumer
 
 from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, HaltReason, RegionState, RequestState, ResetCause
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import RequestId
 from tests.conftest import StartKafka
 from tests.support.faults import (
     Note,
     Stored,
-    cuts,
+    checkpoints,
     finished,
     judged,
     needless,
@@ -32,13 +32,13 @@ from tests.support.faults import (
     stored,
     told,
 )
-from tests.support.kafka import QUIET, Kafka, Record
+from tests.support.kafka import QUIESCED, Kafka, Record
 from tests.support.member_accounts import Place
 from tests.support.members import QUICK, Live, Process, live
 
 pytestmark = pytest.mark.timeout(240)
 
-OFTEN = "cut: {every: 2s, grace: 500ms}\n"
+OFTEN = "checkpoint: {every: 2s, grace: 500ms}\n"
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def region(kafka: Kafka, database_url: str, tmp_path: Path) -> Iterator[Live]:
         yield one
 
 
-def ask(region: Live, name: str) -> Nonce:
-    """Ask for a cut, and return its nonce at once."""
-    nonce = Nonce(name)
-    region.store.request_cut(region.name, nonce)
-    return nonce
+def ask(region: Live, name: str) -> RequestId:
+    """Ask for a checkpoint, and return its request id at once."""
+    request_id = RequestId(name)
+    region.store.request_checkpoint(region.name, request_id)
+    return request_id
 
 
 def halted(region: Live) -> bool:
@@ -68,7 +68,9 @@ def positions(region: Live) -> dict[int, int]:
 # -- partitions and topics ---------------------------------------------------------------------------------------------
 
 
-def test_partitions_added_between_cuts_are_picked_up_from_their_beginning(region: Live, record_property: Note) -> None:
+def test_partitions_added_between_checkpoints_are_picked_up_from_their_beginning(
+    region: Live, record_property: Note
+) -> None:
     region.fill(100)
     region.start(0, 1)
     finished(region)
@@ -76,36 +78,38 @@ def test_partitions_added_between_cuts_are_picked_up_from_their_beginning(region
         region.kafka.add_partitions(region.topic, total)
         region.fill(50)
         finished(region)
-        newest = cuts(region)[-1]
+        newest = checkpoints(region)[-1]
         assert len(region.region().offsets[newest.sequence]) == total
     assert start_offsets(region) == {(region.topic, n): 0 for n in range(6)}
     judged(region, record_property)
 
 
-def test_a_cut_is_never_complete_without_partitions_that_were_added_while_it_drained(
+def test_a_checkpoint_is_never_complete_without_partitions_that_were_added_while_it_drained(
     region: Live, record_property: Note
 ) -> None:
     stuck = region.start(0, gates=("processing",))
     region.start(1)
-    region.shared(0, 1)  # or the cut would also be aborted by member 1, which comes later
+    region.shared(0, 1)  # or the checkpoint would also be aborted by member 1, which comes later
     region.fill(100)
     region.until(lambda: stuck.reached("processing"), "a batch of member 0")
-    nonce = ask(region, "cut-of-both")
+    request_id = ask(region, "checkpoint-of-both")
     region.until(lambda: region.region().state is RegionState.DRAINING, "draining")
     region.kafka.add_partitions(region.topic, 4)
     region.kafka.fill(region.topic, {2: 30, 3: 30})
-    region.until(lambda: bool(told(region, events.CutAborted)), "the cut aborted by the claim of what is new")
-    assert region.region().requests[nonce].state is not RequestState.ANSWERED
+    region.until(
+        lambda: bool(told(region, events.CheckpointAborted)), "the checkpoint aborted by the claim of what is new"
+    )
+    assert region.region().requests[request_id].state is not RequestState.ANSWERED
     stuck.open("processing")
-    region.until(lambda: region.is_committed(nonce), "the cut, asked for once")
-    sequence = region.region().requests[nonce].sequence
+    region.until(lambda: region.is_committed(request_id), "the checkpoint, asked for once")
+    sequence = region.region().requests[request_id].sequence
     assert sequence is not None
     assert {p.partition for p in region.region().offsets[sequence]} == {0, 1, 2, 3}
     finished(region)
     judged(region, record_property)
 
 
-def test_a_cut_waits_for_partitions_that_nobody_has_and_names_them(region: Live, record_property: Note) -> None:
+def test_a_checkpoint_waits_for_partitions_that_nobody_has_and_names_them(region: Live, record_property: Note) -> None:
     region.fill(100)
     region.start(0)
     gone = region.start(1)
@@ -114,13 +118,13 @@ def test_a_cut_waits_for_partitions_that_nobody_has_and_names_them(region: Live,
     lost = {p for p, c in region.region().claims.items() if c.owner is not None and c.owner.index == 1}
     gone.kill()
     region.until(lambda: {m.partition for m in missing(region)} == lost, "the partitions of member 1 missed")
-    nonce = ask(region, "cut-while-away")
+    request_id = ask(region, "checkpoint-while-away")
     assert {m.last_owner for m in missing(region)} == {next(m for m in region.region().members if m.index == 1)}
-    assert region.region().requests[nonce].state is RequestState.QUEUED
-    assert not region.is_committed(nonce)
+    assert region.region().requests[request_id].state is RequestState.QUEUED
+    assert not region.is_committed(request_id)
     region.start(1)
-    region.until(lambda: region.is_committed(nonce), "the cut, asked for once")
-    sequence = region.region().requests[nonce].sequence
+    region.until(lambda: region.is_committed(request_id), "the checkpoint, asked for once")
+    sequence = region.region().requests[request_id].sequence
     assert sequence is not None
     assert region.region().offsets[sequence].keys() >= lost
     judged(region, record_property)
@@ -144,7 +148,7 @@ def test_a_new_topic_that_matches_the_pattern_is_picked_up(
         region.until(lambda: region.consumed(more), "the new topic consumed")
         region.fill(20)
         finished(region)
-        assert {p.topic for p in region.region().offsets[cuts(region)[-1].sequence]} == {region.topic, more}
+        assert {p.topic for p in region.region().offsets[checkpoints(region)[-1].sequence]} == {region.topic, more}
         assert set(start_offsets(region).values()) == {0}
         judged(region, record_property, {r.place for topic in (region.topic, more) for r in stored(kafka, topic)})
 
@@ -178,7 +182,7 @@ def test_a_topic_that_was_recreated_halts_the_region_and_nothing_of_the_new_one_
     record_property("written again", account.repeated)
 
 
-def test_a_topic_that_was_recreated_is_read_from_its_start_in_a_lineage_of_its_own_where_that_is_wanted(
+def test_a_topic_that_was_recreated_is_read_from_its_start_in_a_timeline_of_its_own_where_that_is_wanted(
     kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
     spec = f"{QUICK}beyond_end: earliest\n"
@@ -186,9 +190,9 @@ def test_a_topic_that_was_recreated_is_read_from_its_start_in_a_lineage_of_its_o
         region.fill(100)
         region.start(0, 1)
         finished(region)
-        before, old = region.region().lineage, len(region.written())
+        before, old = region.region().timeline, len(region.written())
         recreate(region, 150)
-        region.until(lambda: region.region().lineage > before, "a lineage of its own")
+        region.until(lambda: region.region().timeline > before, "a timeline of its own")
         finished(region)
         assert {body.cause for body in resets(region)} == {ResetCause.OUT_OF_RANGE}
         fresh = region.written()[old:]
@@ -198,7 +202,10 @@ def test_a_topic_that_was_recreated_is_read_from_its_start_in_a_lineage_of_its_o
 
 
 def overtaken(region: Live) -> set[Place]:
-    """Have retention overtake the positions of a region whose cut lies at 100; return the records that are left."""
+    """Have retention overtake the positions of a region whose checkpoint lies at 100.
+
+    Return the records that are left.
+    """
     region.fill(100)
     region.start(0, 1)
     finished(region)
@@ -244,12 +251,12 @@ def test_retention_that_overtakes_a_position_is_a_reset_with_its_own_map_where_t
         judged(region, record_property, {p for p in left if p[1] == 1 or p[2] >= resumes_at} | first)
 
 
-def test_a_base_that_retention_has_overtaken_halts_at_once_and_burns_no_attempt(
+def test_a_restore_point_that_retention_has_overtaken_halts_at_once_and_burns_no_attempt(
     region: Live, record_property: Note
 ) -> None:
     stuck = region.start(0)
     region.start(1)
-    # Else a member that comes late makes the region go back to its base before anything is overtaken.
+    # Else a member that comes late makes the region go back to its restore point before anything is overtaken.
     region.shared(0, 1)
     region.fill(100)
     region.until(region.consumed, "everything consumed")
@@ -257,7 +264,8 @@ def test_a_base_that_retention_has_overtaken_halts_at_once_and_burns_no_attempt(
     stuck.gate("processing")
     region.fill(10)
     region.until(lambda: stuck.reached("processing"), "a batch of member 0")
-    stuck.kill()  # its batch is never ended, so the region goes back to the base, which is not in the log any more
+    # Its batch is never ended, so the region goes back to the restore point, which is not in the log any more.
+    stuck.kill()
     region.start(0)
     region.until(lambda: halted(region), "halted")
     halt = region.region().halt
@@ -291,9 +299,9 @@ def test_a_foreign_consumer_takes_partitions_and_the_region_goes_on_with_them_wh
                 lambda: polled(consumer) and all(positions(region)[n] == 100 for n in others), "the others consumed"
             )
             assert all(positions(region)[n] == 50 for n in held)
-            nonce = ask(region, "cut-beside-a-stranger")
-            assert region.region().requests[nonce].state is RequestState.QUEUED
-        region.until(lambda: region.is_committed(nonce), "the cut, once the stranger had left")
+            request_id = ask(region, "checkpoint-beside-a-stranger")
+            assert region.region().requests[request_id].state is RequestState.QUEUED
+        region.until(lambda: region.is_committed(request_id), "the checkpoint, once the stranger had left")
         finished(region)
         assert kafka.committed(region.group) == {(region.topic, n): 100 for n in range(6)}
         judged(region, record_property)
@@ -302,7 +310,7 @@ def test_a_foreign_consumer_takes_partitions_and_the_region_goes_on_with_them_wh
 def foreigner(region: Live) -> Consumer:
     """A consumer of the same group that is not the region's, and commits nothing."""
     settings = {"group.id": region.group, "enable.auto.commit": False, "partition.assignment.strategy": "range"}
-    return Consumer({**region.kafka.settings, **QUIET, **settings, "session.timeout.ms": 6000})
+    return Consumer({**region.kafka.settings, **QUIESCED, **settings, "session.timeout.ms": 6000})
 
 
 def test_a_member_whose_static_id_somebody_else_used_takes_its_place_back(region: Live, record_property: Note) -> None:
@@ -316,7 +324,7 @@ def test_a_member_whose_static_id_somebody_else_used_takes_its_place_back(region
     imposter = Consumer(
         {
             **region.kafka.settings,
-            **QUIET,
+            **QUIESCED,
             "group.id": region.group,
             "group.instance.id": f"kcr.{region.name}.{region.group}.0000",
             "partition.assignment.strategy": "range",
@@ -357,7 +365,7 @@ def test_a_commit_that_was_held_up_does_not_move_kafka_back(region: Live, record
     zombie.gate("committing")
     region.fill(100)
     region.until(region.consumed, "everything consumed")
-    ask(region, "cut-at-200")
+    ask(region, "checkpoint-at-200")
     region.until(lambda: zombie.reached("committing"), "member 0 about to commit")
     zombie.freeze()
     region.fill(100)
@@ -382,7 +390,7 @@ def test_a_commit_that_was_held_up_does_not_move_kafka_back(region: Live, record
 # -- transactions and timestamps ---------------------------------------------------------------------------------------
 
 
-def test_transactions_around_bounds_keep_every_cut_exact_and_nothing_open_is_read(
+def test_transactions_around_boundaries_keep_every_checkpoint_exact_and_nothing_open_is_read(
     kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
     with live(kafka, database_url, tmp_path, members=2, partitions=2, spec=f"{QUICK}{OFTEN}") as region:
@@ -394,10 +402,16 @@ def test_transactions_around_bounds_keep_every_cut_exact_and_nothing_open_is_rea
         aborted = kafka.begin_transaction(region.topic, valued("aborted", 1, 20))
         aborted.abort()
         begun = datetime.now(UTC)
-        region.until(lambda: bounded_since(region, begun) >= 2, "two cuts beside an open transaction")
-        beside = [cut for cut in cuts(region) if cut.bound is not None and cut.bound > begun]
-        assert {p.partition for cut in beside for p in cut.inexact} == {0}
-        assert all("hides the records from 50 on" in why for cut in beside for why in cut.inexact.values())
+        region.until(lambda: aligned_since(region, begun) >= 2, "two checkpoints beside an open transaction")
+        beside = [
+            checkpoint
+            for checkpoint in checkpoints(region)
+            if checkpoint.boundary is not None and checkpoint.boundary > begun
+        ]
+        assert {p.partition for checkpoint in beside for p in checkpoint.inexact} == {0}
+        assert all(
+            "hides the records from 50 on" in why for checkpoint in beside for why in checkpoint.inexact.values()
+        )
         done = kafka.begin_transaction(region.topic, valued("committed", 1, 20))
         done.commit()
         region.until(region.consumed, "everything that can be read consumed")
@@ -407,15 +421,17 @@ def test_transactions_around_bounds_keep_every_cut_exact_and_nothing_open_is_rea
         held.commit()
         region.until(lambda: kafka.ends(region.topic)[0] > 50 and region.consumed(), "what the transaction held")
         committed = datetime.now(UTC)
-        region.until(lambda: bounded_since(region, committed) >= 1, "a cut behind the transaction")
+        region.until(lambda: aligned_since(region, committed) >= 1, "a checkpoint behind the transaction")
         finished(region)
-        assert not cuts(region)[-1].inexact
-        assert_exact(region, late=lambda row, cut: row.partition == 0 and row.offset >= 50 and row.at < committed)
+        assert not checkpoints(region)[-1].inexact
+        assert_exact(
+            region, late=lambda row, checkpoint: row.partition == 0 and row.offset >= 50 and row.at < committed
+        )
         assert not [row for row in region.written() if row.value.startswith("aborted")]
         judged(region, record_property, {row.place for row in stored(kafka, region.topic)})
 
 
-def test_a_record_from_the_far_future_stops_nobody_and_its_cut_says_that_it_is_not_exact(
+def test_a_record_from_the_far_future_stops_nobody_and_its_checkpoint_says_that_it_is_not_exact(
     kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
     anything = {"message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -428,9 +444,11 @@ def test_a_record_from_the_far_future_stops_nobody_and_its_cut_says_that_it_is_n
         kafka.produce(region.topic, [future])
         region.fill(50)
         region.until(region.consumed, "everything consumed, with what lies behind the record")
-        region.until(lambda: any(cut.inexact for cut in cuts(region)), "a cut that is not exact")
+        region.until(
+            lambda: any(checkpoint.inexact for checkpoint in checkpoints(region)), "a checkpoint that is not exact"
+        )
         finished(region)
-        found = {(p.partition, why) for cut in cuts(region) for p, why in cut.inexact.items()}
+        found = {(p.partition, why) for checkpoint in checkpoints(region) for p, why in checkpoint.inexact.items()}
         assert {partition for partition, _ in found} == {0}
         assert all("at 50" in why and "in the future" in why for _, why in found)
         judged(region, record_property)
@@ -440,14 +458,14 @@ def valued(what: str, partition: int, count: int) -> list[Record]:
     return [Record(value=f"{what}:{n}".encode(), partition=partition) for n in range(count)]
 
 
-def bounded(region: Live) -> list[Checkpoint]:
-    """The complete cuts of bounds."""
-    return [cut for cut in cuts(region) if cut.bound is not None]
+def aligned(region: Live) -> list[Checkpoint]:
+    """The complete checkpoints of boundaries."""
+    return [checkpoint for checkpoint in checkpoints(region) if checkpoint.boundary is not None]
 
 
-def bounded_since(region: Live, moment: datetime) -> int:
-    """How many cuts of bounds after a moment are complete."""
-    return sum(cut.bound is not None and cut.bound > moment for cut in bounded(region))
+def aligned_since(region: Live, moment: datetime) -> int:
+    """How many checkpoints of boundaries after a moment are complete."""
+    return sum(checkpoint.boundary is not None and checkpoint.boundary > moment for checkpoint in aligned(region))
 
 
 def beyond(region: Live, offset: int) -> list[str]:
@@ -461,62 +479,66 @@ def beyond(region: Live, offset: int) -> list[str]:
 
 
 def assert_exact(region: Live, late: Callable[[Stored, Checkpoint], bool]) -> None:
-    """Every cut of a bound holds the records before it and none after, but for those that could not be read then.
+    """Every checkpoint of a boundary holds the records before it and none after, but for those not readable then.
 
-    Such a cut names the partition.
+    Such a checkpoint names the partition.
     """
     rows = stored(region.kafka, region.topic)
     places = region.region().offsets
-    assert bounded(region)
-    for cut in bounded(region):
-        named = {(str(p.topic), p.partition) for p in cut.inexact}
-        at = {(str(p.topic), p.partition): o for p, o in places[cut.sequence].items()}
-        assert cut.bound is not None
+    assert aligned(region)
+    for checkpoint in aligned(region):
+        named = {(str(p.topic), p.partition) for p in checkpoint.inexact}
+        at = {(str(p.topic), p.partition): o for p, o in places[checkpoint.sequence].items()}
+        assert checkpoint.boundary is not None
         for row in rows:
             if (row.topic, row.partition) not in at:
                 continue
             if row.offset < at[row.topic, row.partition]:
-                assert row.at < cut.bound or late(row, cut), (cut.sequence, cut.bound, row)
+                assert row.at < checkpoint.boundary or late(row, checkpoint), (
+                    checkpoint.sequence,
+                    checkpoint.boundary,
+                    row,
+                )
             else:
-                hidden = late(row, cut) and (row.topic, row.partition) in named
-                assert row.at >= cut.bound or hidden, (cut.sequence, cut.bound, row)
+                hidden = late(row, checkpoint) and (row.topic, row.partition) in named
+                assert row.at >= checkpoint.boundary or hidden, (checkpoint.sequence, checkpoint.boundary, row)
 
 
 # -- brokers -----------------------------------------------------------------------------------------------------------
 
 
-def resolved(region: Live, nonce: Nonce) -> Checkpoint | None:
+def resolved(region: Live, request_id: RequestId) -> Checkpoint | None:
     """The checkpoint of a request, once it is settled whether Kafka holds it."""
-    sequence = region.region().requests[nonce].sequence
+    sequence = region.region().requests[request_id].sequence
     row = None if sequence is None else region.region().checkpoints[sequence]
     return row if row is not None and row.is_complete and row.committed is not Committed.PENDING else None
 
 
-def about_to_commit(region: Live) -> tuple[Process, Nonce]:
-    """Have both members process 200 records of each partition, and stop before they commit the cut of that."""
+def about_to_commit(region: Live) -> tuple[Process, RequestId]:
+    """Have both members process 200 records of each partition, and stop before they commit the checkpoint of that."""
     region.fill(100)
     both = region.start(0, 1)
     finished(region)
     both.gate("committing")
     region.fill(100)
     region.until(region.consumed, "everything consumed")
-    nonce = ask(region, "cut-at-200")
+    request_id = ask(region, "checkpoint-at-200")
     region.until(lambda: both.reached("committing"), "about to commit")
-    return both, nonce
+    return both, request_id
 
 
 @pytest.mark.long
-def test_a_broker_that_restarts_during_the_commit_has_the_cut_afterwards_or_the_cut_says_that_it_has_not(
+def test_a_broker_that_restarts_during_the_commit_has_the_checkpoint_afterwards_or_the_checkpoint_says_that_it_has_not(
     kafka_set: StartKafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
     kafka = kafka_set(1)
     with live(kafka, database_url, tmp_path, members=2, partitions=2) as region:
-        both, nonce = about_to_commit(region)
+        both, request_id = about_to_commit(region)
         kafka.broker(1).stop()
         both.open("committing")
         kafka.broker(1).start()
-        region.until(lambda: resolved(region, nonce) is not None, "settled what Kafka holds")
-        settled = resolved(region, nonce)
+        region.until(lambda: resolved(region, request_id) is not None, "settled what Kafka holds")
+        settled = resolved(region, request_id)
         assert settled is not None
         record_property("committed", str(settled.committed))
         expected = {(region.topic, n): 200 for n in range(2)}
@@ -534,11 +556,11 @@ def test_a_commit_that_no_broker_answers_fails_visibly_and_fences_nobody(
 ) -> None:
     kafka = kafka_set(1)
     with live(kafka, database_url, tmp_path, members=2, partitions=2) as region:
-        both, nonce = about_to_commit(region)
+        both, request_id = about_to_commit(region)
         kafka.broker(1).kill()
         both.open("committing")
-        region.until(lambda: resolved(region, nonce) is not None, "settled what Kafka holds")
-        settled = resolved(region, nonce)
+        region.until(lambda: resolved(region, request_id) is not None, "settled what Kafka holds")
+        settled = resolved(region, request_id)
         assert settled is not None
         assert settled.committed is Committed.NO
         why = [body.why for body in told(region, events.CommitResolved) if body.committed is Committed.NO]
@@ -550,7 +572,7 @@ def test_a_commit_that_no_broker_answers_fails_visibly_and_fences_nobody(
         region.fill(100)
         finished(region)
         assert both.running
-        assert cuts(region)[-1].committed is Committed.YES
+        assert checkpoints(region)[-1].committed is Committed.YES
         judged(region, record_property)
 
 

@@ -16,8 +16,8 @@ from typing import TypeAlias
 import pytest
 
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.rows import Batch, CutPhase, ResetCause
-from airflow_kcr.protocol.values import BatchId, Nonce
+from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, ResetCause
+from airflow_kcr.protocol.values import BatchId, RequestId
 from tests.support import faults
 from tests.support.faults import Note, finished
 from tests.support.member_accounts import Place, judged
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.timeout(180)
 Lend: TypeAlias = Callable[..., AbstractContextManager[Live]]
 Stage: TypeAlias = Callable[[Live, list[Process]], None]
 
-EVERY_FIVE_SECONDS = f"cut: {{every: 5s, grace: 500ms}}\n{BRISK}"
+EVERY_FIVE_SECONDS = f"checkpoint: {{every: 5s, grace: 500ms}}\n{BRISK}"
 DYNAMIC = ", static_membership: false"
 
 
 def settled(region: Live, record_property: Note, fault: str) -> None:
-    """Wait until everything is processed and a cut holds it, and judge."""
+    """Wait until everything is processed and a checkpoint holds it, and judge."""
     record_property("fault", fault)
     finished(region, 90)
     faults.judged(region, record_property)
@@ -42,7 +42,7 @@ def settled(region: Live, record_property: Note, fault: str) -> None:
 
 
 def running(region: Live, *started: tuple[int, ...]) -> list[Process]:
-    """Start processes of these members, and bring them to a first cut with something in it."""
+    """Start processes of these members, and bring them to a first checkpoint with something in it."""
     processes = [region.start(*indexes) for indexes in started]
     everybody = [index for indexes in started for index in indexes]
     holders = min(len(everybody), region.kafka.partitions(region.topic))
@@ -101,26 +101,30 @@ def processing(region: Live, victims: list[Process]) -> None:
 
 
 def approaching(region: Live, victims: list[Process]) -> None:
-    """In a batch before a bound that has passed."""
+    """In a batch before a boundary that has passed."""
     _all_at(region, victims, "processing", lambda: region.fill(150))
 
     def approaches() -> bool:
-        cut = region.region().cut
-        return cut is not None and cut.bound is not None and cut.phase is CutPhase.APPROACHING
+        checkpoint = region.region().checkpoint
+        return (
+            checkpoint is not None
+            and checkpoint.boundary is not None
+            and checkpoint.phase is CheckpointPhase.APPROACHING
+        )
 
-    region.until(approaches, "a cut that approaches its bound")
+    region.until(approaches, "a checkpoint that approaches its boundary")
 
 
 def contributed(region: Live, victims: list[Process]) -> None:
-    """After the completion of a cut, before its commit."""
+    """After the completion of a checkpoint, before its commit."""
     region.fill(150)
     region.until(region.consumed, "consumed")
-    nonce = Nonce("the cut that is not committed")
-    _all_at(region, victims, "committing", lambda: region.store.request_cut(region.name, nonce))
+    request_id = RequestId("the checkpoint that is not committed")
+    _all_at(region, victims, "committing", lambda: region.store.request_checkpoint(region.name, request_id))
 
     def is_complete() -> bool:
         state = region.region()
-        sequence = state.requests[nonce].sequence
+        sequence = state.requests[request_id].sequence
         return sequence is not None and state.checkpoints[sequence].is_complete
 
     region.until(is_complete, "complete")
@@ -269,14 +273,14 @@ def test_a_member_whose_batch_takes_longer_than_the_poll_interval_stays_in_its_g
         assert resets(region, before.counter) == []
 
 
-def test_members_without_a_partition_take_part_in_cuts_and_stand_in(lend: Lend, record_property: Note) -> None:
+def test_members_without_a_partition_take_part_in_checkpoints_and_stand_in(lend: Lend, record_property: Note) -> None:
     with lend(partitions=2) as region:
         processes = running(region, (0,), (1,), (2,))
         owners = set(region.owners().values())
         assert len(owners) == 2
-        cut = region.cut()
+        checkpoint = region.checkpoint()
         parts = [e.body for e in region.events() if isinstance(e.body, events.Contributed)]
-        assert {part.member.index for part in parts if part.sequence == cut.sequence} == {0, 1, 2}
+        assert {part.member.index for part in parts if part.sequence == checkpoint.sequence} == {0, 1, 2}
         region.fill(60)
         processes[owners.pop()].kill()
         settled(region, record_property, "more members than partitions, an owner killed")
@@ -285,7 +289,7 @@ def test_members_without_a_partition_take_part_in_cuts_and_stand_in(lend: Lend, 
 # -- batches that fail, or never end -----------------------------------------------------------------------------------
 
 
-def test_a_poison_record_halts_the_region_and_a_repaired_pipeline_goes_on_from_the_base(
+def test_a_poison_record_halts_the_region_and_a_repaired_pipeline_goes_on_from_the_restore_point(
     lend: Lend, record_property: Note
 ) -> None:
     with lend(spec=f"max_failures: 2\n{BRISK}", members=2) as region:
@@ -313,7 +317,7 @@ def test_a_process_whose_batch_does_not_hear_its_cancellation_ends_itself_and_th
         region.fill(150)
         region.until(lambda: hung.reached("hung"), "hung")
         assert hung.wait(60) == 70
-        assert "did not become quiet after its cancellation" in hung.said()
+        assert "did not quiesce after its cancellation" in hung.said()
         region.start(0)
         settled(region, record_property, "a batch that hangs and hears no cancellation")
         assert ResetCause.BATCH_TIMEOUT in {reset.cause for reset in resets(region, 0)}

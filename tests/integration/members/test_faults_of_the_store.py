@@ -16,7 +16,7 @@ from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.store.schema_upgrade import upgrade
-from tests.support.cutting_proxy import Cut, cutting_proxy
+from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.faults import Note, finished, group_size, judged, needless, owners, resets, runs, said
 from tests.support.kafka import Kafka
 from tests.support.members import Live, Process, live
@@ -155,7 +155,7 @@ def test_members_that_come_back_one_by_one_cost_one_reset_each_and_no_more(
         wires = (first, second, third)
         now = busy(region, *(region.url.replace(f":{server.port}/", f":{wire.port}/") for wire in wires))
         for wire in wires:
-            wire.cut()
+            wire.sever()
         region.until(lambda: group_size(region.kafka, region.group) == 0, "all out of the group", 40)
         for index, wire in enumerate(wires):
             wire.mend()
@@ -171,7 +171,7 @@ def test_members_that_come_back_one_by_one_cost_one_reset_each_and_no_more(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["freeze", "cut"])
+@pytest.mark.parametrize("how", ["freeze", "sever"])
 def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on_without_it(
     region: Live, server: Postgres, record_property: Note, how: str
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on
         if how == "freeze":
             wire.freeze()
         else:
-            wire.cut()
+            wire.sever()
         region.until(lambda: group_size(region.kafka, region.group) == 2, "member 0 out of the group", 40)
         region.fill(100)
         region.until(lambda: runs(region) and region.consumed(), "everything consumed by the others")
@@ -198,7 +198,7 @@ def test_a_member_that_alone_can_not_reach_the_store_leaves_and_the_others_go_on
 def test_lost_answers_to_commits_change_nothing(
     kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
 ) -> None:
-    with cutting_proxy(database_url) as (proxy, through), live(kafka, database_url, tmp_path) as region:
+    with breaking_proxy(database_url) as (proxy, through), live(kafka, database_url, tmp_path) as region:
         region.fill(500)
         address = through.render_as_string(hide_password=False)
         region.start(0, 1, 2, store=address)
@@ -206,9 +206,9 @@ def test_lost_answers_to_commits_change_nothing(
         before = len(resets(region))
         for number in range(12):
             region.fill(50)
-            proxy.cut_next(Cut.AFTER if number % 2 else Cut.BEFORE)
-            region.until(lambda wanted=number + 1: proxy.cuts >= wanted, f"answer {number + 1} lost")  # type: ignore[misc]
+            proxy.break_next(Break.AFTER if number % 2 else Break.BEFORE)
+            region.until(lambda wanted=number + 1: proxy.breaks >= wanted, f"answer {number + 1} lost")  # type: ignore[misc]
         finished(region)
-        record_property("answers lost", proxy.cuts)
+        record_property("answers lost", proxy.breaks)
         judged(region, record_property)
         assert len(resets(region)) == before

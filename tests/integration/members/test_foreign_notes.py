@@ -43,7 +43,7 @@ def stopped(region: Live) -> None:
 
 def write(region: Live, offset: int, epoch: int) -> None:
     """Write a note as whoever may commit to the group."""
-    note = {"region": region.name, "lineage": 1, "sequence": epoch, "epoch": epoch}
+    note = {"region": region.name, "timeline": 1, "sequence": epoch, "epoch": epoch}
     place = GroupPartition(GroupId(region.group), TopicName(region.topic), 0)
     with Groups(admin_settings(region.kafka.settings), timedelta(seconds=20)) as groups:
         region.until(lambda: tried(lambda: groups.require_empty(GroupId(region.group))), "members have left")
@@ -66,7 +66,7 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
     region.until_running()
     if way.startswith("kcr"):
         region.fill(10)
-        region.cut()
+        region.checkpoint()
     else:
         region.store.kill(region.name)  # before its first checkpoint
     stopped(region)
@@ -82,11 +82,11 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
         assert f"{region.topic}-0" in halt.text
         assert any(way in choice for choice in halt.choices)
         stopped(region)
-    base = region.region().base
+    restore_point = region.region().restore_point
     if way.startswith("kcr"):
-        assert base is not None
+        assert restore_point is not None
         with Region(region.name, region.url) as opened:
-            region.until(lambda: tried(lambda: opened.repair_commit(int(base))), "the base is told")
+            region.until(lambda: tried(lambda: opened.repair_commit(int(restore_point))), "the restore point is told")
     else:
         arguments = ("--group", region.group, "--topic", region.topic)
         consumer_groups(region.kafka.bootstrap_servers, "--delete-offsets", *arguments)
@@ -94,8 +94,8 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
     region.start(0)
     region.until_running()
     region.fill(20)
-    region.until(region.consumed, "all records consumed")  # a cut may fall before what was just produced
-    region.cut()
+    region.until(region.consumed, "all records consumed")  # a checkpoint may fall before what was just produced
+    region.checkpoint()
     assert region.region().epoch < before.epoch + 10
     assert region.account().is_sound
 
@@ -104,7 +104,7 @@ def test_a_number_that_the_region_can_have_reached_is_taken_over_by_the_resume_a
     region.start(0)
     region.until_running()
     region.fill(10)
-    region.cut()
+    region.checkpoint()
     stopped(region)
     before = region.region()
     write(region, offset=0, epoch=1000)
@@ -116,7 +116,7 @@ def test_a_number_that_the_region_can_have_reached_is_taken_over_by_the_resume_a
     region.store.start(region.name)
     region.until_running()
     region.fill(20)
-    region.cut()
+    region.checkpoint()
     after = region.region()
     assert after.epoch > 1000
     assert after.next_sequence > 1000

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome, RegionState
-from airflow_kcr.protocol.values import Incarnation, Nonce
+from airflow_kcr.protocol.values import Incarnation, RequestId
 from tests.support.faults import Note, finished, judged
 from tests.support.members import Live
 
@@ -28,7 +28,7 @@ SOAK = (pytest.mark.soak, pytest.mark.timeout(300))
 
 def late_words(region: Live, after: int, incarnation: Incarnation) -> list[str]:
     """What the store took from an incarnation of member 0 after an event: events, and batches that counted."""
-    kinds = (events.Claimed, events.Acknowledged, events.Contributed, events.Echoed)
+    kinds = (events.Claimed, events.Acknowledged, events.Contributed, events.CommitReadBack)
     member = region.member(0)
     said = [e.body for e in region.events(after) if isinstance(e.body, kinds)]
     heard = [type(body).__name__ for body in said if (body.member, body.incarnation) == (member, incarnation)]
@@ -67,7 +67,7 @@ def test_what_a_thawed_process_says_is_refused_and_it_comes_back_as_a_new_incarn
         region.fill(60)
         if gate != "processing":
             region.until(region.consumed, "consumed")
-            region.store.request_cut(region.name, Nonce("the cut in which it freezes"))
+            region.store.request_checkpoint(region.name, RequestId("the checkpoint in which it freezes"))
         region.until(lambda: frozen.reached(gate), f"at {gate}")
         incarnation = region.region().members[region.member(0)].incarnation
         frozen.freeze()

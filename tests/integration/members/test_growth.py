@@ -24,7 +24,7 @@ def worked(live: Live, process: Counted, *, batches: int, checkpoints: int, with
     begun, each = read(live), MOST * batches // checkpoints
     for number in range(1, checkpoints + 1):
         live.until(lambda wanted=begun + each * number: read(live) >= wanted, f"part {number}", within)  # type: ignore[misc]
-        live.cut(within)
+        live.checkpoint(within)
     return process.count()
 
 

@@ -46,7 +46,7 @@ def test_a_topic_made_anew_with_fewer_partitions_while_members_are_down_is_read(
         lost = {GroupPartition(GroupId(region.group), TopicName(region.topic), n) for n in (2, 3)}
         region.until(lambda: gone(region) == lost and region.consumed(), "the new topic read", 120)
         region.until(lambda: set(region.owners()) == {0, 1}, "two partitions owned", 60)
-        region.cut()
+        region.checkpoint()
 
 
 def test_a_listed_topic_deleted_while_the_member_was_down_is_given_up_and_the_others_are_read(
@@ -64,7 +64,7 @@ def test_a_listed_topic_deleted_while_the_member_was_down_is_given_up_and_the_ot
         region.fill(20)
         region.start(0)
         finished(region, 120)
-        region.cut()
+        region.checkpoint()
         assert {p.topic for p in gone(region)} == {other}
 
 
@@ -81,4 +81,4 @@ def test_a_listed_topic_deleted_while_its_reader_lives_is_given_up(
         region.fill(20)
         finished(region, 120)
         region.until(lambda: bool(gone(region)), "the topic given up", 60)
-        region.cut()
+        region.checkpoint()

@@ -17,7 +17,7 @@ from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import RegionState
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import RequestId
 from tests.conftest import StartKafka
 from tests.integration.members.conftest import Lend
 from tests.support import faults
@@ -177,7 +177,7 @@ def test_partitions_added_during_a_drain_with_a_member_down_are_read(lend: Lend,
         region.fill(20)
         finished(region)
         first.gate("contributing")
-        region.store.request_cut(region.name, Nonce("while it grows"))
+        region.store.request_checkpoint(region.name, RequestId("while it grows"))
         region.until(lambda: first.reached("contributing"), "in the middle of a drain")
         assert region.region().state is RegionState.DRAINING
         second.kill()

@@ -21,7 +21,7 @@ from airflow_kcr.api import Region, ResetView
 from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.region.rows import PersonResetState, RegionState
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.conftest import StartKafka
 from tests.support.faults import Note, finished, judged, runs
@@ -117,13 +117,13 @@ def a_postgres_restart(scene: Stage) -> None:
 def a_lost_notification(scene: Stage) -> None:
     """Whoever listens is cut off, and hears nothing of what comes next."""
     with psycopg.connect(scene.one.url.replace("+psycopg", "")) as connection:
-        cut = connection.execute(
+        checkpoint = connection.execute(
             # What a listener has asked last, before it waits.
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
             "WHERE datname = current_database() AND query LIKE 'SELECT counter FROM kcr.region%'"
         ).fetchone()
-    assert cut is not None
-    assert cut[0] > 0
+    assert checkpoint is not None
+    assert checkpoint[0] > 0
     scene.goes_on()
 
 
@@ -144,7 +144,7 @@ def attempts_used_up(scene: Stage) -> None:
 
     A process whose batch does not end ends itself before: then the others take its partitions over, and it is done.
     """
-    first = scene.nonces[0]
+    first = scene.request_ids[0]
 
     def is_over() -> bool:
         now = scene.one.region()
@@ -238,7 +238,7 @@ def test_a_reset_is_done_as_a_whole_or_fails_and_is_done_when_asked_again(
         fault(scene)
         record_property("phase", phase.__name__)
         record_property("fault", fault.__name__)
-        views = [ended(scene, nonce) for nonce in scene.nonces]
+        views = [ended(scene, request_id) for request_id in scene.request_ids]
         record_property("asked", [view.state for view in views])
         record_property("why", [view.asked.failure for view in views if view.asked is not None and view.asked.failure])
         if views[-1].state != "done":
@@ -249,17 +249,17 @@ def test_a_reset_is_done_as_a_whole_or_fails_and_is_done_when_asked_again(
         judged(one, record_property)
 
 
-def ended(scene: Stage, nonce: Nonce) -> ResetView:
+def ended(scene: Stage, request_id: RequestId) -> ResetView:
     """Wait until a reset is done or has failed, and return it; a store or broker that is away has no answer to that."""
 
     def is_ended() -> bool:
         try:
-            return scene.one.region().person_resets[nonce].state in ENDED
+            return scene.one.region().person_resets[request_id].state in ENDED
         except KcrError:
             return False
 
-    scene.one.until(is_ended, f"reset {nonce} done or failed", PATIENCE)
-    view = scene.region.applied_reset(nonce)
+    scene.one.until(is_ended, f"reset {request_id} done or failed", PATIENCE)
+    view = scene.region.applied_reset(request_id)
     assert view is not None
     return view
 
@@ -279,6 +279,6 @@ def again(scene: Stage) -> None:
         except KcrError:
             assert time.monotonic() < deadline
             continue
-        if ended(scene, scene.nonces[-1]).state == "done":
+        if ended(scene, scene.request_ids[-1]).state == "done":
             return
         assert time.monotonic() < deadline

@@ -13,7 +13,7 @@ from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import GroupNotEmpty
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset
-from airflow_kcr.protocol.values import GroupId, Nonce, Offset
+from airflow_kcr.protocol.values import GroupId, Offset, RequestId
 from tests.support.faults import group_size
 from tests.support.kafka import Kafka
 from tests.support.kafka_tool import consumer_groups
@@ -64,7 +64,7 @@ def test_kafkas_tool_and_a_plan_understand_each_other(kafka: Kafka, stopped: Liv
         region.start()
         stopped.start(0, 1)
         stopped.until(stopped.consumed, "the rest again")
-        stopped.cut()
+        stopped.checkpoint()
         account = stopped.account()
         assert account.is_sound, account
         assert [r.counted and r.counted.replayed for r in region.resets() if r.plan] == [300, 80]
@@ -100,7 +100,7 @@ def test_a_zombie_that_commits_afterwards_does_not_win(kafka: Kafka, stopped: Li
         region.start()
         stopped.start(0, 1)
         stopped.until(stopped.consumed, "the rest again")
-        stopped.cut()
+        stopped.checkpoint()
         assert [r.counted and r.counted.replayed for r in region.resets() if r.plan] == [300], "from 100, not from 170"
         assert set(kafka.committed(stopped.group).values()) == {200}
         account = stopped.account()
@@ -115,10 +115,10 @@ def test_offsets_that_expired_are_seeded_again_and_are_not_needed_for_a_start(ka
 
     everything = {(stopped.topic, n): 200 for n in range(3)}
     with Region(stopped.name, stopped.store) as region:
-        base = region.show().base
-        assert base is not None
+        restore_point = region.show().restore_point
+        assert restore_point is not None
         expire()
-        view = region.repair_commit(base)
+        view = region.repair_commit(restore_point)
         assert (view.checkpoint.committed, kafka.committed(stopped.group)) == (Committed.YES, everything)
 
         plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(60))))
@@ -130,8 +130,8 @@ def test_offsets_that_expired_are_seeded_again_and_are_not_needed_for_a_start(ka
         expire()
         region.start()
         stopped.start(0, 1)
-        stopped.until(stopped.consumed, "from the base, whatever Kafka has forgotten")
-        stopped.cut()
+        stopped.until(stopped.consumed, "from the restore point, whatever Kafka has forgotten")
+        stopped.checkpoint()
         assert kafka.committed(stopped.group) == everything
         assert [r.counted and r.counted.replayed for r in region.resets() if r.plan] == [3 * 140]
         account = stopped.account()
@@ -174,7 +174,7 @@ def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does
         zombie, other = one.start(0, gates=("committing",)), one.start(1)
         one.shared(0, 1)
         one.until(one.consumed, "all records")
-        one.store.request_cut(one.name, Nonce("cut"))
+        one.store.request_checkpoint(one.name, RequestId("checkpoint"))
         one.until(lambda: zombie.reached("committing"), "about to tell Kafka")
         zombie.freeze()
         region.kill()
@@ -194,7 +194,7 @@ def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does
         assert region.show().epoch == epoch + 1
         assert {e.offset for e in one.region().seek.values()} == {100}
         one.until(one.consumed, "the rest again")
-        one.cut()
+        one.checkpoint()
         assert set(kafka.committed(one.group).values()) == {200}
         account = one.account()
         assert account.is_sound, account

@@ -24,7 +24,7 @@ from airflow_kcr.protocol.targets import (
     ToOffset,
     ToRun,
 )
-from airflow_kcr.protocol.values import Nonce, Offset
+from airflow_kcr.protocol.values import Offset, RequestId
 from tests.support.kafka import Kafka
 from tests.support.members import BRISK, Live, live
 
@@ -54,9 +54,11 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         one.fill(200)
         one.start(0, 1)
         one.until(one.consumed, "the first records")
-        first = one.store.request_cut(one.name, Nonce("cut"), requester=Requester(dag_id="daily", run_id="monday"))
-        one.until(lambda: one.is_committed(first.nonce), "the first cut")
-        sequence = one.region().requests[first.nonce].sequence
+        first = one.store.request_checkpoint(
+            one.name, RequestId("checkpoint"), requester=Requester(dag_id="daily", run_id="monday")
+        )
+        one.until(lambda: one.is_committed(first.request_id), "the first checkpoint")
+        sequence = one.region().requests[first.request_id].sequence
         assert sequence is not None
         between = datetime.now(UTC)
         one.fill(100)
@@ -87,7 +89,7 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         assert {m: r.incarnation for m, r in one.region().members.items()} == {
             m: r.incarnation for m, r in members.items()
         }, "nobody left its group"
-        one.cut()
+        one.checkpoint()
         account = one.account()
         assert account.is_sound, account
         last = region.resets()[-1]
@@ -106,7 +108,7 @@ def test_a_poison_record_halts_and_is_skipped_by_name(kafka: Kafka, database_url
         view = applied(region, plan, forced=True)
         assert (view.state, view.asked is not None and view.asked.forced) == ("done", True)
         one.until(one.consumed, "everything but the record")
-        one.cut()
+        one.checkpoint()
         wanted = {(one.topic, n, o) for n in (0, 1) for o in range(300)} - {(one.topic, 0, 120)}
         account = one.account(wanted)
         assert account.is_sound, account
@@ -120,7 +122,7 @@ def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
         one.fill(100)
         one.start(0, 1)
         one.until(one.consumed, "the first records")
-        first = one.cut().sequence
+        first = one.checkpoint().sequence
         assert first is not None
         kafka.add_partitions(one.topic, 3)
         kafka.fill(one.topic, {0: 20, 2: 80})
@@ -132,13 +134,13 @@ def test_a_partition_first_seen_after_the_checkpoint_begins_anew_at_every_reset(
             epoch = one.region().epoch
             seek = {p.partition: e.offset for p, e in one.region().seek_maps[epoch].items()}
             assert seek == {0: 100, 1: 100, 2: 0}
-        one.cut()
+        one.checkpoint()
         # And by a person's reset to the checkpoint that does not have it.
         plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=first)))
         assert [line.target for line in plan.lines] == [100, 100, 0]
         assert applied(region, plan).state == "done"
         one.until(one.consumed, "all of it once more")
-        one.cut()
+        one.checkpoint()
         account = one.account()
         assert account.is_sound, account
         assert sum(w.partition == 2 for w in one.written()) == 4 * 80
@@ -168,7 +170,7 @@ def test_a_partition_that_is_found_while_a_reset_waits_for_its_turn_is_read_from
         found = resumed_at(one, view)
         assert {n: found[n] for n in range(4)} == dict.fromkeys(range(4), 20)
         one.until(one.consumed, "all records again")
-        one.cut()
+        one.checkpoint()
         account = one.account()
         assert account.is_sound, account
         assert {(w.partition, w.offset) for w in one.written() if w.partition > 3} == {

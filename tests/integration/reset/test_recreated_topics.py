@@ -32,7 +32,7 @@ from airflow_kcr.protocol.targets import (
     ToOffset,
 )
 from airflow_kcr.protocol.values import Offset
-from tests.support.faults import cuts, finished, told
+from tests.support.faults import checkpoints, finished, told
 from tests.support.kafka import Kafka, Record
 from tests.support.members import BRISK, Live, live
 
@@ -47,7 +47,7 @@ ALL = {(n, o) for n in range(2) for o in range(NEW)}
 
 @contextmanager
 def halted(kafka: Kafka, url: str, folder: Path, new: int = NEW) -> Iterator[tuple[Live, Region]]:
-    """Lend a region that read and cut all of its topic, and is halted as the topic was made anew."""
+    """Lend a region that read and checkpointed all of its topic, and is halted as the topic was made anew."""
     with live(kafka, url, folder, members=2, partitions=2, spec=BRISK) as one, Region(one.name, one.store) as region:
         one.fill(OLD)
         one.start(0, 1)
@@ -70,7 +70,7 @@ def read_anew(one: Live) -> set[tuple[int, int]]:
 
 
 def goes_on(one: Live, expected: set[tuple[int, int]]) -> None:
-    """See the region work: what was expected of the new topic is read, a cut holds it, and it halted once only."""
+    """See the region work: it reads what was expected of the new topic, a checkpoint holds it, it halted once only."""
     one.until(lambda: one.region().state is RegionState.RUNNING, "running")
     finished(one)
     assert read_anew(one) == expected
@@ -164,7 +164,7 @@ def test_what_belongs_to_the_old_topic_is_no_place_in_the_new_one(
 ) -> None:
     # The new log has the old offsets too, of other records.
     with halted(kafka, database_url, tmp_path, new=2 * OLD) as (one, region):
-        newest, counter = cuts(one)[-1].sequence, region.counter()
+        newest, counter = checkpoints(one)[-1].sequence, region.counter()
         for target in (ToCheckpoint(sequence=newest), ToInitial()):
             plan = region.plan_reset(ResetRequest(target=target))
             assert [line.is_unreachable for line in plan.lines] == [True, True], target

@@ -14,7 +14,7 @@ from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.targets import ToCheckpoint
-from tests.support.faults import cuts
+from tests.support.faults import checkpoints
 from tests.support.kafka import Kafka
 from tests.support.members import BRISK, live
 
@@ -31,15 +31,15 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
         one.fill(100)
         one.start(0, 1)
         one.until(one.consumed, "the first records")
-        one.cut()
-        target = ResetRequest(target=ToCheckpoint(sequence=cuts(one)[-1].sequence))
+        one.checkpoint()
+        target = ResetRequest(target=ToCheckpoint(sequence=checkpoints(one)[-1].sequence))
         one.fill(100)
         one.until(one.consumed, "all records")
         kafka.delete_records(one.topic, {0: 60})
 
         def is_warned_of() -> bool:
-            # What a part of a cut tells of its log may have been read a moment before.
-            one.cut()
+            # What a part of a checkpoint tells of its log may have been read a moment before.
+            one.checkpoint()
             return region.plan_reset(target).overtaken_at is not None
 
         warned_in_time = happened(is_warned_of, within=60)
@@ -48,7 +48,7 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
             (key[0], part.contributed_at, {str(p): b.start for p, b in part.bounds.items()})
             for key, part in parts.items()
         ]
-        assert warned_in_time, f"log starts as the cuts have them: {seen}"
+        assert warned_in_time, f"log starts as the checkpoints have them: {seen}"
         warned = region.plan_reset(target)
         assert warned.totals.unreachable == 0
         assert warned.overtaken_at is not None
@@ -67,7 +67,7 @@ def test_it_is_warned_of_then_refused_and_its_csv_goes_to_what_is_left(
         region.apply_reset(left, "without what is lost")
         assert region.wait_for_reset(left.plan, WITHIN).state == "done"
         one.until(one.consumed, "what is left, again")
-        one.cut()
+        one.checkpoint()
         account = one.account()
         assert account.is_sound, account
         counted = region.resets()[-1].counted

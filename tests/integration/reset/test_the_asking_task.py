@@ -168,19 +168,19 @@ def test_a_fresh_try_answers_with_the_same_reset_which_is_done_once(
         finished(one)
         phase(scene)
         end(task)
-        (nonce,) = scene.nonces
-        assert one.region().person_resets[nonce].state not in {PersonResetState.DONE, PersonResetState.FAILED}
+        (request_id,) = scene.request_ids
+        assert one.region().person_resets[request_id].state not in {PersonResetState.DONE, PersonResetState.FAILED}
         task.starts()
         task.until("asked")
         scene.goes_on()
         answer = task.answer()
 
-        view = region.reset(nonce)
-        assert (answer["state"], answer["plan"], answer["id"]) == ("done", nonce, view.reset_id)
+        view = region.reset(request_id)
+        assert (answer["state"], answer["plan"], answer["id"]) == ("done", request_id, view.reset_id)
         assert (view.requester.run_id, view.requester.reason) == (RUN, "to see")
-        assert [body.nonce for body in told(one, events.PersonResetAccepted)] == [nonce]
+        assert [body.request_id for body in told(one, events.PersonResetAccepted)] == [request_id]
         assert len([body for body in resets(one) if body.cause is ResetCause.PERSON]) == 1
-        assert set(one.region().person_resets) == {nonce}
+        assert set(one.region().person_resets) == {request_id}
         finished(one, 90)
         assert went_there(scene)
         judged(one, record_property)

@@ -29,14 +29,14 @@ from airflow_kcr.protocol.targets import (
     ToInitial,
     ToOffset,
 )
-from airflow_kcr.protocol.values import Offset, Sequence
-from tests.support.faults import Note, cuts, finished, judged, stored
+from airflow_kcr.protocol.values import CheckpointNumber, Offset
+from tests.support.faults import Note, checkpoints, finished, judged, stored
 from tests.support.kafka import Kafka
 from tests.support.load import steadily
 from tests.support.members import BRISK, Live, live
 
 PARTITIONS = 6
-OFTEN = f"cut: {{every: 2s, grace: 500ms}}\n{BRISK}"
+OFTEN = f"checkpoint: {{every: 2s, grace: 500ms}}\n{BRISK}"
 WITHIN = timedelta(seconds=60)
 DRAWS = 50
 
@@ -83,7 +83,7 @@ class Resets:
         place = parse_scope([self.one.group], [f"{self.one.topic}:{draw.randrange(PARTITIONS)}"])
         positions = [int(c.position or 0) for c in self.one.region().claims.values()]
         age = datetime.now(UTC) - self.began
-        known = [row.sequence for row in cuts(self.one)] or [Sequence(1)]
+        known = [row.sequence for row in checkpoints(self.one)] or [CheckpointNumber(1)]
         choices: list[Callable[[], tuple[Target, Scope]]] = [
             lambda: (ToCheckpoint(sequence=draw.choice(known)), EVERYTHING),
             lambda: (ToCheckpoint(sequence=draw.choice(known)), place),
@@ -126,7 +126,7 @@ def test_resets_under_load_leave_what_a_run_without_any_leaves(
         for index in range(3):
             one.start(index)
         one.shared(0, 1, 2)
-        one.cut()
+        one.checkpoint()
         drawn = Resets(one=one, region=region, random=random, began=began)
         with steadily(kafka, one.topic, PARTITIONS, 0.02):
             for _ in range(count):

@@ -13,15 +13,15 @@ from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupId,
     GroupPartition,
-    Lineage,
     MemberId,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    Timeline,
     TopicName,
 )
 from airflow_kcr.spark.engine import SparkEngine
@@ -91,7 +91,7 @@ class Bench:
         return collected
 
 
-def call(topic: str, ranges: Mapping[int, tuple[int, int]], index: int = 0, lineage: int = 1) -> BatchCall:
+def call(topic: str, ranges: Mapping[int, tuple[int, int]], index: int = 0, timeline: int = 1) -> BatchCall:
     """A batch of these ranges, by partition, with an id that no other has."""
     found = {
         GroupPartition(GROUP, TopicName(topic), partition): Range(Offset(begin), Offset(end))
@@ -102,8 +102,8 @@ def call(topic: str, ranges: Mapping[int, tuple[int, int]], index: int = 0, line
         member=MemberId(GROUP, index),
         batch=BatchId(f"batch-{next(_numbers)}"),
         epoch=Epoch(1),
-        lineage=Lineage(lineage),
-        sequence=Sequence(1),
+        timeline=Timeline(timeline),
+        sequence=CheckpointNumber(1),
         ranges=found,
         progress=OffsetMap({partition: range_.to for partition, range_ in found.items()}),
     )

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
 from airflow_kcr.protocol.region.rows import Requester
-from airflow_kcr.spark import clean_cuts, read_cut
+from airflow_kcr.spark import clean_checkpoints, read_checkpoint
 from tests.support.lake import Lake
 from tests.support.live_region import live_region
 
@@ -54,47 +54,47 @@ def test_what_is_undone_and_what_is_retired_goes_and_what_can_be_read_stays(
 ) -> None:
     path, environ = lake.root.as_uri(), {"LAKE": tmp_path.as_uri()}
     lake.batch(0)
-    first = lake.cut("n1", Requester(dag_id="d", run_id="r1"))
+    first = lake.checkpoint("n1", Requester(dag_id="d", run_id="r1"))
     lake.batch(0)
     lake.batch(1)
-    undone = lake.cut("n2")
+    undone = lake.checkpoint("n2")
     lake.reset(by=-7)
     lake.batch(0)
-    third = lake.cut("n3")
+    third = lake.checkpoint("n3")
     held = {sequence: lake.read(sequence) for sequence in (first, third)}
-    kept = {name for s in held for name in read_cut(lake.spark, path, sequence=s).inputFiles()}
+    kept = {name for s in held for name in read_checkpoint(lake.spark, path, sequence=s).inputFiles()}
 
-    (cleaned,) = clean_cuts(lake.spark, "flights", store=database_url, environ=environ)
+    (cleaned,) = clean_checkpoints(lake.spark, "flights", store=database_url, environ=environ)
     assert (cleaned.sink, cleaned.undone, cleaned.retired) == ("sink out of group g", (undone,), ())
     assert cleaned.files > 0
     assert cleaned.bytes > 0
     assert {sequence: lake.read(sequence) for sequence in held} == held
     assert {name for name in data(lake) if name.endswith(".parquet")} == {n.partition("/out/")[2] for n in kept}
-    assert clean_cuts(lake.spark, "flights", store=database_url, environ=environ)[0].files == 0
+    assert clean_checkpoints(lake.spark, "flights", store=database_url, environ=environ)[0].files == 0
 
     lake.batch(0)
-    fourth = lake.cut("n4")
+    fourth = lake.checkpoint("n4")
     lake.driver.store.retire(lake.driver.name)
     assert lake.read(first) == held[first]
-    assert read_cut(lake.spark, path, run="d/r1", store=database_url).count() == len(held[first])
-    (cleaned,) = clean_cuts(lake.spark, "flights", "retired", store=database_url, environ=environ)
+    assert read_checkpoint(lake.spark, path, run="d/r1", store=database_url).count() == len(held[first])
+    (cleaned,) = clean_checkpoints(lake.spark, "flights", "retired", store=database_url, environ=environ)
     assert (cleaned.undone, cleaned.retired) == ((), (first,))
     for named in ({"sequence": first}, {"run": "d/r1", "store": database_url}):
-        with pytest.raises(CheckpointNotUsable, match=f"cut {first} of sink out .* was retired, and its output"):
-            read_cut(lake.spark, path, **named)
+        with pytest.raises(CheckpointNotUsable, match=f"checkpoint {first} of sink out .* was retired, and its output"):
+            read_checkpoint(lake.spark, path, **named)
     assert lake.read(third) == held[third]
     assert lake.read() == lake.read(fourth)
 
 
 def test_what_is_neither_is_refused(lake: Lake, database_url: str) -> None:
     with pytest.raises(ConfigurationError, match="'everything' can't be cleaned: say undone or retired"):
-        clean_cuts(lake.spark, "flights", "everything", store=database_url)
+        clean_checkpoints(lake.spark, "flights", "everything", store=database_url)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_command_does_so_in_a_process_of_its_own(lake: Lake, database_url: str, tmp_path: Path) -> None:
-    first, *_ = (lake.cut(f"n{number}") for number in range(4) if lake.batch(0))
+    first, *_ = (lake.checkpoint(f"n{number}") for number in range(4) if lake.batch(0))
     lake.driver.store.retire(lake.driver.name)
     ran = subprocess.run(
         [sys.executable, "-m", "airflow_kcr", "checkpoint", "clean", "flights", "--retired", "-o", "json"],
@@ -108,5 +108,5 @@ def test_the_command_does_so_in_a_process_of_its_own(lake: Lake, database_url: s
     (sink,) = json.loads(ran.stdout)["sinks"]
     assert (sink["sink"], sink["undone"], sink["retired"][0]) == ("sink out of group g", [], first)
     assert sink["files"] > 0
-    with pytest.raises(CheckpointNotUsable, match=f"cut {first} of sink out .* was retired, and its output"):
+    with pytest.raises(CheckpointNotUsable, match=f"checkpoint {first} of sink out .* was retired, and its output"):
         lake.read(first)

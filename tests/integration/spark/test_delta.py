@@ -25,7 +25,7 @@ from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.documents import Manifest, Undone
 from airflow_kcr.sinks.files.table import Table
-from airflow_kcr.spark import clean_cuts, read_cut
+from airflow_kcr.spark import clean_checkpoints, read_checkpoint
 from airflow_kcr.spark.delta import delta_table, require_delta
 from airflow_kcr.spark.file_sinks import FilesWriter
 from tests.support.driver import GROUP
@@ -36,7 +36,7 @@ from tests.support.sink_files import Killed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_kcr.protocol.values import Sequence
+    from airflow_kcr.protocol.values import CheckpointNumber
 
 # What Delta does takes the more time the busier the machine is, and the first test has the start of the JVM in it.
 pytestmark = pytest.mark.timeout(600)
@@ -115,7 +115,7 @@ def table(lake: Lake, version: int | None = None) -> DataFrame:
 
 
 def shown(lake: Lake, version: int | None = None) -> dict[int, list[Record]]:
-    """The records in the table, by the sequence of the cut that they came with."""
+    """The records in the table, by the sequence of the checkpoint that they came with."""
     found: dict[int, list[Record]] = {}
     for row in table(lake, version).select("kcr_sequence", *READ).collect():
         found.setdefault(row[0], []).append((row[1], row[2], row[3]))
@@ -128,14 +128,14 @@ def every(lake: Lake) -> list[Record]:
 
 
 def history(lake: Lake) -> list[dict[str, Any]]:
-    """What was noted of each version that has to do with cuts, oldest first."""
+    """What was noted of each version that has to do with checkpoints, oldest first."""
     rows = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.root.as_uri()}/{layout.TABLE}`").collect()
     notes = [json.loads(row["userMetadata"]) for row in sorted(rows, key=lambda row: int(row["version"]))]
     return [note for note in notes if "attempt" in note]
 
 
-def complete(lake: Lake, nonce: str) -> Sequence:
-    lake.driver.request_cut(nonce)
+def complete(lake: Lake, request_id: str) -> CheckpointNumber:
+    lake.driver.request_checkpoint(request_id)
     return lake.driver.complete()
 
 
@@ -148,32 +148,32 @@ def go_back(lake: Lake) -> None:
 
 
 @pytest.mark.long
-def test_the_table_has_whole_cuts_and_read_cut_gives_each_of_them(lake: Lake) -> None:
+def test_the_table_has_whole_checkpoints_and_read_checkpoint_gives_each_of_them(lake: Lake) -> None:
     lake.batch(0)
     lake.batch(1)
     assert shown(lake) == {}
-    first = lake.cut("n1")
+    first = lake.checkpoint("n1")
     lake.batch(0, size="offset * 2")
-    second = lake.cut("n2")
-    third = lake.cut("n3")
+    second = lake.checkpoint("n2")
+    third = lake.checkpoint("n3")
     assert shown(lake) == {first: lake.read(first), second: lake.read(second)}
     assert lake.read(third) == []
     assert every(lake) == lake.everything()
     rows = table(lake)
-    assert rows.columns == ["kcr_lineage", "kcr_sequence", *READ, "value", "size"]
-    assert rows.where("kcr_lineage = 1 AND value = CAST(kcr_offset AS STRING)").count() == rows.count()
+    assert rows.columns == ["kcr_timeline", "kcr_sequence", *READ, "value", "size"]
+    assert rows.where("kcr_timeline = 1 AND value = CAST(kcr_offset AS STRING)").count() == rows.count()
     assert rows.where(f"kcr_sequence = {first} AND size IS NULL").count() == 40
     assert rows.where("size = kcr_offset * 2").count() == len(lake.read(second))
-    told = [(n["region"], n["group"], n["sink"], n["lineage"], n["sequence"]) for n in history(lake)]
+    told = [(n["region"], n["group"], n["sink"], n["timeline"], n["sequence"]) for n in history(lake)]
     assert told == [("flights", "g", "out", 1, sequence) for sequence in (first, second, third)]
-    one, again = (read_cut(lake.spark, lake.root.as_uri(), sequence=first) for _ in range(2))
+    one, again = (read_checkpoint(lake.spark, lake.root.as_uri(), sequence=first) for _ in range(2))
     assert sorted(one.inputFiles()) == sorted(again.inputFiles())
 
 
 @pytest.mark.soak
-def test_a_cut_that_is_published_again_is_there_once(lake: Lake) -> None:
+def test_a_checkpoint_that_is_published_again_is_there_once(lake: Lake) -> None:
     lake.batch(0)
-    sequence = lake.cut("n1")
+    sequence = lake.checkpoint("n1")
     for sink in (lake.sink, other(lake)):
         sink.publish(sequence)
     assert shown(lake) == {sequence: lake.everything()}
@@ -196,7 +196,7 @@ def test_a_publisher_that_dies_before_or_after_its_commit_is_made_good_by_the_ne
 
 
 @pytest.mark.soak
-def test_two_publishers_at_once_show_a_cut_once(lake: Lake) -> None:
+def test_two_publishers_at_once_show_a_checkpoint_once(lake: Lake) -> None:
     lake.batch(0)
     sequence = complete(lake, "n1")
     both_there = threading.Barrier(2, timeout=60)
@@ -221,12 +221,12 @@ def test_two_publishers_at_once_show_a_cut_once(lake: Lake) -> None:
 
 
 @pytest.mark.soak
-def test_a_reset_takes_what_it_undoes_out_and_what_is_left_of_it_comes_with_the_next_cut(lake: Lake) -> None:
+def test_a_reset_takes_what_it_undoes_out_and_what_is_left_of_it_comes_with_the_next_checkpoint(lake: Lake) -> None:
     lake.batch(0)
-    first = lake.cut("n1")
+    first = lake.checkpoint("n1")
     lake.batch(0)
     lake.batch(1)
-    second = lake.cut("n2")
+    second = lake.checkpoint("n2")
     before = shown(lake)
     version = delta_table(lake.spark, lake.target(lake.root.as_uri())).seen()
     lake.reset(by=-7)
@@ -234,13 +234,13 @@ def test_a_reset_takes_what_it_undoes_out_and_what_is_left_of_it_comes_with_the_
     assert shown(lake) == {first: lake.read(first)}
     note = history(lake)[-1]
     assert [one for one in note["superseded"] if one["first"] <= second <= one["last"]] != []
-    with pytest.raises(CheckpointNotUsable, match="was superseded by lineage 2"):
+    with pytest.raises(CheckpointNotUsable, match="was superseded by timeline 2"):
         lake.read(second)
     lake.batch(0)
-    third = lake.cut("n3")
+    third = lake.checkpoint("n3")
     assert shown(lake) == {first: lake.read(first), third: lake.read(third)}
     assert every(lake) == lake.everything()
-    assert {row[0] for row in table(lake).where(f"kcr_sequence = {third}").select("kcr_lineage").collect()} == {2}
+    assert {row[0] for row in table(lake).where(f"kcr_sequence = {third}").select("kcr_timeline").collect()} == {2}
     # What was there stays readable by its version.
     assert shown(lake, version) == before
 
@@ -262,7 +262,7 @@ def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(lake: Lake, publi
     assert ["superseded" in note for note in history(lake)] == [False, True][not published :]
     lake.batch(0)
     lake.batch(1)
-    again = lake.cut("n2")
+    again = lake.checkpoint("n2")
     assert shown(lake) == {again: lake.everything()}
 
 
@@ -270,7 +270,7 @@ def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(lake: Lake, publi
 @pytest.mark.parametrize("there", [False, True])
 def test_a_reset_that_dies_before_or_after_its_commit_is_made_good_by_the_next_member(lake: Lake, there: bool) -> None:
     lake.batch(0)
-    lake.cut("n1")
+    lake.checkpoint("n1")
     lake.driver.reset(ToInitial())
     lake.driver.complete()
     dying = other(lake, after=at("hide", die)) if there else other(lake, before=at("hide", die))
@@ -282,13 +282,13 @@ def test_a_reset_that_dies_before_or_after_its_commit_is_made_good_by_the_next_m
     lake.driver.settle_reset()
     lake.batch(0)
     lake.batch(1)
-    assert shown(lake) == {} != {lake.cut("n2"): lake.everything()} == shown(lake)
+    assert shown(lake) == {} != {lake.checkpoint("n2"): lake.everything()} == shown(lake)
 
 
 @pytest.mark.soak
 def test_a_reset_and_others_who_write_to_the_table_do_not_stop_each_other(lake: Lake) -> None:
     lake.batch(0)
-    lake.cut("n1")
+    lake.checkpoint("n1")
 
     def compact() -> None:
         lake.spark.sql(f"OPTIMIZE delta.`{lake.root.as_uri()}/{layout.TABLE}`").collect()
@@ -322,7 +322,7 @@ def test_rows_that_do_not_fit_fail_their_batch_and_no_publication(lake: Lake) ->
     writer.write(lake.rows(call))
     writer.publish()
     lake.driver.end(call.batch)
-    sequence = lake.cut("n1")
+    sequence = lake.checkpoint("n1")
     assert shown(lake) == {sequence: lake.everything()}
 
 
@@ -332,30 +332,30 @@ def test_small_files_are_put_together_and_the_table_has_their_rows(spark: SparkS
     for _ in range(9):
         lake.batch(0)
         lake.batch(1)
-    sequence = lake.cut("n1")
+    sequence = lake.checkpoint("n1")
     assert shown(lake) == {sequence: lake.read(sequence)} == {sequence: lake.everything()}
 
 
 @pytest.mark.soak
-def test_cleaning_deletes_the_files_of_undone_and_retired_cuts_and_leaves_the_table(
+def test_cleaning_deletes_the_files_of_undone_and_retired_checkpoints_and_leaves_the_table(
     spark: SparkSession, tmp_path: Path, database_url: str
 ) -> None:
     environ = {"LAKE": tmp_path.as_uri()}
     with live_region(database_url, SPEC) as driver:
         lake = Lake(spark, tmp_path / "out", driver=driver, format=FileFormat.DELTA)
         lake.batch(0)
-        first = lake.cut("n1")
+        first = lake.checkpoint("n1")
         lake.batch(0)
-        undone = lake.cut("n2")
+        undone = lake.checkpoint("n2")
         lake.reset(by=-7)
-        for nonce in ("n3", "n4"):
+        for request_id in ("n3", "n4"):
             lake.batch(0)
-            lake.cut(nonce)
+            lake.checkpoint(request_id)
         before = shown(lake)
-        (cleaned,) = clean_cuts(spark, "flights", store=database_url, environ=environ)
+        (cleaned,) = clean_checkpoints(spark, "flights", store=database_url, environ=environ)
         assert (cleaned.undone, cleaned.retired) == ((undone,), ())
         driver.store.retire(driver.name)
-        (cleaned,) = clean_cuts(spark, "flights", "retired", store=database_url, environ=environ)
+        (cleaned,) = clean_checkpoints(spark, "flights", "retired", store=database_url, environ=environ)
         assert cleaned.retired == (first,)
         assert shown(lake) == before
         assert first in before
@@ -373,7 +373,7 @@ def test_the_command_that_cleans_takes_what_is_undone_out_of_the_table(
     with live_region(database_url, SPEC) as driver:
         lake = Lake(spark, tmp_path / "out", driver=driver, format=FileFormat.DELTA)
         lake.batch(0)
-        lake.cut("n1")
+        lake.checkpoint("n1")
         # Its members have not noted the reset yet.
         lake.driver.reset(ToInitial())
         lake.driver.complete()

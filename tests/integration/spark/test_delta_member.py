@@ -11,8 +11,8 @@ import pytest
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.spark import read_cut
-from tests.support.faults import cuts, finished
+from airflow_kcr.spark import read_checkpoint
+from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.members import Live, live
 from tests.support.spark_gated_pipeline import JARS
@@ -77,7 +77,7 @@ def test_a_member_keeps_a_delta_table_through_a_kill_and_a_reset(
         one.until(lambda: shown(spark, path) == records(one), "each record in the table once, after a kill", WITHIN)
 
         with Region(one.name, one.store) as region:
-            first = cuts(one)[0].sequence
+            first = checkpoints(one)[0].sequence
             plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=first)))
             region.apply_reset(plan, "to see")
             region.wait_for_reset(plan.plan, timedelta(seconds=WITHIN))
@@ -85,7 +85,9 @@ def test_a_member_keeps_a_delta_table_through_a_kill_and_a_reset(
         finished(one, WITHIN)
         one.until(lambda: shown(spark, path) == records(one), "each record in the table once, after a reset", WITHIN)
 
-        newest = spark.read.format("delta").load(f"{path}/table").where(f"kcr_sequence = {cuts(one)[-1].sequence}")
-        assert newest.count() == read_cut(spark, str(path)).count()
+        newest = (
+            spark.read.format("delta").load(f"{path}/table").where(f"kcr_sequence = {checkpoints(one)[-1].sequence}")
+        )
+        assert newest.count() == read_checkpoint(spark, str(path)).count()
         with Region(one.name, one.store) as region:
             assert not region.verify().violations

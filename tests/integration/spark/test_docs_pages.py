@@ -28,7 +28,7 @@ from tests.support.live_region import live_region
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from airflow_kcr.protocol.values import Sequence
+    from airflow_kcr.protocol.values import CheckpointNumber
 
 FENCE = re.compile(r"^```python(?: run)?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 GOOD = b'{"carrier": "UA", "delay": 3, "hour": "2013-01-01T05:00:00Z"}'
@@ -104,37 +104,38 @@ def test_the_pipelines_of_the_page_about_decoding_do_what_it_says(bench: Bench) 
     }
 
 
-# -- read a cut ----------------------------------------------------------------------------------------------------
+# -- read a checkpoint
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """A region that has numbered its cuts for long, in a store on Postgres, with a sink."""
+    """A region that has numbered its checkpoints for long, in a store on Postgres, with a sink."""
     monkeypatch.setenv("KCR_STORE_URL", store_connection)
     with live_region(store_connection, PATIENT) as driver:
         driver.number_from(41)
         yield Lake(spark, tmp_path / "out", driver=driver)
 
 
-def event(lake: Lake, sequence: Sequence) -> dict[str, object]:
-    """The event of a cut, as a cut DAG emits it."""
+def event(lake: Lake, sequence: CheckpointNumber) -> dict[str, object]:
+    """The event of a checkpoint, as a checkpoint DAG emits it."""
     row = lake.driver.region.checkpoints[sequence]
     told = PublishedCheckpoint(
-        region=lake.driver.name, lineage=row.lineage, sequence=sequence, bound=None, digest=row.digest
+        region=lake.driver.name, timeline=row.timeline, sequence=sequence, boundary=None, digest=row.digest
     )
     return dict(told.to_json())
 
 
-def test_the_page_about_reading_cuts_reads_them_and_its_dag_one_of_each_event(lake: Lake) -> None:
+def test_the_page_about_reading_checkpoints_reads_them_and_its_dag_one_of_each_event(lake: Lake) -> None:
     reports = lake.root.parent / "reports"
     reading, dag = blocks(
-        "read-a-cut.md", {"s3a://lake/delays": lake.root.as_uri(), "s3a://lake/reports": reports.as_uri()}
+        "read-a-checkpoint.md", {"s3a://lake/delays": lake.root.as_uri(), "s3a://lake/reports": reports.as_uri()}
     )
     lake.batch(0, carrier="'UA'", delay="CAST(offset AS INT)")
-    mine = lake.cut("n1", Requester(who="airflow", dag_id="flights_cut", run_id="scheduled__2026-01-01"))
+    mine = lake.checkpoint("n1", Requester(who="airflow", dag_id="flights_checkpoint", run_id="scheduled__2026-01-01"))
     assert mine == 42
     lake.batch(1, carrier="'AA'", delay="1")
-    newest = lake.cut("n2")
+    newest = lake.checkpoint("n2")
     by_sequence, by_run, latest = values(reading, {"spark": lake.spark})
     assert sorted(by_sequence.inputFiles()) == sorted(by_run.inputFiles())
     assert sorted(map(tuple, by_run.collect())) == sorted(map(tuple, by_sequence.collect()))
@@ -144,11 +145,11 @@ def test_the_page_about_reading_cuts_reads_them_and_its_dag_one_of_each_event(la
     values(dag, names)
     build = names["dag"].get_task("build").python_callable
 
-    def built(sequence: Sequence) -> list[tuple[object, ...]]:
+    def built(sequence: CheckpointNumber) -> list[tuple[object, ...]]:
         with set_current_context(triggered(event(lake, sequence))):
             told = build()
-        assert told == {"cut": f"000001.{sequence:010d}", "carriers": 1}
-        return [tuple(row) for row in lake.spark.read.parquet(f"{reports.as_uri()}/{told['cut']}").collect()]
+        assert told == {"checkpoint": f"000001.{sequence:010d}", "carriers": 1}
+        return [tuple(row) for row in lake.spark.read.parquet(f"{reports.as_uri()}/{told['checkpoint']}").collect()]
 
     assert (built(mine), built(newest), built(mine)) == ([("UA", 90)], [("AA", 20)], [("UA", 90)])
     stale = event(lake, newest)

@@ -473,7 +473,7 @@ def test_a_group_that_was_cancelled_refuses_the_probe_and_is_settled(spark: Spar
     group.cancel()
     group.settle()
     group.leave()
-    assert group.is_quiet()
+    assert group.is_quiesced()
 
 
 def test_the_python_side_keeps_no_records(bench: Bench, topic: str) -> None:

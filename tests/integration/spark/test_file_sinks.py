@@ -1,4 +1,4 @@
-"""File sinks on a real Spark: what it writes, what a manifest names, and what `read_cut` gives back."""
+"""File sinks on a real Spark: what it writes, what a manifest names, and what `read_checkpoint` gives back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkErro
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.spark import read_cut
+from airflow_kcr.spark import read_checkpoint
 from airflow_kcr.spark.file_sinks import FilesWriter
 from tests.support.lake import Lake, reset_order
 
@@ -27,17 +27,17 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path / "out")
 
 
-def test_a_cut_is_what_its_batches_have_written_and_the_same_when_read_again(lake: Lake) -> None:
+def test_a_checkpoint_is_what_its_batches_have_written_and_the_same_when_read_again(lake: Lake) -> None:
     lake.batch(0)
     lake.batch(1)
-    first = lake.cut("n1")
+    first = lake.checkpoint("n1")
     expected = lake.everything()
     lake.batch(0)
-    second = lake.cut("n2")
+    second = lake.checkpoint("n2")
     assert lake.read(first) == expected
     assert lake.read(second) == lake.read()
     assert sorted(lake.read(first) + lake.read(second)) == lake.everything()
-    one, again = (read_cut(lake.spark, lake.root.as_uri(), sequence=first) for _ in range(2))
+    one, again = (read_checkpoint(lake.spark, lake.root.as_uri(), sequence=first) for _ in range(2))
     assert one.columns == ["kcr_topic", "kcr_partition", "kcr_offset", "value"]
     assert sorted(one.inputFiles()) == sorted(again.inputFiles())
     assert sorted(map(tuple, one.collect())) == sorted(map(tuple, again.collect()))
@@ -45,27 +45,27 @@ def test_a_cut_is_what_its_batches_have_written_and_the_same_when_read_again(lak
 
 def test_a_path_without_a_scheme_is_the_same_folder(lake: Lake) -> None:
     lake.batch(0)
-    sequence = lake.cut("n1")
-    assert read_cut(lake.spark, f"{lake.root}/", sequence=sequence).count() == len(lake.everything())
+    sequence = lake.checkpoint("n1")
+    assert read_checkpoint(lake.spark, f"{lake.root}/", sequence=sequence).count() == len(lake.everything())
 
 
 def test_batches_of_several_schemas_are_read_together(lake: Lake) -> None:
     lake.batch(0)
     lake.batch(0, size="offset * 2")
-    sequence = lake.cut("n1")
-    rows = read_cut(lake.spark, lake.root.as_uri(), sequence=sequence)
+    sequence = lake.checkpoint("n1")
+    rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
     assert rows.where("size IS NULL").count() == rows.where("size = kcr_offset * 2").count() == 20
 
 
-def test_a_batch_and_a_cut_without_rows_are_fine(lake: Lake) -> None:
+def test_a_batch_and_a_checkpoint_without_rows_are_fine(lake: Lake) -> None:
     batch = lake.driver.begin(lake.driver.member(0))
     writer = FilesWriter(lake.sink, lake.call(batch))
     writer.write(lake.rows(lake.call(batch)).where("false"))
     writer.publish()
     lake.driver.end(batch)
-    first, second = lake.cut("n1"), lake.cut("n2")
+    first, second = lake.checkpoint("n1"), lake.checkpoint("n2")
     for sequence in (first, second):
-        rows = read_cut(lake.spark, lake.root.as_uri(), sequence=sequence)
+        rows = read_checkpoint(lake.spark, lake.root.as_uri(), sequence=sequence)
         assert (rows.count(), rows.columns) == (0, ["kcr_topic", "kcr_partition", "kcr_offset", "value"])
 
 
@@ -89,9 +89,9 @@ def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> No
     for _ in range(9):
         lake.batch(0)
         lake.batch(1)
-    sequence = lake.cut("n1")
+    sequence = lake.checkpoint("n1")
     assert lake.read(sequence) == lake.everything()
-    files = read_cut(spark, lake.root.as_uri(), sequence=sequence).inputFiles()
+    files = read_checkpoint(spark, lake.root.as_uri(), sequence=sequence).inputFiles()
     assert len(files) == 1
     assert list((lake.root / "data").rglob("*.parquet")) == []
     assert list((lake.root / "compacted").rglob("_temporary*")) == []
@@ -99,25 +99,25 @@ def test_small_files_are_put_together(spark: SparkSession, tmp_path: Path) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("file_size", [0, MIB])
-def test_what_is_left_of_a_cut_that_was_undone_is_in_the_next_one(
+def test_what_is_left_of_a_checkpoint_that_was_undone_is_in_the_next_one(
     spark: SparkSession, tmp_path: Path, file_size: int
 ) -> None:
     lake = Lake(spark, tmp_path / "out", file_size=file_size)
     for _ in range(9):
         lake.batch(0)
         lake.batch(1)
-    first = lake.cut("n1")
+    first = lake.checkpoint("n1")
     lake.batch(0)
     lake.reset(by=-37)
     assert any(b.undone_from and b.outcome is Outcome.DONE for b in lake.driver.batches)
     lake.batch(0)
-    lake.cut("n2")
+    lake.checkpoint("n2")
     assert lake.read() == lake.everything()
-    with pytest.raises(CheckpointNotUsable, match=f"cut {first} of sink out .* was superseded by lineage 2"):
+    with pytest.raises(CheckpointNotUsable, match=f"checkpoint {first} of sink out .* was superseded by timeline 2"):
         lake.read(first)
 
 
-def test_a_zombie_s_files_are_in_no_cut(lake: Lake) -> None:
+def test_a_zombie_s_files_are_in_no_checkpoint(lake: Lake) -> None:
     zombie = lake.driver.begin(lake.driver.member(0))
     call = lake.call(zombie)
     writer = FilesWriter(lake.sink, call)
@@ -127,14 +127,14 @@ def test_a_zombie_s_files_are_in_no_cut(lake: Lake) -> None:
     lake.batch(0)
     lake.batch(1)
     writer.publish()
-    sequence = lake.cut("n1")
+    sequence = lake.checkpoint("n1")
     assert lake.read(sequence) == lake.everything()
 
 
 @pytest.mark.parametrize("size", [0, 10, -1])
 def test_a_half_written_manifest_is_not_read_and_is_mended(lake: Lake, size: int) -> None:
     lake.batch(0)
-    sequence = lake.cut("n1")
+    sequence = lake.checkpoint("n1")
     (where,) = (lake.root / layout.MANIFESTS).rglob("*.json")
     whole = where.read_text()
     where.write_text(whole[:size])
@@ -149,22 +149,22 @@ def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(lake: Lake) -> None:
     from pyspark.errors import AnalysisException
 
     lake.batch(0)
-    sequence = lake.cut("n1")
+    sequence = lake.checkpoint("n1")
     next(iter((lake.root / "data").rglob("*.parquet"))).unlink()
     with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
         lake.read(sequence)
 
 
-def test_a_cut_after_a_reset_to_the_beginning_has_everything_again(lake: Lake) -> None:
+def test_a_checkpoint_after_a_reset_to_the_beginning_has_everything_again(lake: Lake) -> None:
     lake.batch(0)
-    lake.cut("n1")
+    lake.checkpoint("n1")
     lake.driver.reset(ToInitial())
     lake.driver.complete()
     lake.sink.reset(reset_order(lake.driver))
     lake.driver.settle_reset()
     lake.batch(0)
     lake.batch(1)
-    lake.cut("n2")
+    lake.checkpoint("n2")
     assert lake.read() == lake.everything()
 
 

@@ -112,7 +112,7 @@ def test_a_deleted_topic_fails_the_batch_as_unreadable(bench: Bench, kafka: Kafk
         bench.engine(noop).run(call(topic, {0: (0, 5)}))
 
 
-def test_a_recreated_topic_is_read_anew_in_a_new_lineage(bench: Bench, kafka: Kafka) -> None:
+def test_a_recreated_topic_is_read_anew_in_a_new_timeline(bench: Bench, kafka: Kafka) -> None:
     """In the old one executors may have fetched records of the old topic; topic ids are compared by who plans."""
     topic = kafka.topic(1)
     kafka.fill(topic, {0: 5})
@@ -121,7 +121,7 @@ def test_a_recreated_topic_is_read_anew_in_a_new_lineage(bench: Bench, kafka: Ka
     kafka.delete_topic(topic)
     kafka.topic(1, name=topic)
     kafka.produce(topic, [b"new"] * 5)
-    engine.run(call(topic, {0: (3, 5)}, lineage=2))
+    engine.run(call(topic, {0: (3, 5)}, timeline=2))
     assert [row[3] for row in collected.rows] == ["new", "new"]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import pytest
 
 from airflow_kcr.spark import BatchContext
-from airflow_kcr.spark.custom_sinks import CompleteCut, CustomSink, Reset
+from airflow_kcr.spark.custom_sinks import CompleteCheckpoint, CustomSink, Reset
 from airflow_kcr.spark.sink_contract import SinkContract
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Keyed(CustomSink):
     def prepare(self, sequence: int) -> None:
         pass
 
-    def publish(self, cut: CompleteCut) -> None:
+    def publish(self, checkpoint: CompleteCheckpoint) -> None:
         pass
 
     def rollback(self, reset: Reset) -> None:
@@ -126,8 +126,8 @@ class Listing(CustomSink):
     def prepare(self, sequence: int) -> None:
         pass
 
-    def publish(self, cut: CompleteCut) -> None:
-        for batch in cut.batches:
+    def publish(self, checkpoint: CompleteCheckpoint) -> None:
+        for batch in checkpoint.batches:
             counts = {(p.topic, p.partition, o) for p, r in batch.ranges.items() for o in range(r.from_, r.to)}
             self.show([row for row in self.kept[batch.batch_id] if row in counts])
 
@@ -151,13 +151,13 @@ class ShowsAtOnce(Listing):
 
 
 class ShowsWholeBatches(ShowsTwice):
-    def publish(self, cut: CompleteCut) -> None:
-        for batch in cut.batches:
+    def publish(self, checkpoint: CompleteCheckpoint) -> None:
+        for batch in checkpoint.batches:
             self.show(self.kept[batch.batch_id])
 
 
 class ShowsWhateverLiesAround(ShowsTwice):
-    def publish(self, cut: CompleteCut) -> None:
+    def publish(self, checkpoint: CompleteCheckpoint) -> None:
         for name in sorted(self.kept):
             self.show(self.kept.pop(name))
 
@@ -176,10 +176,10 @@ class Remembers(Listing):
 
 FAULTS = {
     ShowsTwice: "test_publishing_again_changes_nothing",
-    ShowsAtOnce: "test_nothing_is_shown_before_its_cut",
+    ShowsAtOnce: "test_nothing_is_shown_before_its_checkpoint",
     ShowsWholeBatches: "test_what_is_still_accepted_of_a_batch_is_shown_and_the_rest_is_not",
     ShowsWhateverLiesAround: "test_a_batch_that_is_not_accepted_is_never_shown",
-    ForgetsToRollBack: "test_a_cut_that_a_reset_has_undone_is_not_shown_any_more_and_its_records_come_again",
+    ForgetsToRollBack: "test_a_checkpoint_that_a_reset_has_undone_is_not_shown_any_more_and_its_records_come_again",
     Remembers: "test_another_process_publishes_what_a_dead_one_had_prepared",
 }
 

@@ -83,7 +83,7 @@ def make(kafka: Kafka, crowd: Crowd, *, subscribe: str = "", policy: str = "fail
     topic, group = kafka.topic(PARTITIONS, prefix="validation"), GroupId(kafka.group_id("validation"))
     kafka.fill(topic, dict.fromkeys(range(PARTITIONS), 100))
     spec = parse(
-        f"region: validated\nkafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\noutsiders: {policy}\n"
+        f"region: validated\nkafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\nforeign_consumers: {policy}\n"
         f"groups:\n  - {{group_id: {group}, {subscribe or f'topics: [{topic}]'}, members: {MEMBERS}, "
         f"assignor: range, static_membership: {str(static).lower()}, pipeline: 'jobs:process'}}\n"
     )

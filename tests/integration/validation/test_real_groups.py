@@ -7,10 +7,10 @@ import pytest
 from airflow_kcr.api.group_readers import real_reader
 from airflow_kcr.api.preflight import preflight
 from airflow_kcr.api.validation import Validation, report
-from airflow_kcr.errors import BatchRefused, OutsiderInGroup, UnknownTopics
+from airflow_kcr.errors import BatchRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import Question, Verdict
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from tests.integration.validation.conftest import Scene, make
 from tests.integration.validation.foreign import Crowd
@@ -28,8 +28,8 @@ def told(found: Validation) -> str:
     return "\n".join(f"{c.question} {c.verdict}: {c.detail}" for c in found.checks)
 
 
-def outsiders(found: Validation) -> list[Outsider]:
-    return [o for group in found.outsiders.values() for o in group]
+def foreign_consumers(found: Validation) -> list[ForeignConsumer]:
+    return [o for group in found.foreign_consumers.values() for o in group]
 
 
 # -- fine -------------------------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def outsiders(found: Validation) -> list[Outsider]:
 def test_a_region_that_runs_is_fine_in_every_line(scene: Scene) -> None:
     found = scene.look()
     assert wrong(found) == {}, told(found)
-    assert outsiders(found) == []
+    assert foreign_consumers(found) == []
 
 
 def test_a_dynamic_group_is_fine_too(kafka: Kafka, crowd: Crowd) -> None:
@@ -56,7 +56,8 @@ def test_a_region_that_was_never_started_is_fine_and_nothing_is_made_by_looking(
     assert kafka.committed(scene.group) == {}
 
 
-# -- outsiders --------------------------------------------------------------------------------------------------------
+# -- foreign consumers
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("instance", ["", "somebody-1"], ids=["dynamic", "static"])
@@ -67,10 +68,10 @@ def test_a_foreign_consumer_is_named_with_host_and_client_id(scene: Scene, insta
     scene.crowd.join("stranger", scene.group, scene.topic, **named)
     scene.crowd.settle(*scene.places())
     found = scene.look()
-    assert [(o.client_id, o.host.removeprefix("/"), o.instance_id) for o in outsiders(found)] == [
+    assert [(o.client_id, o.host.removeprefix("/"), o.instance_id) for o in foreign_consumers(found)] == [
         ("console-consumer", LOCAL, instance)
     ]
-    line = next(c for c in found.checks if c.question is Question.OUTSIDERS)
+    line = next(c for c in found.checks if c.question is Question.FOREIGN_CONSUMERS)
     assert line.verdict is Verdict.FAILED
     assert f"consumer console-consumer on host {LOCAL}" in line.detail
     assert wrong(found)[Question.CLAIMS] is Verdict.FAILED, "Kafka has moved partitions that are claimed"
@@ -80,7 +81,7 @@ def test_a_foreign_consumer_of_another_topic_is_named_though_it_takes_nothing(sc
     other = scene.kafka.topic(1)
     scene.crowd.join("stranger", scene.group, other, client_id="reader", partition_assignment_strategy="range")
     scene.crowd.settle(*scene.places(), (other, 0))
-    assert [o.client_id for o in outsiders(scene.look())] == ["reader"]
+    assert [o.client_id for o in foreign_consumers(scene.look())] == ["reader"]
 
 
 def test_a_foreign_consumer_of_a_dynamic_group_is_known_by_its_client_id(kafka: Kafka, crowd: Crowd) -> None:
@@ -89,21 +90,21 @@ def test_a_foreign_consumer_of_a_dynamic_group_is_known_by_its_client_id(kafka: 
     scene.run()
     crowd.join("stranger", scene.group, scene.topic, client_id="copy", partition_assignment_strategy="range")
     scene.crowd.settle(*scene.places())
-    assert [o.client_id for o in outsiders(scene.look())] == ["copy"]
+    assert [o.client_id for o in foreign_consumers(scene.look())] == ["copy"]
 
 
-def test_a_consumer_protocol_outsider_converts_the_group_and_is_named(scene: Scene) -> None:
+def test_a_consumer_protocol_foreign_consumer_converts_the_group_and_is_named(scene: Scene) -> None:
     scene.crowd.join("stranger", scene.group, scene.topic, client_id="modern", group_protocol="consumer")
     scene.crowd.settle(*scene.places())
     found = scene.look()
-    assert [o.client_id for o in outsiders(found)] == ["modern"]
+    assert [o.client_id for o in foreign_consumers(found)] == ["modern"]
     line = next(c for c in found.checks if c.question is Question.PROTOCOL)
     assert line.verdict is Verdict.FAILED
     assert "of type consumer, not classic" in line.detail
     assert "modern" in line.detail
     scene.crowd.leave("stranger")
     scene.crowd.settle(*scene.places())
-    assert outsiders(scene.look()) == []
+    assert foreign_consumers(scene.look()) == []
 
 
 def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka, crowd: Crowd) -> None:
@@ -118,30 +119,31 @@ def test_a_region_that_holds_goes_on_when_the_group_is_found_clean(kafka: Kafka,
         scene.driver.begin(scene.member(0))
     crowd.leave("stranger")
     crowd.settle(*scene.places())
-    assert report(scene.driver.store, scene.name, scene.look()).outsiders == ()
+    assert report(scene.driver.store, scene.name, scene.look()).foreign_consumers == ()
     scene.driver.process(scene.member(0))
 
 
-# -- roster -----------------------------------------------------------------------------------------------------------
+# -- participants
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_live_member_that_is_not_in_the_group_is_named(scene: Scene) -> None:
     scene.crowd.leave(str(scene.member(1)))
     scene.crowd.settle(*scene.places())
-    line = scene.check(Question.ROSTER)
+    line = scene.check(Question.PARTICIPANTS)
     assert (line.verdict, f"{scene.member(1)} is alive but not in the group" in line.detail) == (Verdict.FAILED, True)
 
 
-def test_a_static_slot_without_a_process_is_a_warning_and_no_outsider(scene: Scene) -> None:
+def test_a_static_slot_without_a_process_is_a_warning_and_no_foreign_consumer(scene: Scene) -> None:
     scene.crowd.vanish(str(scene.member(1)))
     scene.driver.leave(scene.member(1))
     found = scene.look()
-    line = next(c for c in found.checks if c.question is Question.ROSTER)
+    line = next(c for c in found.checks if c.question is Question.PARTICIPANTS)
     assert (line.verdict, f"{scene.member(1)} is in the group without a lease" in line.detail) == (
         Verdict.WARNING,
         True,
     )
-    assert outsiders(found) == []
+    assert foreign_consumers(found) == []
 
 
 # -- topics and offsets -----------------------------------------------------------------------------------------------
@@ -168,10 +170,10 @@ def test_a_topic_that_was_made_again_is_named_by_both_ids(scene: Scene) -> None:
 
 def test_retention_that_closes_in_is_a_warning_and_once_it_has_overtaken_a_failure(scene: Scene) -> None:
     scene.driver.process(width=50)
-    scene.driver.cut("n1")
+    scene.driver.checkpoint("n1")
     scene.kafka.delete_records(scene.topic, {0: 30})
     line = scene.check(Question.OFFSETS)
-    assert (line.verdict, f"{scene.topic}-0: retention is about to overtake the base" in line.detail) == (
+    assert (line.verdict, f"{scene.topic}-0: retention is about to overtake the restore point" in line.detail) == (
         Verdict.WARNING,
         True,
     )
@@ -183,7 +185,7 @@ def test_retention_that_closes_in_is_a_warning_and_once_it_has_overtaken_a_failu
 
 def test_a_commit_of_somebody_who_is_in_no_list_shows_in_the_offsets(scene: Scene) -> None:
     scene.driver.process(width=50)
-    scene.driver.cut("n1")
+    scene.driver.checkpoint("n1")
     scene.crowd.commit(str(scene.member(0)), scene.topic, 7)
     owner = scene.driver.region.claims[scene.driver.partition(0, scene.group, scene.topic)].owner
     assert owner is not None
@@ -194,7 +196,7 @@ def test_a_commit_of_somebody_who_is_in_no_list_shows_in_the_offsets(scene: Scen
 
 def test_a_group_without_offsets_shows_that_it_was_deleted(scene: Scene) -> None:
     scene.driver.process(width=50)
-    scene.driver.cut("n1")
+    scene.driver.checkpoint("n1")
     line = scene.check(Question.OFFSETS)
     assert line.verdict is Verdict.WARNING
     assert f"{scene.topic}-0: Kafka holds no committed offset, the region committed 50" in line.detail
@@ -218,11 +220,11 @@ def test_preflight_names_a_topic_that_is_missing(kafka: Kafka, crowd: Crowd) -> 
         preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
 
 
-def test_preflight_refuses_to_join_beside_an_outsider_and_lets_a_returning_member_pass(scene: Scene) -> None:
+def test_preflight_refuses_to_join_beside_a_foreign_consumer_and_lets_a_returning_member_pass(scene: Scene) -> None:
     preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
     scene.crowd.join("stranger", scene.group, scene.topic, client_id="console", partition_assignment_strategy="range")
     scene.crowd.settle(*scene.places())
-    with pytest.raises(OutsiderInGroup, match=f"consumer console on host {LOCAL}"):
+    with pytest.raises(ForeignConsumerInGroup, match=f"consumer console on host {LOCAL}"):
         preflight(scene.driver.store, scene.name, [scene.member(0)], real_reader, kafka_names)
     assert scene.driver.region.state is RegionState.HALTED
     assert kafka_untouched(scene)

@@ -171,7 +171,7 @@ def test_a_look_needs_describe_on_topic_and_group_and_says_what_is_missing(guard
     assert soon(lambda: guarded.verdicts()[Question.RIGHTS] is Verdict.FAILED)
     found = {c.question: c for c in guarded.look().checks}
     assert f"describe group {GROUP}" in found[Question.RIGHTS].detail
-    assert found[Question.OUTSIDERS].verdict is Verdict.UNKNOWN
+    assert found[Question.FOREIGN_CONSUMERS].verdict is Verdict.UNKNOWN
     assert found[Question.TOPICS].verdict is Verdict.OK
     with pytest.raises(CredentialsRefused, match=f"describe group {GROUP}"):
         guarded.fly()

@@ -14,11 +14,11 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects
 from airflow_kcr.protocol.member import events as member_events
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
-from airflow_kcr.protocol.region import bounds, out_of_range
+from airflow_kcr.protocol.region import boundaries, out_of_range
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToEarliest, ToInitial, ToLatest, ToOffset
-from airflow_kcr.protocol.values import Epoch, Lineage, Offset, Range
+from airflow_kcr.protocol.values import Epoch, Offset, Range, Timeline
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import (
     accepted,
@@ -27,29 +27,29 @@ from tests.support.judging import (
     judge,
     manifest,
     members_batches,
-    open_cut,
+    open_checkpoint,
     positions,
     state,
 )
 from tests.support.lone_member import MINE, LoneMember
-from tests.support.scripts import cuts_of_ten, published, rewind, running, started
+from tests.support.scripts import checkpoints_of_ten, published, rewind, running, started
 from tests.support.simulation.sinks import FencedSink
 
 # -- C1 --------------------------------------------------------------------------------------------------------------
 
 
-def test_c01_after_a_rewind_and_a_crash_the_automatic_reset_goes_to_the_rewound_place_and_not_to_the_newest_cut() -> (
+def test_c01_after_a_rewind_and_a_crash_the_automatic_reset_goes_to_the_rewound_place_not_the_newest_checkpoint() -> (
     None
 ):
     driver = running()
-    cuts = cuts_of_ten(driver, 9)
-    opened = rewind(driver, ToCheckpoint(sequence=cuts[2]))
+    checkpoints = checkpoints_of_ten(driver, 9)
+    opened = rewind(driver, ToCheckpoint(sequence=checkpoints[2]))
     assert positions(driver) == [30] * 4
     driver.process(width=5)
     driver.crash(driver.member(0))
     driver.recover()
     assert positions(driver) == [30] * 4
-    assert driver.region.base == opened
+    assert driver.region.restore_point == opened
     judge(driver)
 
 
@@ -60,7 +60,7 @@ def test_c01_after_a_rewind_and_a_crash_the_automatic_reset_goes_to_the_rewound_
 )
 def test_c01_every_target_of_a_person_is_where_the_next_automatic_reset_goes(target: Target, place: int) -> None:
     driver = running()
-    cuts_of_ten(driver, 9)
+    checkpoints_of_ten(driver, 9)
     rewind(driver, target)
     for member in driver.all_members():
         driver.crash(member)
@@ -76,8 +76,8 @@ def test_c01_every_target_of_a_person_is_where_the_next_automatic_reset_goes(tar
 
 def test_c01_a_second_attempt_keeps_the_target() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 9)
-    driver.reset(ToCheckpoint(sequence=cuts[2]))
+    checkpoints = checkpoints_of_ten(driver, 9)
+    driver.reset(ToCheckpoint(sequence=checkpoints[2]))
     driver.complete()
     first = driver.region.epoch
     driver.claim(driver.member(0))
@@ -88,14 +88,14 @@ def test_c01_a_second_attempt_keeps_the_target() -> None:
     assert driver.region.seek.offsets == driver.region.seek_maps[first].offsets
     driver.settle_reset()
     assert positions(driver) == [30] * 4
-    assert driver.region.lineage == driver.region.resets[first].lineage
+    assert driver.region.timeline == driver.region.resets[first].timeline
     judge(driver)
 
 
-def test_c01_retirement_keeps_what_the_base_was_built_from() -> None:
+def test_c01_retirement_keeps_what_the_restore_point_was_built_from() -> None:
     rules = RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=2))
     driver = started(Driver(rules=rules))
-    origin, newer = cuts_of_ten(driver, 2)
+    origin, newer = checkpoints_of_ten(driver, 2)
     # Its drain is a third checkpoint; the oldest would go, if nothing had been built from it.
     rewind(driver, ToCheckpoint(sequence=origin))
     driver.store.retire(driver.name)
@@ -188,7 +188,7 @@ def test_c03_where_nothing_has_begun_the_rebalance_is_absorbed() -> None:
 
 # -- C4, C5 ----------------------------------------------------------------------------------------------------------
 
-BOUND = BEGINNING + timedelta(hours=1)
+BOUNDARY = BEGINNING + timedelta(hours=1)
 GRACE = timedelta(seconds=2)
 
 
@@ -199,26 +199,28 @@ def test_c04_a_position_at_the_last_stable_offset_is_inside_the_log_whatever_the
     driver.process(width=1_000)
     assert positions(driver) == [110] * 4
     assert out_of_range.found(driver.region, driver.logs) == ()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     assert state(driver) is RegionState.RUNNING
     judge(driver)
 
 
-def test_c04_a_bound_above_an_open_transaction_is_not_known_before_its_grace_is_over() -> None:
+def test_c04_a_boundary_above_an_open_transaction_is_not_known_before_its_grace_is_over() -> None:
     answer = TimeAnswer(offset=None)
     log = LogBounds(start=Offset(0), end=Offset(110))
-    early = bounds.locate(bound=BOUND, end_before=log, answer=answer, base=Offset(100), now=BOUND, grace=GRACE)
+    early = boundaries.locate(
+        boundary=BOUNDARY, end_before=log, answer=answer, restore_point=Offset(100), now=BOUNDARY, grace=GRACE
+    )
     assert early is None
 
 
-def test_c05_without_an_answer_the_bound_offset_is_the_last_stable_offset_and_never_beyond() -> None:
+def test_c05_without_an_answer_the_boundary_offset_is_the_last_stable_offset_and_never_beyond() -> None:
     log = LogBounds(start=Offset(0), end=Offset(110))
-    found = bounds.locate(
-        bound=BOUND,
+    found = boundaries.locate(
+        boundary=BOUNDARY,
         end_before=log,
         answer=TimeAnswer(offset=None),
-        base=Offset(100),
-        now=BOUND + GRACE,
+        restore_point=Offset(100),
+        now=BOUNDARY + GRACE,
         grace=GRACE,
     )
     assert found is not None
@@ -232,7 +234,7 @@ def test_c06_a_zombie_that_publishes_after_the_fence_was_raised_is_refused_by_th
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     sink, member, q = FencedSink(), driver.member(0), driver.partition(0)
     sink.raise_fence(driver.region.epoch)
-    sink.roll_back(q, driver.region.lineage, Offset(0))
+    sink.roll_back(q, driver.region.timeline, Offset(0))
     batch = driver.begin(member)
     row = driver.row(batch)
     driver.crash(member)
@@ -243,12 +245,12 @@ def test_c06_a_zombie_that_publishes_after_the_fence_was_raised_is_refused_by_th
     driver.claim(member)
     # The new owner raises the fence before it reads progress and before it acknowledges.
     sink.raise_fence(driver.region.epoch)
-    assert not published(sink, row.epoch, row.lineage, row.ranges)
-    assert sink.found(q, row.lineage) == 0
-    driver.progress[q] = (row.lineage, Offset(0))
+    assert not published(sink, row.epoch, row.timeline, row.ranges)
+    assert sink.found(q, row.timeline) == 0
+    driver.progress[q] = (row.timeline, Offset(0))
     driver.acknowledge(member)
     again = driver.row(driver.begin(member))
-    assert published(sink, again.epoch, again.lineage, again.ranges)
+    assert published(sink, again.epoch, again.timeline, again.ranges)
     driver.end(again.batch)
     assert set(sink.rows.values()) == {1}
     judge(driver)
@@ -257,20 +259,20 @@ def test_c06_a_zombie_that_publishes_after_the_fence_was_raised_is_refused_by_th
 def test_c06_a_publication_that_came_before_the_fence_is_found_by_whoever_raises_it() -> None:
     sink, q = FencedSink(), Driver().partition(0)
     sink.raise_fence(Epoch(5))
-    sink.roll_back(q, Lineage(1), Offset(0))
-    assert published(sink, Epoch(5), Lineage(1), {q: Range(Offset(0), Offset(10))})
+    sink.roll_back(q, Timeline(1), Offset(0))
+    assert published(sink, Epoch(5), Timeline(1), {q: Range(Offset(0), Offset(10))})
     sink.raise_fence(Epoch(6))
-    assert sink.found(q, Lineage(1)) == 10
+    assert sink.found(q, Timeline(1)) == 10
 
 
 def test_c07_of_two_transactions_over_one_range_the_progress_row_lets_one_through() -> None:
     sink, q = FencedSink(), Driver().partition(0)
     sink.raise_fence(Epoch(5))
-    sink.roll_back(q, Lineage(1), Offset(100))
+    sink.roll_back(q, Timeline(1), Offset(100))
     narrow, wide = {q: Range(Offset(100), Offset(150))}, {q: Range(Offset(100), Offset(160))}
-    through = [published(sink, Epoch(5), Lineage(1), ranges) for ranges in (narrow, wide)]
+    through = [published(sink, Epoch(5), Timeline(1), ranges) for ranges in (narrow, wide)]
     assert through == [True, False]
-    assert sink.found(q, Lineage(1)) == 150
+    assert sink.found(q, Timeline(1)) == 150
     assert set(sink.rows.values()) == {1}
 
 
@@ -298,15 +300,15 @@ def stopped(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("between", [lambda driver: None, stopped], ids=["crash", "crash and stop"])
-def test_c08_a_cut_that_was_complete_and_not_published_is_published_before_a_reset_to_it_lets_anything_run(
+def test_c08_a_checkpoint_that_was_complete_and_not_published_is_published_before_a_reset_to_it_lets_anything_run(
     between: Callable[[Driver], None],
 ) -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
-    cut = driver.complete()
-    assert driver.region.checkpoints[cut].state is CheckpointState.COMPLETE
-    files = manifest(driver, cut)
+    driver.request_checkpoint("n1")
+    checkpoint = driver.complete()
+    assert driver.region.checkpoints[checkpoint].state is CheckpointState.COMPLETE
+    files = manifest(driver, checkpoint)
     between(driver)
     if state(driver) is RegionState.STOPPED:
         driver.store.start(driver.name)
@@ -328,17 +330,17 @@ def test_c08_a_cut_that_was_complete_and_not_published_is_published_before_a_res
     driver.publish()
     assert state(driver) is RegionState.RUNNING
     assert positions(driver) == [10] * 4
-    # The rollback touches no file of a complete cut on the path: what the manifest lists is still accepted.
-    assert manifest(driver, cut) == files == members_batches(driver, Outcome.DONE)
+    # The rollback touches no file of a complete checkpoint on the path: what the manifest lists is still accepted.
+    assert manifest(driver, checkpoint) == files == members_batches(driver, Outcome.DONE)
     judge(driver)
 
 
-def test_c09_batches_that_are_stamped_with_an_aborted_cut_are_in_the_manifest_of_the_next_one() -> None:
+def test_c09_batches_that_are_stamped_with_an_aborted_checkpoint_are_in_the_manifest_of_the_next_one() -> None:
     driver = running()
     driver.process()
     batch = driver.begin(driver.member(1))
-    driver.request_cut("n1")
-    aborted = open_cut(driver)
+    driver.request_checkpoint("n1")
+    aborted = open_checkpoint(driver)
     driver.contribute(driver.member(0))
     driver.end(batch)
     driver.wait(181)
@@ -347,10 +349,10 @@ def test_c09_batches_that_are_stamped_with_an_aborted_cut_are_in_the_manifest_of
     assert state(driver) is RegionState.RUNNING
     driver.process()
     stamped = {b.batch: b.sequence for b in driver.batches}
-    cut = driver.cut("n1")
-    assert cut == aborted + 1
-    assert sorted(manifest(driver, cut)) == sorted(stamped)
-    assert set(stamped.values()) == {aborted, cut}
+    checkpoint = driver.checkpoint("n1")
+    assert checkpoint == aborted + 1
+    assert sorted(manifest(driver, checkpoint)) == sorted(stamped)
+    assert set(stamped.values()) == {aborted, checkpoint}
     judge(driver)
 
 
@@ -394,14 +396,14 @@ def test_c10_a_crash_of_one_member_does_not_repeat_what_another_has_done(deliver
     judge(driver)
 
 
-def test_c10_progress_of_an_older_lineage_is_no_progress() -> None:
+def test_c10_progress_of_an_older_timeline_is_no_progress() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     q = driver.partition(0)
     driver.process()
-    cut = driver.cut("n1")
+    checkpoint = driver.checkpoint("n1")
     driver.process()
-    assert driver.progress[q] == (driver.region.lineage, 20)
-    rewind(driver, ToCheckpoint(sequence=cut))
+    assert driver.progress[q] == (driver.region.timeline, 20)
+    rewind(driver, ToCheckpoint(sequence=checkpoint))
     driver.crash(driver.member(0))
     driver.recover()
     assert positions(driver) == [10]

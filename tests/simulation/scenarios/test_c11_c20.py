@@ -1,4 +1,4 @@
-"""Scenarios C11 to C20: a store out of reach, hung and late members, retried cuts, takeovers between runs."""
+"""Scenarios C11 to C20: a store out of reach, hung and late members, retried checkpoints, takeovers between runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.rows import (
+    CheckpointPhase,
     CheckpointState,
-    CutPhase,
     Outcome,
     RegionState,
     RequestState,
@@ -22,9 +22,9 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import BatchId, Incarnation
 from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
-from tests.support.judging import causes, happened, judge, open_cut, positions, state
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import LoneMember, view_of
-from tests.support.scripts import bound, hourly, located, running
+from tests.support.scripts import boundary, hourly, located, running
 
 # -- C11, C12 --------------------------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ def test_c11_a_member_that_cannot_reach_the_store_leaves_its_group_in_bounded_ti
     assert (alone.state, alone.member.why) == (State.HOLDING, Why.STORE_AWAY)
     assert alone.member.batch is not None
     assert alone.member.batch.doomed
-    alone.feed(events.LeftGroup(), events.BatchQuiet(batch=BatchId("b1")))
+    alone.feed(events.LeftGroup(), events.BatchQuiesced(batch=BatchId("b1")))
     assert not alone.wait(60, renewing=False)
     alone.feed(events.StoreBack(), events.Registered(incarnation=Incarnation(2), sent_at=alone.now))
     alone.feed(events.ViewRead(view=view_of(incarnation=2)))
@@ -74,7 +74,7 @@ def test_c12_a_pipeline_that_hangs_is_cancelled_and_then_its_process_ends() -> N
     assert [e.batch for e in wanted if isinstance(e, effects.Cancel)] == ["b1"]
     assert [e.cause for e in wanted if isinstance(e, effects.RequestReset)] == [ResetCause.BATCH_TIMEOUT]
     assert not any(isinstance(e, effects.EndProcess) for e in wanted)
-    alone.wait(timeouts.process_end_bound.total_seconds())
+    alone.wait(timeouts.process_end_boundary.total_seconds())
     assert alone.wanted(effects.EndProcess)
 
 
@@ -95,7 +95,7 @@ def test_c12_the_region_recovers_from_a_member_that_hung_and_ended_its_process()
 # -- C13 -------------------------------------------------------------------------------------------------------------
 
 
-def test_c13_a_member_that_kafka_expelled_keeps_the_region_from_running_until_it_is_quiet() -> None:
+def test_c13_a_member_that_kafka_expelled_keeps_the_region_from_running_until_it_is_quiesced() -> None:
     driver = running()
     one, expelled = driver.member(0), driver.member(1)
     batch = driver.begin(expelled)
@@ -172,7 +172,7 @@ def test_c14_an_application_that_is_queued_for_long_burns_no_attempt() -> None:
     judge(driver)
 
 
-def test_c14_membership_events_in_a_region_that_never_cuts_never_halt_it() -> None:
+def test_c14_membership_events_in_a_region_that_never_checkpoints_never_halt_it() -> None:
     driver = running()
     for _ in range(driver.region.rules.max_failures + 3):
         driver.process()
@@ -187,60 +187,64 @@ def test_c14_membership_events_in_a_region_that_never_cuts_never_halt_it() -> No
 # -- C15, C16 --------------------------------------------------------------------------------------------------------
 
 
-def test_c15_a_retried_task_with_the_same_nonce_gets_a_new_cut_at_the_same_bound_offsets() -> None:
+def test_c15_a_retried_task_with_the_same_request_id_gets_a_new_checkpoint_at_the_same_boundary_offsets() -> None:
     driver = hourly()
-    located(driver, bound(1), 30)
+    located(driver, boundary(1), 30)
     driver.process(width=30)
-    first = driver.request_cut("dag/run/cut/0", bound=bound(1))
+    first = driver.request_checkpoint("dag/run/checkpoint/0", boundary=boundary(1))
     assert first.state is RequestState.OPEN
     driver.contribute(driver.member(0))
     driver.wait(181)
-    assert driver.region.requests[first.nonce].state is RequestState.ABORTED
-    assert "g[1]" in driver.region.requests[first.nonce].refusal
-    again = driver.request_cut("dag/run/cut/0", bound=bound(1))
+    assert driver.region.requests[first.request_id].state is RequestState.ABORTED
+    assert "g[1]" in driver.region.requests[first.request_id].refusal
+    again = driver.request_checkpoint("dag/run/checkpoint/0", boundary=boundary(1))
     assert (again.state, again.sequence) == (RequestState.OPEN, (first.sequence or 0) + 1)
     # Another answer of the brokers changes nothing: the first writer has won.
-    located(driver, bound(1), 55)
-    assert {row.offset for row in driver.region.bound_offsets.values()} == {30}
-    cut = driver.complete()
-    assert set(driver.region.offsets[cut].values()) == {30}
+    located(driver, boundary(1), 55)
+    assert {row.offset for row in driver.region.boundary_offsets.values()} == {30}
+    checkpoint = driver.complete()
+    assert set(driver.region.offsets[checkpoint].values()) == {30}
     judge(driver)
 
 
-def test_c15_a_cleared_old_run_gets_its_old_answer_after_retirement_and_no_new_cut() -> None:
+def test_c15_a_cleared_old_run_gets_its_old_answer_after_retirement_and_no_new_checkpoint() -> None:
     driver = hourly(keep=1)
     answers = []
     for number in range(1, 5):
         driver.process()
-        answers.append(driver.cut(f"run{number}"))
+        answers.append(driver.checkpoint(f"run{number}"))
     driver.store.retire(driver.name)
     assert driver.region.checkpoints[answers[0]].state is CheckpointState.RETIRED
-    again = driver.request_cut("run1")
+    again = driver.request_checkpoint("run1")
     assert (again.state, again.sequence) == (RequestState.ANSWERED, answers[0])
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     judge(driver)
 
 
-def test_c16_a_region_that_is_hours_behind_approaches_the_bound_without_a_drain_deadline() -> None:
+def test_c16_a_region_that_is_hours_behind_approaches_the_boundary_without_a_drain_deadline() -> None:
     driver = hourly()
-    located(driver, bound(1), 100)
+    located(driver, boundary(1), 100)
     driver.wait(3 * 3600)
-    asked = driver.request_cut("run1", bound=bound(1))
-    cut = driver.region.cut
-    assert cut is not None
-    assert (asked.state, cut.phase, cut.drain_deadline) == (RequestState.OPEN, CutPhase.APPROACHING, None)
+    asked = driver.request_checkpoint("run1", boundary=boundary(1))
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert (asked.state, checkpoint.phase, checkpoint.drain_deadline) == (
+        RequestState.OPEN,
+        CheckpointPhase.APPROACHING,
+        None,
+    )
     driver.wait(2 * 3600)
-    assert open_cut(driver) == cut.sequence
+    assert open_checkpoint(driver) == checkpoint.sequence
     for _ in range(10):
         assert state(driver) is RegionState.RUNNING
         driver.process()
-    driver.store.settle(driver.name)
-    draining = driver.region.cut
+    driver.store.reconcile(driver.name)
+    draining = driver.region.checkpoint
     assert state(driver) is RegionState.DRAINING
     assert draining is not None
     assert draining.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
-    cut_made = driver.complete()
-    assert set(driver.region.offsets[cut_made].values()) == {100}
+    checkpoint_made = driver.complete()
+    assert set(driver.region.offsets[checkpoint_made].values()) == {100}
     judge(driver)
 
 
@@ -287,7 +291,7 @@ def test_c17_members_that_come_back_one_by_one_cost_a_reset_each_and_none_counts
 def test_c17_without_anything_begun_there_is_not_even_a_reset() -> None:
     driver = running()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.clock.advance(60)
     for member in driver.all_members():
         driver.join(member, came_back=True)
@@ -305,46 +309,48 @@ def test_c17_a_member_comes_back_by_itself_as_a_new_incarnation() -> None:
     assert (alone.state, alone.member.incarnation) == (State.JOINING, None)
     assert any(isinstance(e, effects.Register) and e.previous == 1 for e in alone.all)
     assert any(isinstance(e, effects.Cancel) for e in alone.all)
-    alone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    alone.feed(events.BatchQuiesced(batch=BatchId("b1")))
     alone.feed(events.StoreBack(), events.Registered(incarnation=Incarnation(2), sent_at=alone.now))
     # Its own old batch is discarded by the new incarnation: nobody has to wait for the lease of the old one.
     assert [(e.batch, e.incarnation) for e in alone.wanted(effects.Discard)] == [("b1", 2)]
 
 
-def test_c18_a_joining_member_aborts_a_cut_that_another_has_contributed_to_and_it_is_tried_again_at_once() -> None:
+def test_c18_a_joining_member_aborts_a_checkpoint_that_another_has_contributed_to_and_it_is_tried_again_at_once() -> (
+    None
+):
     driver = running(members=3, partitions=3)
     driver.crash(driver.member(2))
     driver.wait(60)
     driver.claim(driver.member(1), [driver.partition(1), driver.partition(2)])
-    driver.request_cut("n1")
-    first = open_cut(driver)
+    driver.request_checkpoint("n1")
+    first = open_checkpoint(driver)
     driver.contribute(driver.member(0))
     before = driver.clock.now
     driver.join(driver.member(2))
     driver.claim(driver.member(1), [driver.partition(1)])
     driver.claim(driver.member(2), [driver.partition(2)])
-    aborted = [body.sequence for body in happened(driver, region_events.CutAborted)]
+    aborted = [body.sequence for body in happened(driver, region_events.CheckpointAborted)]
     assert first in aborted
-    second = driver.region.cut
+    second = driver.region.checkpoint
     assert second is not None
-    assert set(second.roster) == set(driver.all_members())
+    assert set(second.participants) == set(driver.all_members())
     assert driver.clock.now == before
     assert driver.complete() == second.sequence
     assert causes(driver) == [ResetCause.START]
     judge(driver)
 
 
-def test_c18_a_partition_added_under_an_open_cut_is_in_the_next_try() -> None:
+def test_c18_a_partition_added_under_an_open_checkpoint_is_in_the_next_try() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.contribute(driver.member(0))
     added = driver.partition(4)
     driver.grow(added, end=1_000)
     driver.claim(driver.member(1), [*driver.processes[driver.member(1)].assigned, added])
-    cut = driver.complete()
-    assert added in driver.region.offsets[cut]
-    assert driver.region.offsets[cut][added] == 0
+    checkpoint = driver.complete()
+    assert added in driver.region.offsets[checkpoint]
+    assert driver.region.offsets[checkpoint][added] == 0
     assert causes(driver) == [ResetCause.START]
     judge(driver)
 
@@ -355,25 +361,25 @@ def test_c18_where_the_newcomer_takes_what_was_begun_it_is_a_reset() -> None:
     driver.wait(60)
     driver.claim(driver.member(1), [driver.partition(1), driver.partition(2)])
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.contribute(driver.member(0))
     driver.join(driver.member(2))
     driver.claim(driver.member(2), [driver.partition(2)])
     assert causes(driver)[1:] == [ResetCause.CLAIM]
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     driver.claim(driver.member(1), [driver.partition(1)])
     driver.settle_reset()
-    assert open_cut(driver) is not None
+    assert open_checkpoint(driver) is not None
     driver.complete()
     judge(driver)
 
 
-def test_c18_a_member_that_is_not_on_the_roster_cannot_contribute() -> None:
+def test_c18_a_member_that_is_not_among_the_participants_cannot_contribute() -> None:
     driver = running(members=3, partitions=2)
     idle = driver.member(0)
     assert driver.claims(idle) == {}
     driver.leave(idle)
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.join(idle)
     with pytest.raises(StrangeContribution):
         driver.contribute(idle)
@@ -385,21 +391,21 @@ def test_c18_a_member_that_is_not_on_the_roster_cannot_contribute() -> None:
 def test_c19_what_is_processed_again_after_a_reset_has_a_stamp_of_its_own() -> None:
     driver = running()
     driver.process()
-    base = driver.cut("n1")
+    restore_point = driver.checkpoint("n1")
     driver.process()
     driver.crash(driver.member(0))
     driver.recover()
     driver.process()
-    stamps = [int(b.sequence) - base for b in driver.batches]
+    stamps = [int(b.sequence) - restore_point for b in driver.batches]
     assert stamps == [0, 0, 1, 1, 2, 2]
-    assert driver.region.resets[driver.region.epoch].sequence == base + 1
+    assert driver.region.resets[driver.region.epoch].sequence == restore_point + 1
     judge(driver)
 
 
 def test_c20_an_index_that_the_spec_has_no_more_is_refused_when_it_wakes_up() -> None:
     driver = running(members=3, partitions=3)
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     old = driver.processes[driver.member(2)]
     old_epoch = driver.region.epoch
     stale = driver.caller(old.member)
@@ -428,7 +434,7 @@ def test_c20_an_index_that_the_spec_has_no_more_is_refused_when_it_wakes_up() ->
 def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> None:
     driver = running(members=3, partitions=3)
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     asleep = driver.processes[driver.member(2)]
     driver.store.kill(driver.name)
     fewer = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}), revision=2)
@@ -459,7 +465,7 @@ def test_c20_a_newer_incarnation_of_another_process_fences_the_member_which_writ
     assert alone.state is State.FENCED
     assert [e.batch for e in alone.wanted(effects.Cancel)] == ["b1"]
     assert alone.wanted(effects.CloseKeepingSlot)
-    after = [*alone.feed(events.BatchQuiet(batch=BatchId("b1")), events.LeftGroup())]
+    after = [*alone.feed(events.BatchQuiesced(batch=BatchId("b1")), events.LeftGroup())]
     after += alone.wait(300, renewing=False)
     assert after == []
     assert alone.state is State.FENCED

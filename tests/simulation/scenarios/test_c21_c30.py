@@ -1,4 +1,7 @@
-"""Scenarios C21 to C30: stops, scopes, pauses, bounds that are known late, a killed process, a way back to a branch."""
+"""Scenarios C21 to C30.
+
+Stops, scopes, pauses, boundaries that are known late, a killed process, a way back to a branch.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,24 @@ from airflow_kcr.ports import Rule
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
-from airflow_kcr.protocol.region import bounds
+from airflow_kcr.protocol.region import boundaries
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.rows import (
-    BoundOffset,
+    BoundaryOffset,
     Committed,
+    DesiredState,
     Outcome,
     RegionState,
     RequestState,
     ResetCause,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.rules import CutMode, RegionRules
+from airflow_kcr.protocol.rules import CheckpointMode, RegionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ByDuration, ShiftBy, ToCheckpoint, ToDatetime
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import EventNumber, GroupId, Offset, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupId, Offset, RegionName
 from airflow_kcr.store.memory import MemoryTransactions
 from tests.support.driver import BEGINNING, Clock, Driver, group_rules
 from tests.support.judging import (
@@ -41,52 +44,52 @@ from tests.support.judging import (
     happened,
     judge,
     members_batches,
-    open_cut,
+    open_checkpoint,
     positions,
     state,
 )
 from tests.support.lone_member import LoneMember, claims_of, view_of
-from tests.support.scripts import bound, cuts_of_ten, hourly, located, rewind, running, started
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, rewind, running, started
 
 GRACE = timedelta(seconds=2)
 
 # -- C21 -------------------------------------------------------------------------------------------------------------
 
 
-def stopping() -> tuple[Driver, Sequence]:
-    """A region whose last cut is complete and published, and committed by nobody yet."""
+def stopping() -> tuple[Driver, CheckpointNumber]:
+    """A region whose last checkpoint is complete and published, and committed by nobody yet."""
     driver = running()
     driver.process()
     driver.store.stop(driver.name)
-    cut = driver.complete()
+    checkpoint = driver.complete()
     driver.publish()
-    return driver, cut
+    return driver, checkpoint
 
 
-def test_c21_a_stopping_region_is_not_stopped_before_every_member_has_its_echo() -> None:
-    driver, cut = stopping()
-    assert [driver.store.view(driver.name, m).commit for m in driver.all_members()] == [cut, cut]
-    driver.echo(driver.member(0))
+def test_c21_a_stopping_region_is_not_stopped_before_every_member_has_its_commit_read_back() -> None:
+    driver, checkpoint = stopping()
+    assert [driver.store.view(driver.name, m).commit for m in driver.all_members()] == [checkpoint, checkpoint]
+    driver.read_back(driver.member(0))
     assert state(driver) is not RegionState.STOPPED
-    assert [driver.store.view(driver.name, m).commit for m in driver.all_members()] == [None, cut]
+    assert [driver.store.view(driver.name, m).commit for m in driver.all_members()] == [None, checkpoint]
     assert driver.store.view(driver.name, driver.member(0)).stopping
     with pytest.raises(BatchRefused):
         driver.begin(driver.member(0))
-    driver.echo(driver.member(1))
+    driver.read_back(driver.member(1))
     assert state(driver) is RegionState.STOPPED
-    assert driver.region.checkpoints[cut].committed is Committed.YES
+    assert driver.region.checkpoints[checkpoint].committed is Committed.YES
     assert happened(driver, region_events.Stopped)[-1].drained
     judge(driver)
 
 
 def test_c21_or_before_the_commit_timeout_where_a_rebalance_kept_one_from_committing() -> None:
-    driver, cut = stopping()
-    driver.echo(driver.member(0))
+    driver, checkpoint = stopping()
+    driver.read_back(driver.member(0))
     driver.wait(29)
     assert state(driver) is not RegionState.STOPPED
     driver.wait(2)
     assert state(driver) is RegionState.STOPPED
-    assert driver.region.checkpoints[cut].committed is Committed.NO
+    assert driver.region.checkpoints[checkpoint].committed is Committed.NO
     judge(driver)
 
 
@@ -96,14 +99,14 @@ def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None
         view_of(claims_of(position=10, resume=10)),
         counter=EventNumber(11),
         state=RegionState.DRAINING,
-        wanted=Wanted.STOPPED,
+        desired_state=DesiredState.STOPPED,
         stopping=True,
-        commit=Sequence(2),
+        commit=CheckpointNumber(2),
     )
     alone.see(waiting)
     assert alone.wanted(effects.Commit)
-    alone.feed(events.Committed(sequence=Sequence(2), offsets=alone.member.positions))
-    assert alone.wanted(effects.Echo)
+    alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=alone.member.positions))
+    assert alone.wanted(effects.ReportReadBack)
     alone.see(replace(waiting, commit=None, counter=EventNumber(12)))
     alone.wait(10)
     assert not [e for e in alone.all if isinstance(e, effects.LeaveGroup)]
@@ -123,7 +126,7 @@ def test_c22_a_reset_of_one_topic_drains_the_other_one_first_and_the_whole_map_i
     )
     driver = started(Driver(partitions=2, rules=rules))
     driver.process()
-    first = driver.cut("n1")
+    first = driver.checkpoint("n1")
     driver.process()
     other = driver.member(0, "h")
     batch = driver.begin(other)
@@ -148,7 +151,7 @@ def test_c22_a_reset_of_one_topic_drains_the_other_one_first_and_the_whole_map_i
     judge(driver)
 
 
-def test_c23_a_relative_target_is_resolved_against_the_cut_it_is_applied_at() -> None:
+def test_c23_a_relative_target_is_resolved_against_the_checkpoint_it_is_applied_at() -> None:
     driver = running()
     driver.process(width=50)
     planned_at = driver.clock.now
@@ -157,9 +160,9 @@ def test_c23_a_relative_target_is_resolved_against_the_cut_it_is_applied_at() ->
         driver.process()
         driver.wait(60)
     driver.reset(ShiftBy(by=-20))
-    cut = driver.complete()
+    checkpoint = driver.complete()
     driver.settle_reset()
-    assert set(driver.region.offsets[cut].values()) == {150}
+    assert set(driver.region.offsets[checkpoint].values()) == {150}
     assert positions(driver) == [130] * 4 != plan_said
     judge(driver)
 
@@ -205,8 +208,8 @@ def test_c24_a_pause_survives_a_crash_and_the_reset_after_it() -> None:
     driver.crash(driver.member(0))
     driver.recover()
     assert causes(driver)[-1] is ResetCause.CLAIM
-    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, Wanted.PAUSED)
-    with pytest.raises(BatchRefused, match="wanted paused"):
+    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
+    with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(1))
     driver.store.start(driver.name)
     driver.process()
@@ -219,15 +222,15 @@ def test_c24_a_stop_survives_a_crash_in_its_drain_and_the_reset_after_it() -> No
     driver.store.stop(driver.name)
     driver.crash(driver.member(0))
     driver.wait(60)
-    assert driver.region.wanted is Wanted.STOPPED
+    assert driver.region.desired_state is DesiredState.STOPPED
     driver.recover()
     assert state(driver) is RegionState.DRAINING
-    cut = driver.complete()
+    checkpoint = driver.complete()
     driver.publish()
     for member in driver.all_members():
-        driver.echo(member)
+        driver.read_back(member)
     assert state(driver) is RegionState.STOPPED
-    assert driver.region.base == cut
+    assert driver.region.restore_point == checkpoint
     judge(driver)
 
 
@@ -256,7 +259,7 @@ def test_c25_a_transaction_that_was_frozen_before_its_commit_has_changed_nothing
     transactions = FreezingTransactions(clock)
     driver = started(Driver(clock=clock, transactions=transactions))
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.contribute(driver.member(0))
     before = driver.region
     transactions.freeze_next = True
@@ -264,7 +267,7 @@ def test_c25_a_transaction_that_was_frozen_before_its_commit_has_changed_nothing
         driver.contribute(driver.member(1))
     assert driver.region == before
     driver.contribute(driver.member(1))
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     timeouts = Timeouts()
     assert timeouts.idle_in_transaction_session_timeout == timeouts.lease / 2 < timeouts.lock_timeout
     judge(driver)
@@ -273,63 +276,81 @@ def test_c25_a_transaction_that_was_frozen_before_its_commit_has_changed_nothing
 def test_c25_what_is_due_is_done_by_anybody_and_twice_changes_nothing() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.clock.advance(181)
-    driver.store.settle(driver.name)
-    driver.store.settle(driver.name)  # retention counts anew after a cut
+    driver.store.reconcile(driver.name)
+    driver.store.reconcile(driver.name)  # retention counts anew after a checkpoint
     once, events = driver.region, driver.events
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     assert (driver.region, driver.events) == (once, events)
-    assert len(happened(driver, region_events.CutAborted)) == 1
+    assert len(happened(driver, region_events.CheckpointAborted)) == 1
 
 
 def test_c26_the_end_that_counts_is_the_one_that_was_read_before_the_look_up() -> None:
-    # Records after the bound arrive between the two questions: an end that was read last would include them.
+    # Records after the boundary arrive between the two questions: an end that was read last would include them.
     read_first, read_last = LogBounds(start=Offset(0), end=Offset(110)), LogBounds(start=Offset(0), end=Offset(140))
-    nothing, instant = TimeAnswer(offset=None), bound(1)
-    found = bounds.locate(
-        bound=instant, end_before=read_first, answer=nothing, base=Offset(0), now=instant + GRACE, grace=GRACE
+    nothing, instant = TimeAnswer(offset=None), boundary(1)
+    found = boundaries.locate(
+        boundary=instant,
+        end_before=read_first,
+        answer=nothing,
+        restore_point=Offset(0),
+        now=instant + GRACE,
+        grace=GRACE,
     )
     assert found is not None
     assert found.offset == 110 < read_last.end
 
 
-def test_c26_without_a_record_nothing_is_decided_before_bound_and_grace_have_passed() -> None:
-    log, instant = LogBounds(start=Offset(0), end=Offset(110)), bound(1)
+def test_c26_without_a_record_nothing_is_decided_before_boundary_and_grace_have_passed() -> None:
+    log, instant = LogBounds(start=Offset(0), end=Offset(110)), boundary(1)
     second = timedelta(seconds=1)
     for now in (instant - second, instant + second):
-        asked = bounds.locate(
-            bound=instant, end_before=log, answer=TimeAnswer(offset=None), base=Offset(0), now=now, grace=GRACE
+        asked = boundaries.locate(
+            boundary=instant,
+            end_before=log,
+            answer=TimeAnswer(offset=None),
+            restore_point=Offset(0),
+            now=now,
+            grace=GRACE,
         )
         assert asked is None
     answer = TimeAnswer(offset=Offset(120), found=instant)
-    found = bounds.locate(bound=instant, end_before=log, answer=answer, base=Offset(0), now=instant, grace=GRACE)
+    found = boundaries.locate(
+        boundary=instant, end_before=log, answer=answer, restore_point=Offset(0), now=instant, grace=GRACE
+    )
     assert found is not None
     assert found.offset == 120
 
 
 def test_c27_a_record_from_the_future_does_not_stop_its_partition() -> None:
-    log, instant = LogBounds(start=Offset(0), end=Offset(900)), bound(1)
+    log, instant = LogBounds(start=Offset(0), end=Offset(900)), boundary(1)
     answer = TimeAnswer(offset=Offset(500), found=datetime(2099, 1, 1, tzinfo=BEGINNING.tzinfo))
-    early = bounds.locate(bound=instant, end_before=log, answer=answer, base=Offset(0), now=instant, grace=GRACE)
+    early = boundaries.locate(
+        boundary=instant, end_before=log, answer=answer, restore_point=Offset(0), now=instant, grace=GRACE
+    )
     assert early is None
-    found = bounds.locate(
-        bound=instant, end_before=log, answer=answer, base=Offset(0), now=instant + GRACE, grace=GRACE
+    found = boundaries.locate(
+        boundary=instant, end_before=log, answer=answer, restore_point=Offset(0), now=instant + GRACE, grace=GRACE
     )
     assert found is not None
     assert found.offset == 900
     assert "500" in found.inexact
 
 
-def test_c27_the_cut_is_marked_inexact_with_the_partition_and_the_position_beyond_is_not_past_the_bound() -> None:
+def test_c27_the_checkpoint_is_marked_inexact_with_the_partition_and_the_position_beyond_is_not_past_the_boundary() -> (
+    None
+):
     driver = hourly()
     driver.process(width=600)
     driver.wait(3602)
-    located(driver, bound(1), 500, inexact="the record at 500 is stamped in the future; the log's end counts instead")
-    asked = driver.request_cut("run1", bound=bound(1))
+    located(
+        driver, boundary(1), 500, inexact="the record at 500 is stamped in the future; the log's end counts instead"
+    )
+    asked = driver.request_checkpoint("run1", boundary=boundary(1))
     assert asked.state is RequestState.OPEN
-    cut = driver.complete()
-    assert driver.region.checkpoints[cut].inexact.keys() == set(driver.logs)
+    checkpoint = driver.complete()
+    assert driver.region.checkpoints[checkpoint].inexact.keys() == set(driver.logs)
     assert positions(driver) == [600] * 4
     driver.publish()
     driver.process()
@@ -339,93 +360,98 @@ def test_c27_the_cut_is_marked_inexact_with_the_partition_and_the_position_beyon
 # -- C28 -------------------------------------------------------------------------------------------------------------
 
 
-def test_c28_a_bound_at_or_before_the_base_is_answered_by_the_first_cut_at_or_beyond_it() -> None:
+def test_c28_a_boundary_at_or_before_the_restore_point_is_answered_by_the_first_checkpoint_at_or_beyond_it() -> None:
     driver = hourly()
     for hours in (1, 2, 3):
-        located(driver, bound(hours), 10 * hours)
+        located(driver, boundary(hours), 10 * hours)
         driver.process()
-        driver.request_cut(f"run{hours}", bound=bound(hours))
+        driver.request_checkpoint(f"run{hours}", boundary=boundary(hours))
         driver.complete()
         driver.publish()
-    second = driver.region.requests[driver.request_cut("run2", bound=bound(2)).nonce].sequence
-    late = driver.request_cut("late", bound=bound(1.5))
+    second = driver.region.requests[driver.request_checkpoint("run2", boundary=boundary(2)).request_id].sequence
+    late = driver.request_checkpoint("late", boundary=boundary(1.5))
     assert (late.state, late.sequence) == (RequestState.ANSWERED, second)
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     judge(driver)
 
 
-def test_c28_an_earlier_bound_asked_for_after_a_later_one_is_answered_by_the_later_ones_cut() -> None:
+def test_c28_an_earlier_boundary_asked_for_after_a_later_one_is_answered_by_the_later_ones_checkpoint() -> None:
     driver = hourly()
-    located(driver, bound(2), 40)
+    located(driver, boundary(2), 40)
     driver.process()
-    driver.request_cut("run2", bound=bound(2))
-    first = driver.request_cut("run1", bound=bound(1))
+    driver.request_checkpoint("run2", boundary=boundary(2))
+    first = driver.request_checkpoint("run1", boundary=boundary(1))
     assert first.state is RequestState.QUEUED
     driver.process(width=30)
-    driver.store.settle(driver.name)
-    cut = driver.complete()
+    driver.store.reconcile(driver.name)
+    checkpoint = driver.complete()
     requests = driver.region.requests
-    assert {requests[n].sequence for n in requests} == {cut}
+    assert {requests[n].sequence for n in requests} == {checkpoint}
     assert {requests[n].state for n in requests} == {RequestState.ANSWERED}
     judge(driver)
 
 
-def test_c28_a_second_request_waits_for_the_open_one_and_has_a_cut_of_its_own() -> None:
+def test_c28_a_second_request_waits_for_the_open_one_and_has_a_checkpoint_of_its_own() -> None:
     driver = running()
     driver.process()
-    one, two = driver.request_cut("n1"), driver.request_cut("n2")
+    one, two = driver.request_checkpoint("n1"), driver.request_checkpoint("n2")
     assert (one.state, two.state) == (RequestState.OPEN, RequestState.QUEUED)
     first = driver.complete()
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     driver.publish()
-    driver.store.settle(driver.name)
-    assert driver.region.requests[two.nonce].state is RequestState.OPEN
+    driver.store.reconcile(driver.name)
+    assert driver.region.requests[two.request_id].state is RequestState.OPEN
     second = driver.complete()
-    assert (driver.region.requests[one.nonce].sequence, driver.region.requests[two.nonce].sequence) == (first, second)
+    assert (driver.region.requests[one.request_id].sequence, driver.region.requests[two.request_id].sequence) == (
+        first,
+        second,
+    )
     judge(driver)
 
 
-def test_c28_members_hold_at_the_bound_until_the_run_asks_and_a_later_request_releases_them() -> None:
-    driver = hourly(mode=CutMode.DAG_RUN)
-    located(driver, bound(1), 30)
+def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request_releases_them() -> None:
+    driver = hourly(mode=CheckpointMode.DAG_RUN)
+    located(driver, boundary(1), 30)
     driver.process(width=30)
     driver.wait(2 * 3600)
-    assert (state(driver), open_cut(driver)) == (RegionState.RUNNING, None)
-    with pytest.raises(BatchRefused, match="crosses the bound"):
+    assert (state(driver), open_checkpoint(driver)) == (RegionState.RUNNING, None)
+    with pytest.raises(BatchRefused, match="crosses the boundary"):
         driver.begin(driver.member(0))
     # The DAG was paused for its first run; its second one asks.
-    driver.request_cut("run2", bound=bound(2))
-    assert driver.region.next_bound == bound(2)
-    located(driver, bound(2), 50)
+    driver.request_checkpoint("run2", boundary=boundary(2))
+    assert driver.region.next_boundary == boundary(2)
+    located(driver, boundary(2), 50)
     driver.process(width=20)
-    driver.store.settle(driver.name)
-    cut = driver.complete()
-    assert set(driver.region.offsets[cut].values()) == {50}
-    assert driver.request_cut("run1", bound=bound(1)).sequence == cut
+    driver.store.reconcile(driver.name)
+    checkpoint = driver.complete()
+    assert set(driver.region.offsets[checkpoint].values()) == {50}
+    assert driver.request_checkpoint("run1", boundary=boundary(1)).sequence == checkpoint
     judge(driver)
 
 
-def test_c28_a_held_member_says_that_it_waits_at_the_bound() -> None:
+def test_c28_a_held_member_says_that_it_waits_at_the_boundary() -> None:
     alone = LoneMember().processing()
-    at = BoundOffset(offset=Offset(10))
+    at = BoundaryOffset(offset=Offset(10))
     held = claims_of(position=10)
-    alone.see(replace(view_of(held), counter=EventNumber(11), limit=bound(1), bound_offsets=dict.fromkeys(held, at)))
-    assert (alone.state, alone.member.why) == (State.HOLDING, Why.BOUND)
+    alone.see(
+        replace(view_of(held), counter=EventNumber(11), limit=boundary(1), boundary_offsets=dict.fromkeys(held, at))
+    )
+    assert (alone.state, alone.member.why) == (State.HOLDING, Why.BOUNDARY)
     alone.wait(5)
     assert not [e for e in alone.last if isinstance(e, effects.Plan)]
 
 
-def test_c28_a_position_past_a_bound_is_refused_unless_an_inexact_cut_is_allowed() -> None:
+def test_c28_a_position_past_a_boundary_is_refused_unless_an_inexact_checkpoint_is_allowed() -> None:
     driver = hourly()
     driver.process(width=100)
-    located(driver, bound(1), 30)
-    refused = driver.request_cut("run1", bound=bound(1))
+    located(driver, boundary(1), 30)
+    refused = driver.request_checkpoint("run1", boundary=boundary(1))
     assert refused.state is RequestState.REFUSED
-    assert "past the bound" in refused.refusal
-    allowed = driver.request_cut("run2", bound=bound(1), allow_inexact=True)
+    assert "past the boundary" in refused.refusal
+    allowed = driver.request_checkpoint("run2", boundary=boundary(1), allow_inexact=True)
     assert allowed.state is RequestState.OPEN
-    cut = driver.complete()
-    assert driver.region.checkpoints[cut].inexact
+    checkpoint = driver.complete()
+    assert driver.region.checkpoints[checkpoint].inexact
     judge(driver)
 
 
@@ -435,7 +461,7 @@ def test_c28_a_position_past_a_bound_is_refused_unless_an_inexact_cut_is_allowed
 def test_c29_a_killed_process_leaves_a_batch_of_unknown_outcome_and_duplicates_can_be_counted() -> None:
     driver = running()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     batch = driver.begin(driver.member(1))
     driver.crash(driver.member(1))
     driver.recover()
@@ -449,12 +475,12 @@ def test_c29_a_killed_process_leaves_a_batch_of_unknown_outcome_and_duplicates_c
 
 def test_c30_a_checkpoint_of_another_branch_is_refused_with_what_is_missing_or_is_an_explicit_forward_jump() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 9)
-    rewind(driver, ToCheckpoint(sequence=cuts[2]))
+    checkpoints = checkpoints_of_ten(driver, 9)
+    rewind(driver, ToCheckpoint(sequence=checkpoints[2]))
     with pytest.raises(CheckpointNotUsable, match=r"missing: g:t-0 \[30, 90\)"):
-        driver.reset(ToCheckpoint(sequence=cuts[8]))
-    assert (open_cut(driver), state(driver)) == (None, RegionState.RUNNING)
-    driver.reset(ToCheckpoint(sequence=cuts[8]), forward=True)
+        driver.reset(ToCheckpoint(sequence=checkpoints[8]))
+    assert (open_checkpoint(driver), state(driver)) == (None, RegionState.RUNNING)
+    driver.reset(ToCheckpoint(sequence=checkpoints[8]), forward=True)
     driver.complete()
     driver.settle_reset()
     assert positions(driver) == [90] * 4
@@ -463,10 +489,10 @@ def test_c30_a_checkpoint_of_another_branch_is_refused_with_what_is_missing_or_i
 
 def test_c30_a_checkpoint_that_the_new_branch_has_not_undone_stays_a_target() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 5)
-    rewind(driver, ToCheckpoint(sequence=cuts[2]))
-    on_path = [s for s in cuts if driver.region.checkpoints[s].is_on_path]
-    assert on_path == cuts[:3]
-    rewind(driver, ToCheckpoint(sequence=cuts[1]))
+    checkpoints = checkpoints_of_ten(driver, 5)
+    rewind(driver, ToCheckpoint(sequence=checkpoints[2]))
+    on_path = [s for s in checkpoints if driver.region.checkpoints[s].is_on_path]
+    assert on_path == checkpoints[:3]
+    rewind(driver, ToCheckpoint(sequence=checkpoints[1]))
     assert positions(driver) == [20] * 4
     judge(driver)

@@ -1,4 +1,7 @@
-"""Scenarios C31 to C40: metadata that differs, echoes, a restored store, rewinds, deaths, retention, missing topics."""
+"""Scenarios C31 to C40.
+
+Metadata that differs, commit read-backs, a restored store, rewinds, deaths, retention, missing topics.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.errors import CutRefused, UnknownTopics
+from airflow_kcr.errors import CheckpointRefused, UnknownTopics
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
@@ -22,16 +25,16 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.rules import CutMode, CutRules, GroupRules, OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, GroupRules, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.subscriptions import check_topics
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
-from airflow_kcr.protocol.values import Epoch, Incarnation, Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, TopicName
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.lone_member import LoneMember, claims_of, view_of
-from tests.support.scripts import all_crash, bound, cuts_of_ten, located, rewind, running, started
+from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, located, rewind, running, started
 
 # -- C31, C32 --------------------------------------------------------------------------------------------------------
 
@@ -42,49 +45,49 @@ def test_c31_while_a_partition_is_being_added_the_frozen_set_is_what_is_claimed(
     added = driver.partition(4)
     driver.grow(added, end=1_000)
     # One member's metadata has the partition already; Kafka has assigned it to nobody yet.
-    before = driver.cut("n1")
+    before = driver.checkpoint("n1")
     assert added not in driver.region.offsets[before]
     driver.claim(driver.member(1), [*driver.processes[driver.member(1)].assigned, added])
     driver.process()
-    after = driver.cut("n2")
+    after = driver.checkpoint("n2")
     assert driver.region.offsets[after].keys() - driver.region.offsets[before].keys() == {added}
     assert driver.region.frozen[after] == driver.region.offsets[after].keys()
     judge(driver)
 
 
-def test_c32_a_failed_echo_of_an_older_cut_is_never_repaired_over_a_newer_one() -> None:
+def test_c32_a_failed_commit_read_back_of_an_older_checkpoint_is_never_repaired_over_a_newer_one() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     first = driver.complete()
     driver.publish()
     driver.wait(31)
     assert driver.region.checkpoints[first].committed is Committed.NO
     driver.process()
-    second = driver.cut("n2")
+    second = driver.checkpoint("n2")
     assert driver.region.checkpoints[second].committed is Committed.YES
     before = driver.region
-    with pytest.raises(CutRefused, match="not the base"):
-        driver.store.repair_echo(driver.name, first, driver.region.offsets[first])
+    with pytest.raises(CheckpointRefused, match="not the restore point"):
+        driver.store.repair_read_back(driver.name, first, driver.region.offsets[first])
     member = driver.member(0)
-    with pytest.raises(CutRefused, match="not the base"):
-        driver.store.echo(driver.name, first, member, driver.processes[member].incarnation, before.offsets[first])
+    with pytest.raises(CheckpointRefused, match="not the restore point"):
+        driver.store.read_back(driver.name, first, member, driver.processes[member].incarnation, before.offsets[first])
     assert driver.region == before
     judge(driver)
 
 
-def test_c32_the_base_can_be_repaired_and_that_settles_it() -> None:
+def test_c32_the_restore_point_can_be_repaired_and_that_settles_it() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
-    cut = driver.complete()
+    driver.request_checkpoint("n1")
+    checkpoint = driver.complete()
     driver.publish()
-    driver.echo(driver.member(0))
-    driver.echo(driver.member(1), {driver.partition(2): Offset(3), driver.partition(3): Offset(10)})
-    assert driver.region.checkpoints[cut].committed is Committed.NO
+    driver.read_back(driver.member(0))
+    driver.read_back(driver.member(1), {driver.partition(2): Offset(3), driver.partition(3): Offset(10)})
+    assert driver.region.checkpoints[checkpoint].committed is Committed.NO
     all_crash(driver)
-    driver.store.repair_echo(driver.name, cut, driver.region.offsets[cut])
-    assert driver.region.checkpoints[cut].committed is Committed.YES
+    driver.store.repair_read_back(driver.name, checkpoint, driver.region.offsets[checkpoint])
+    assert driver.region.checkpoints[checkpoint].committed is Committed.YES
     judge(driver)
 
 
@@ -106,7 +109,7 @@ def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_
         member=driver.member(0),
         epoch=Epoch(epoch),
         incarnation=Incarnation(incarnation),
-        sequence=Sequence(sequence),
+        sequence=CheckpointNumber(sequence),
     )
     driver.store.report_later(driver.name, seen)
     region = driver.region
@@ -124,7 +127,7 @@ def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_
 
 def test_c33_what_a_member_has_seen_and_the_store_has_too_halts_nothing() -> None:
     driver = running()
-    seen = Memory(member=driver.member(0), epoch=Epoch(1), incarnation=Incarnation(1), sequence=Sequence(1))
+    seen = Memory(member=driver.member(0), epoch=Epoch(1), incarnation=Incarnation(1), sequence=CheckpointNumber(1))
     before = driver.region
     driver.store.report_later(driver.name, seen)
     assert driver.region == before
@@ -166,10 +169,10 @@ def test_c34_an_upsert_target_converges_when_the_replay_passes_the_old_position(
         driver.end(driver.batches[-1].batch)
 
     process_into_target()
-    cut = driver.cut("n1")
+    checkpoint = driver.checkpoint("n1")
     process_into_target(20)
     passed = dict(target)
-    rewind(driver, ToCheckpoint(sequence=cut))
+    rewind(driver, ToCheckpoint(sequence=checkpoint))
     process_into_target(5)
     assert target != passed
     process_into_target(15)
@@ -198,7 +201,7 @@ def test_c35_three_members_of_one_driver_that_die_and_come_back_staggered_are_on
     judge(driver)
 
 
-def test_c36_fifty_deaths_in_a_region_that_never_cuts_do_not_halt_it() -> None:
+def test_c36_fifty_deaths_in_a_region_that_never_checkpoints_do_not_halt_it() -> None:
     driver = running(partitions=2, members=1)
     for _ in range(50):
         driver.process()
@@ -246,10 +249,10 @@ def claim_until_settled(driver: Driver) -> None:
 
 
 def overtaken(policy: OutOfRangePolicy) -> Driver:
-    """A region at 50 with its base at 10, whose logs now begin at 20; one member has died."""
+    """A region at 50 with its restore point at 10, whose logs now begin at 20; one member has died."""
     driver = started(Driver(rules=RegionRules(groups={GROUP: group_rules()}, out_of_range=policy)))
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.process(width=40)
     for partition in tuple(driver.logs):
         driver.grow(partition, start=20, end=1_000)
@@ -260,7 +263,7 @@ def overtaken(policy: OutOfRangePolicy) -> Driver:
     return driver
 
 
-def test_c38_a_base_that_retention_has_overtaken_halts_at_once_with_the_choices() -> None:
+def test_c38_a_restore_point_that_retention_has_overtaken_halts_at_once_with_the_choices() -> None:
     driver = overtaken(OutOfRangePolicy.FAIL)
     region = driver.region
     assert region.state is RegionState.HALTED
@@ -276,13 +279,13 @@ def test_c38_a_base_that_retention_has_overtaken_halts_at_once_with_the_choices(
     judge(driver)
 
 
-def test_c38_with_a_policy_it_is_a_reset_of_that_cause_with_a_lineage_of_its_own() -> None:
+def test_c38_with_a_policy_it_is_a_reset_of_that_cause_with_a_timeline_of_its_own() -> None:
     driver = overtaken(OutOfRangePolicy.EARLIEST)
     claim_until_settled(driver)
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [20] * 4)
     assert ResetCause.OUT_OF_RANGE in causes(driver)
     begun = [b for b in happened(driver, region_events.ResetBegun) if b.cause is ResetCause.OUT_OF_RANGE]
-    assert [b.lineage for b in begun] == [2, 3]
+    assert [b.timeline for b in begun] == [2, 3]
     driver.process()
     judge(driver)
 
@@ -290,8 +293,8 @@ def test_c38_with_a_policy_it_is_a_reset_of_that_cause_with_a_lineage_of_its_own
 @pytest.mark.parametrize("policy", [OutOfRangePolicy.FAIL, OutOfRangePolicy.EARLIEST])
 def test_c38_a_persons_reset_whose_target_is_overtaken_meanwhile_still_ends(policy: OutOfRangePolicy) -> None:
     driver = started(Driver(rules=RegionRules(groups={GROUP: group_rules()}, out_of_range=policy)))
-    cuts = cuts_of_ten(driver, 2)
-    accepted_reset = driver.reset(ToCheckpoint(sequence=cuts[0]))
+    checkpoints = checkpoints_of_ten(driver, 2)
+    accepted_reset = driver.reset(ToCheckpoint(sequence=checkpoints[0]))
     driver.complete()
     for partition in tuple(driver.logs):
         driver.grow(partition, start=15, end=1_000)
@@ -301,7 +304,7 @@ def test_c38_a_persons_reset_whose_target_is_overtaken_meanwhile_still_ends(poli
         assert positions(driver) == [15] * 4
     else:
         assert state(driver) is RegionState.HALTED
-    ended = driver.region.person_resets[accepted_reset.nonce]
+    ended = driver.region.person_resets[accepted_reset.request_id]
     assert ended.state is PersonResetState.FAILED
     assert ended.failure
     if policy is OutOfRangePolicy.FAIL:
@@ -326,13 +329,13 @@ def test_c39_a_checkpoint_with_a_topic_that_the_spec_has_no_more_is_still_usable
     two = GroupRules(group_id=GROUP, topics=(TopicName("t"), TopicName("u")), members=2)
     driver = started(Driver(partitions=2, rules=RegionRules(groups={GROUP: two})))
     driver.process()
-    first = driver.cut("n1")
+    first = driver.checkpoint("n1")
     assert {p.topic for p in driver.region.offsets[first]} == {"t", "u"}
     driver.process()
     one = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(topic="t")}), revision=2)
     driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=one))
     driver.accept_spec()
-    driver.request_cut("n2")
+    driver.request_checkpoint("n2")
     driver.complete()
     for partition in [p for p in driver.logs if p.topic == "u"]:
         del driver.logs[partition]
@@ -377,9 +380,9 @@ MINUTES = timedelta(minutes=5)
 
 
 def after_an_outage(*, catchup: bool, days: float) -> Driver:
-    """A region that cuts itself every five minutes, back after an outage."""
-    cut = CutRules(schedule=Every(MINUTES), mode=CutMode.AUTO, catchup=catchup)
-    driver = started(Driver(rules=RegionRules(groups={GROUP: group_rules()}, cut=cut)))
+    """A region that checkpoints itself every five minutes, back after an outage."""
+    checkpoint = CheckpointRules(schedule=Every(MINUTES), mode=CheckpointMode.AUTO, catchup=catchup)
+    driver = started(Driver(rules=RegionRules(groups={GROUP: group_rules()}, checkpoint=checkpoint)))
     driver.processes.clear()
     driver.clock.advance(days * 86_400)
     for member in driver.all_members():
@@ -388,42 +391,42 @@ def after_an_outage(*, catchup: bool, days: float) -> Driver:
     return driver
 
 
-def cut_as_they_come(driver: Driver) -> list[float]:
-    """Make every cut that the region asks for, and return their bounds in minutes since the beginning."""
+def checkpoint_as_they_come(driver: Driver) -> list[float]:
+    """Make every checkpoint that the region asks for, and return their boundaries in minutes since the beginning."""
     made: list[float] = []
-    while (cut := driver.region.cut) is not None:
-        assert cut.bound is not None
+    while (checkpoint := driver.region.checkpoint) is not None:
+        assert checkpoint.boundary is not None
         place = 10 * (len(made) + 1)
-        located(driver, cut.bound, place)
+        located(driver, checkpoint.boundary, place)
         driver.process()
-        driver.store.settle(driver.name)
+        driver.store.reconcile(driver.name)
         driver.complete()
         driver.publish()
-        driver.store.settle(driver.name)
-        made.append((cut.bound - bound(0)) / timedelta(minutes=1))
+        driver.store.reconcile(driver.name)
+        made.append((checkpoint.boundary - boundary(0)) / timedelta(minutes=1))
     return made
 
 
-def test_c40_after_thirty_days_of_backlog_there_is_one_catch_up_cut_of_the_latest_bound() -> None:
+def test_c40_after_thirty_days_of_backlog_there_is_one_catch_up_checkpoint_of_the_latest_boundary() -> None:
     driver = after_an_outage(catchup=False, days=30)
-    assert cut_as_they_come(driver) == [30 * 24 * 60]
-    assert driver.region.next_bound == bound(30 * 24) + MINUTES
+    assert checkpoint_as_they_come(driver) == [30 * 24 * 60]
+    assert driver.region.next_boundary == boundary(30 * 24) + MINUTES
     judge(driver)
 
 
-def test_c40_or_each_missed_bound_has_its_cut_where_that_is_configured() -> None:
+def test_c40_or_each_missed_boundary_has_its_checkpoint_where_that_is_configured() -> None:
     driver = after_an_outage(catchup=True, days=1 / 24)
-    assert cut_as_they_come(driver) == list(range(5, 65, 5))
+    assert checkpoint_as_they_come(driver) == list(range(5, 65, 5))
     judge(driver)
 
 
-def test_c40_the_catch_up_cut_answers_the_requests_of_all_the_missed_runs() -> None:
+def test_c40_the_catch_up_checkpoint_answers_the_requests_of_all_the_missed_runs() -> None:
     driver = after_an_outage(catchup=False, days=1)
-    driver.store.settle(driver.name)
-    asked = [driver.request_cut(f"run{n}", bound=bound(n)) for n in (1, 2, 3)]
-    made = cut_as_they_come(driver)
-    answers = [driver.region.requests[r.nonce] for r in asked]
+    driver.store.reconcile(driver.name)
+    asked = [driver.request_checkpoint(f"run{n}", boundary=boundary(n)) for n in (1, 2, 3)]
+    made = checkpoint_as_they_come(driver)
+    answers = [driver.region.requests[r.request_id] for r in asked]
     assert {a.state for a in answers} == {RequestState.ANSWERED}
-    assert {a.sequence for a in answers} == {driver.region.base}
+    assert {a.sequence for a in answers} == {driver.region.restore_point}
     assert len(made) == 1
     judge(driver)

@@ -16,21 +16,21 @@ from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.rows import (
     Committed,
+    DesiredState,
     HaltReason,
     Outcome,
     RegionState,
     RequestState,
     ResetCause,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import settled
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
-from airflow_kcr.protocol.values import BatchId, EventNumber, Lineage, Offset, Range, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Offset, Range, Timeline
 from tests.support.driver import Driver
-from tests.support.judging import accepted, causes, happened, judge, open_cut, positions, state
+from tests.support.judging import accepted, causes, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import LoneMember, claims_of, view_of
-from tests.support.scripts import all_crash, cuts_of_ten, published, running, started
+from tests.support.scripts import all_crash, checkpoints_of_ten, published, running, started
 from tests.support.simulation.sinks import FencedSink
 
 # -- C41 -------------------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def poisoned() -> Driver:
     """A region that was halted by a record that no pipeline of today can read."""
     driver = running()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     for _ in range(driver.region.rules.max_failures + 1):
         assert state(driver) is RegionState.RUNNING
         fail_batch(driver)
@@ -73,7 +73,7 @@ def test_c41_batches_that_fail_again_and_again_halt_the_region_with_the_reason_a
     judge(driver)
 
 
-def test_c41_with_a_repaired_pipeline_a_resume_goes_on_at_the_base_and_counts_failures_anew() -> None:
+def test_c41_with_a_repaired_pipeline_a_resume_goes_on_at_the_restore_point_and_counts_failures_anew() -> None:
     driver = poisoned()
     driver.store.start(driver.name)
     driver.settle_reset()
@@ -81,27 +81,27 @@ def test_c41_with_a_repaired_pipeline_a_resume_goes_on_at_the_base_and_counts_fa
     fail_batch(driver)
     assert state(driver) is RegionState.RUNNING
     driver.process()
-    driver.cut("n2")
+    driver.checkpoint("n2")
     assert driver.region.failures == 0
     judge(driver)
 
 
-def test_c41_a_cut_where_nothing_has_moved_does_not_let_a_poison_record_fail_for_ever() -> None:
+def test_c41_a_checkpoint_where_nothing_has_moved_does_not_let_a_poison_record_fail_for_ever() -> None:
     driver = running()
     driver.process()
-    driver.cut("n1")
+    driver.checkpoint("n1")
     fail_batch(driver)
-    driver.cut("n2")
+    driver.checkpoint("n2")
     assert driver.region.failures == 1
     driver.process()
-    driver.cut("n3")
+    driver.checkpoint("n3")
     assert driver.region.failures == 0
     judge(driver)
 
 
 def test_c41_a_forced_reset_goes_on_elsewhere_and_counts_failures_anew() -> None:
     driver = poisoned()
-    driver.reset(ToCheckpoint(sequence=driver.region.base or Sequence(0)), forced=True)
+    driver.reset(ToCheckpoint(sequence=driver.region.restore_point or CheckpointNumber(0)), forced=True)
     driver.settle_reset()
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10] * 4)
     fail_batch(driver)
@@ -122,7 +122,7 @@ def test_c41_a_named_offset_is_skipped_and_never_processed_again() -> None:
     driver.end(driver.begin(member, 10, [q]))
     covered = [offset for r in accepted(driver, q) for offset in range(r.from_, r.to)]
     assert covered == [*range(12), *range(13, 23)]
-    driver.cut("n2")
+    driver.checkpoint("n2")
     driver.crash(member)
     driver.recover()
     assert positions(driver)[0] == 23
@@ -133,19 +133,19 @@ def test_c41_a_named_offset_is_skipped_and_never_processed_again() -> None:
 
 
 def committing() -> LoneMember:
-    """A member whose commit of cut 2 is under way."""
+    """A member whose commit of checkpoint 2 is under way."""
     alone = LoneMember().processing()
     alone.feed(events.Planned(batch=BatchId("none"), ranges={}))
-    alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=Sequence(2), counter=EventNumber(11)))
+    alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=CheckpointNumber(2), counter=EventNumber(11)))
     assert [e.offsets for e in alone.wanted(effects.Commit)] == [alone.member.positions]
     return alone
 
 
-def test_c42_a_commit_whose_answer_was_lost_is_read_back_and_what_was_read_is_the_echo() -> None:
+def test_c42_a_commit_whose_answer_was_lost_is_read_back_and_what_was_read_is_the_commit_read_back() -> None:
     """That the adapter reads instead of repeating, and what a moved coordinator answers, is shown with real Kafka."""
     alone = committing()
-    alone.feed(events.Committed(sequence=Sequence(2), offsets=alone.member.positions))
-    assert [e.offsets for e in alone.wanted(effects.Echo)] == [alone.member.positions]
+    alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=alone.member.positions))
+    assert [e.offsets for e in alone.wanted(effects.ReportReadBack)] == [alone.member.positions]
 
 
 def test_c42_a_commit_that_hangs_is_not_sent_again_and_holds_the_member_no_longer_than_the_commit_timeout() -> None:
@@ -156,23 +156,23 @@ def test_c42_a_commit_that_hangs_is_not_sent_again_and_holds_the_member_no_longe
     assert alone.wanted(effects.Plan)
 
 
-def test_c42_a_commit_of_unknown_outcome_is_no_echo_and_the_failure_is_visible_after_the_timeout() -> None:
+def test_c42_a_commit_of_unknown_outcome_is_no_commit_read_back_and_the_failure_is_visible_after_the_timeout() -> None:
     alone = committing()
-    alone.feed(events.Committed(sequence=Sequence(2), offsets=EMPTY))
-    assert not alone.wanted(effects.Echo)
+    alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY))
+    assert not alone.wanted(effects.ReportReadBack)
 
     driver = running()
     driver.process()
-    driver.request_cut("n1")
-    cut = driver.complete()
+    driver.request_checkpoint("n1")
+    checkpoint = driver.complete()
     driver.publish()
-    driver.echo(driver.member(0))
+    driver.read_back(driver.member(0))
     driver.wait(31)
-    assert driver.region.checkpoints[cut].committed is Committed.NO
+    assert driver.region.checkpoints[checkpoint].committed is Committed.NO
     assert happened(driver, region_events.CommitResolved)[-1].why == "the commit timeout passed"
-    # The difference between store and Kafka is visible; a late echo of the base still settles it.
-    driver.echo(driver.member(1))
-    assert driver.region.checkpoints[cut].committed is Committed.YES
+    # The difference between store and Kafka is visible; a late commit read-back of the restore point still settles it.
+    driver.read_back(driver.member(1))
+    assert driver.region.checkpoints[checkpoint].committed is Committed.YES
     judge(driver)
 
 
@@ -180,27 +180,34 @@ def test_c42_a_fenced_instance_writes_nothing_more() -> None:
     alone = LoneMember().in_batch()
     alone.feed(events.InstanceFenced())
     assert alone.wanted(effects.Renew), "the store is asked who the member is"
-    alone.superseded().feed(events.BatchQuiet(batch=BatchId("b1")))
+    alone.superseded().feed(events.BatchQuiesced(batch=BatchId("b1")))
     assert len([e for e in alone.all if isinstance(e, effects.Join)]) == 1, "a former process does not come back"
-    written = (effects.End, effects.Discard, effects.Commit, effects.Echo, effects.RequestReset, effects.LeaveStore)
+    written = (
+        effects.End,
+        effects.Discard,
+        effects.Commit,
+        effects.ReportReadBack,
+        effects.RequestReset,
+        effects.LeaveStore,
+    )
     assert not [e for e in alone.all if isinstance(e, written)]
 
 
 # -- C43 -------------------------------------------------------------------------------------------------------------
 
 
-def test_c43_a_batch_that_ends_while_its_cut_drains_is_accepted_and_nothing_further_begins() -> None:
+def test_c43_a_batch_that_ends_while_its_checkpoint_drains_is_accepted_and_nothing_further_begins() -> None:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     assert state(driver) is RegionState.DRAINING
     driver.end(batch)
     assert driver.row(batch).outcome is Outcome.DONE
     for member in driver.all_members():
         with pytest.raises(BatchRefused, match="draining"):
             driver.begin(member)
-    cut = driver.complete()
-    assert [driver.region.offsets[cut][driver.partition(n)] for n in range(4)] == [10, 10, 0, 0]
+    checkpoint = driver.complete()
+    assert [driver.region.offsets[checkpoint][driver.partition(n)] for n in range(4)] == [10, 10, 0, 0]
     judge(driver)
 
 
@@ -210,9 +217,9 @@ def test_c43_a_batch_into_which_a_pause_arrives_is_accepted_and_nothing_further_
     driver.store.pause(driver.name)
     driver.end(batch)
     assert driver.row(batch).outcome is Outcome.DONE
-    with pytest.raises(BatchRefused, match="wanted paused"):
+    with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))
-    assert driver.region.wanted is Wanted.PAUSED
+    assert driver.region.desired_state is DesiredState.PAUSED
     judge(driver)
 
 
@@ -258,7 +265,7 @@ def test_c44_members_that_come_after_a_kill_claim_without_a_reset_of_their_own()
 def test_c45_after_a_reset_to_where_the_last_batch_ended_a_rebalance_is_absorbed_there() -> None:
     driver = started(Driver(delivery=Delivery.ALMOST_ONCE))
     driver.process(width=100)
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.process(width=50)
     driver.crash(driver.member(1))
     driver.recover()
@@ -304,7 +311,7 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
 def test_c46_a_begin_that_comes_after_a_transition_is_refused_and_one_before_it_is_waited_for() -> None:
     driver = running()
     early = driver.begin(driver.member(0))
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     with pytest.raises(BatchRefused):
         driver.begin(driver.member(1))
     with pytest.raises(BatchRefused, match="is running"):
@@ -325,7 +332,7 @@ def test_c47_what_a_zombie_publishes_between_the_begin_of_a_reset_and_the_fence_
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     member, q, sink = driver.member(0), driver.partition(0), FencedSink()
     sink.raise_fence(driver.region.epoch)
-    sink.roll_back(q, driver.region.lineage, Offset(0))
+    sink.roll_back(q, driver.region.timeline, Offset(0))
     zombie = driver.row(driver.begin(member))
     driver.crash(member)
     driver.wait(60)
@@ -335,20 +342,20 @@ def test_c47_what_a_zombie_publishes_between_the_begin_of_a_reset_and_the_fence_
     # The reset has begun in the store. Its seek entry is open: progress is read only once the fence is raised.
     assert driver.region.seek.open == (q,)
     if zombie_is == "before the fence":
-        assert published(sink, zombie.epoch, zombie.lineage, zombie.ranges)
+        assert published(sink, zombie.epoch, zombie.timeline, zombie.ranges)
     sink.raise_fence(driver.region.epoch)
     if zombie_is == "after the fence":
-        assert not published(sink, zombie.epoch, zombie.lineage, zombie.ranges)
-    found = sink.found(q, driver.region.lineage)
+        assert not published(sink, zombie.epoch, zombie.timeline, zombie.ranges)
+    found = sink.found(q, driver.region.timeline)
     if found is not None:
-        driver.progress[q] = (driver.region.lineage, found)
+        driver.progress[q] = (driver.region.timeline, found)
     driver.acknowledge(member)
     assert state(driver) is RegionState.RUNNING
     assert positions(driver) == [10 if zombie_is == "before the fence" else 0]
     assert (driver.row(zombie.batch).outcome is Outcome.DONE) == (zombie_is == "before the fence")
     while positions(driver) != [20]:
         row = driver.row(driver.begin(member))
-        assert published(sink, row.epoch, row.lineage, row.ranges)
+        assert published(sink, row.epoch, row.timeline, row.ranges)
         driver.end(row.batch)
     assert dict(sink.rows) == {(q, offset): 1 for offset in range(20)}
     judge(driver)
@@ -364,7 +371,7 @@ def test_c47_an_open_entry_is_answered_once_and_a_second_answer_changes_nothing(
     driver.claim(member, [q])
     driver.claim(member)
     driver.answer(member)
-    driver.progress[q] = (driver.region.lineage, Offset(700))
+    driver.progress[q] = (driver.region.timeline, Offset(700))
     driver.answer(member)
     assert driver.region.seek.offsets[q] == 10
     driver.acknowledge(member)
@@ -376,7 +383,7 @@ def test_c47_an_open_entry_is_answered_once_and_a_second_answer_changes_nothing(
 
 def test_c48_a_persons_reset_begins_in_the_transaction_that_completes_its_drain() -> None:
     driver = running()
-    first = cuts_of_ten(driver, 2)[0]
+    first = checkpoints_of_ten(driver, 2)[0]
     driver.process()
     driver.reset(ToCheckpoint(sequence=first))
     driver.contribute(driver.member(0))
@@ -388,7 +395,7 @@ def test_c48_a_persons_reset_begins_in_the_transaction_that_completes_its_drain(
             driver.begin_ranges(member, {p: Range(o, Offset(o + 5)) for p, o in driver.region.seek.offsets.items()})
     bodies = [e.body for e in driver.events if e.number > before.counter]
     kinds = [type(body) for body in bodies]
-    completed, begun = kinds.index(region_events.CutCompleted), kinds.index(region_events.ResetBegun)
+    completed, begun = kinds.index(region_events.CheckpointCompleted), kinds.index(region_events.ResetBegun)
     between = [b for b in bodies[completed:begun] if isinstance(b, region_events.StateChanged)]
     assert not [b for b in between if b.after is RegionState.RUNNING]
     driver.settle_reset()
@@ -399,32 +406,32 @@ def test_c48_a_persons_reset_begins_in_the_transaction_that_completes_its_drain(
 # -- C49, C50 --------------------------------------------------------------------------------------------------------
 
 
-def test_c49_a_cut_waits_for_the_partitions_of_a_dead_static_member_and_names_them() -> None:
+def test_c49_a_checkpoint_waits_for_the_partitions_of_a_dead_static_member_and_names_them() -> None:
     driver = running()
     driver.process()
     all_crash(driver, [driver.member(1)])
-    asked = driver.request_cut("n1")
-    assert (asked.state, open_cut(driver)) == (RequestState.QUEUED, None)
+    asked = driver.request_checkpoint("n1")
+    assert (asked.state, open_checkpoint(driver)) == (RequestState.QUEUED, None)
     driver.wait(3600)
-    assert driver.region.requests[asked.nonce].state is RequestState.QUEUED
+    assert driver.region.requests[asked.request_id].state is RequestState.QUEUED
     named = [str(gap) for gap in coverage.missing(driver.region, driver.clock.now)]
     assert named == [f"g:t-{n} (last owner: g[1])" for n in (2, 3)]
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
     driver.settle_reset()
-    cut = driver.complete()
-    assert len(driver.region.offsets[cut]) == 4
+    checkpoint = driver.complete()
+    assert len(driver.region.offsets[checkpoint]) == 4
     judge(driver)
 
 
-def test_c49_a_member_that_dies_under_an_open_cut_aborts_it_at_once() -> None:
+def test_c49_a_member_that_dies_under_an_open_checkpoint_aborts_it_at_once() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.contribute(driver.member(0))
     driver.crash(driver.member(1))
     driver.wait(15)
-    aborted = happened(driver, region_events.CutAborted)
+    aborted = happened(driver, region_events.CheckpointAborted)
     assert [body.late for body in aborted] == [("g[1] (g:t-2, g:t-3)",)]
     assert causes(driver)[-1] is ResetCause.LEASE_LOST
     driver.recover()
@@ -435,13 +442,13 @@ def test_c49_a_member_that_dies_under_an_open_cut_aborts_it_at_once() -> None:
 def test_c49_after_its_contribution_a_death_leaves_the_contribution_standing() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     driver.contribute(driver.member(1))
     driver.crash(driver.member(1))
     driver.wait(60)
     assert state(driver) is RegionState.DRAINING
     driver.contribute(driver.member(0))
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     assert causes(driver) == [ResetCause.START]
     judge(driver)
 
@@ -479,4 +486,4 @@ def test_c50_a_claim_of_an_older_incarnation_lets_nobody_begin() -> None:
     driver.join(member)
     with pytest.raises(NotClaimed):
         driver.begin_ranges(member, {driver.partition(1): Range(Offset(0), Offset(5))})
-    assert Lineage(1) == driver.region.lineage
+    assert Timeline(1) == driver.region.timeline

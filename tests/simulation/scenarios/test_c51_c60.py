@@ -7,31 +7,31 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from airflow_kcr.errors import BatchRefused, CutRefused, MemberInUse, RegionInState
+from airflow_kcr.errors import BatchRefused, CheckpointRefused, MemberInUse, RegionInState
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import (
+    CheckpointPhase,
+    CheckpointPurpose,
     CheckpointState,
     Committed,
-    CutPhase,
-    CutPurpose,
+    DesiredState,
     PersonResetState,
     RegionState,
     Requester,
     RequestState,
     ResetCause,
-    Wanted,
 )
-from airflow_kcr.protocol.rules import CutMode
+from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
-from airflow_kcr.protocol.values import AssignmentId, Epoch, EventNumber, Nonce, Sequence
+from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Epoch, EventNumber, RequestId
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, open_cut, positions, state
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
-from tests.support.scripts import all_crash, bound, cuts_of_ten, hourly, located, rewind, running
+from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, located, rewind, running
 
 # -- C51 -------------------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def test_c51_a_live_member_is_not_taken_over_by_accident_nor_in_the_middle_of_it
     driver = running()
     with pytest.raises(MemberInUse):
         driver.join(driver.member(1))
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     with pytest.raises(MemberInUse, match="draining"):
         driver.join(driver.member(1), takeover=True)
     driver.complete()
@@ -160,37 +160,37 @@ def test_c52_nobody_loses_a_partition_to_a_claim_that_comes_late() -> None:
 # -- C53 -------------------------------------------------------------------------------------------------------------
 
 
-def test_c53_after_a_rewind_the_run_of_an_undone_cut_asks_anew() -> None:
+def test_c53_after_a_rewind_the_run_of_an_undone_checkpoint_asks_anew() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 9)
-    rewind(driver, ToCheckpoint(sequence=cuts[2]))
-    assert driver.region.checkpoints[cuts[8]].undone_by == driver.region.lineage
-    kept = driver.request_cut("n2")
-    assert (kept.state, kept.sequence) == (RequestState.ANSWERED, cuts[2])
-    asked = driver.request_cut("n8")
+    checkpoints = checkpoints_of_ten(driver, 9)
+    rewind(driver, ToCheckpoint(sequence=checkpoints[2]))
+    assert driver.region.checkpoints[checkpoints[8]].undone_by == driver.region.timeline
+    kept = driver.request_checkpoint("n2")
+    assert (kept.state, kept.sequence) == (RequestState.ANSWERED, checkpoints[2])
+    asked = driver.request_checkpoint("n8")
     assert asked.state is RequestState.OPEN
-    assert asked.sequence not in cuts
+    assert asked.sequence not in checkpoints
     again = driver.complete()
     driver.publish()
-    assert driver.request_cut("n8").sequence == again
+    assert driver.request_checkpoint("n8").sequence == again
     judge(driver)
 
 
-def test_c53_a_run_is_a_target_only_by_its_cut_on_the_path() -> None:
+def test_c53_a_run_is_a_target_only_by_its_checkpoint_on_the_path() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 3)
+    checkpoints = checkpoints_of_ten(driver, 3)
     run = Requester(who="", dag_id="flights", run_id="monday")
     driver.process()
-    driver.request_cut("monday", requester=run)
+    driver.request_checkpoint("monday", requester=run)
     monday = driver.complete()
     driver.publish()
     driver.process()
-    driver.cut("later")
+    driver.checkpoint("later")
     driver.reset(ToRun(dag_id="flights", run_id="monday"))
     driver.complete()
     driver.settle_reset()
     assert positions(driver) == [40] * 4
-    rewind(driver, ToCheckpoint(sequence=cuts[0]))
+    rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
     assert not driver.region.checkpoints[monday].is_on_path
     with pytest.raises(Exception, match="no checkpoint on the current path"):
         driver.reset(ToRun(dag_id="flights", run_id="monday"))
@@ -200,76 +200,76 @@ def test_c53_a_run_is_a_target_only_by_its_cut_on_the_path() -> None:
 # -- C54 -------------------------------------------------------------------------------------------------------------
 
 
-def approaching() -> tuple[Driver, Sequence]:
-    """A region whose cut approaches a bound two hours away."""
+def approaching() -> tuple[Driver, CheckpointNumber]:
+    """A region whose checkpoint approaches a boundary two hours away."""
     driver = hourly()
     driver.process()
-    driver.request_cut("run2", bound=bound(2))
-    cut = driver.region.cut
-    assert cut is not None
-    assert cut.phase is CutPhase.APPROACHING
-    return driver, cut.sequence
+    driver.request_checkpoint("run2", boundary=boundary(2))
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.phase is CheckpointPhase.APPROACHING
+    return driver, checkpoint.sequence
 
 
-def test_c54_a_stop_does_not_wait_for_a_bound_two_hours_away() -> None:
-    driver, cut = approaching()
+def test_c54_a_stop_does_not_wait_for_a_boundary_two_hours_away() -> None:
+    driver, checkpoint = approaching()
     driver.store.stop(driver.name)
-    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
+    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
     assert state(driver) is RegionState.DRAINING
     driver.complete()
     driver.publish()
     for member in driver.all_members():
-        driver.echo(member)
+        driver.read_back(member)
     assert state(driver) is RegionState.STOPPED
     judge(driver)
 
 
-def test_c54_a_pause_does_not_wait_for_a_bound_two_hours_away_and_the_request_is_served_after_the_resume() -> None:
-    driver, cut = approaching()
+def test_c54_a_pause_does_not_wait_for_a_boundary_two_hours_away_and_the_request_is_served_after_the_resume() -> None:
+    driver, checkpoint = approaching()
     driver.store.pause(driver.name)
-    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
-    with pytest.raises(BatchRefused, match="wanted paused"):
+    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
+    with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))
     driver.wait(600)
-    with pytest.raises(BatchRefused, match="wanted paused"):
+    with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))
     driver.store.start(driver.name)
     driver.process()
-    assert driver.region.requests[Nonce("run2")].state is RequestState.OPEN
+    assert driver.region.requests[RequestId("run2")].state is RequestState.OPEN
     judge(driver)
 
 
-def test_c54_a_drain_to_a_bound_may_be_asked_for_in_a_paused_region_and_a_later_pause_ends_it() -> None:
+def test_c54_a_drain_to_a_boundary_may_be_asked_for_in_a_paused_region_and_a_later_pause_ends_it() -> None:
     driver = hourly()
     driver.store.pause(driver.name)
-    asked = driver.request_cut("by hand", bound=bound(1), purpose=CutPurpose.DRAIN)
+    asked = driver.request_checkpoint("by hand", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
     assert asked.state is RequestState.OPEN
     driver.process()
     driver.store.pause(driver.name)
-    assert driver.region.requests[asked.nonce].state is RequestState.SUPERSEDED
-    with pytest.raises(BatchRefused, match="wanted paused"):
+    assert driver.region.requests[asked.request_id].state is RequestState.SUPERSEDED
+    with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))
     judge(driver)
 
 
-def test_c54_a_request_whose_bound_is_reached_is_answered_in_a_paused_region() -> None:
+def test_c54_a_request_whose_boundary_is_reached_is_answered_in_a_paused_region() -> None:
     driver = hourly()
-    located(driver, bound(1), 10)
+    located(driver, boundary(1), 10)
     driver.process()
     driver.store.pause(driver.name)
-    driver.request_cut("run1", bound=bound(1))
+    driver.request_checkpoint("run1", boundary=boundary(1))
     driver.complete()
-    assert driver.region.requests[Nonce("run1")].state is RequestState.ANSWERED
+    assert driver.region.requests[RequestId("run1")].state is RequestState.ANSWERED
     judge(driver)
 
 
-def test_c54_a_persons_reset_does_not_wait_for_a_bound_two_hours_away() -> None:
+def test_c54_a_persons_reset_does_not_wait_for_a_boundary_two_hours_away() -> None:
     driver = hourly()
     driver.process()
-    first = driver.cut("n1")
+    first = driver.checkpoint("n1")
     driver.process()
-    driver.request_cut("run2", bound=bound(2))
-    approach = open_cut(driver)
+    driver.request_checkpoint("run2", boundary=boundary(2))
+    approach = open_checkpoint(driver)
     assert approach is not None
     driver.reset(ToCheckpoint(sequence=first))
     assert driver.region.checkpoints[approach].state is CheckpointState.ABORTED
@@ -277,19 +277,19 @@ def test_c54_a_persons_reset_does_not_wait_for_a_bound_two_hours_away() -> None:
     driver.complete()
     driver.settle_reset()
     assert positions(driver) == [10] * 4
-    assert driver.region.requests[Nonce("run2")].state in {RequestState.QUEUED, RequestState.OPEN}
+    assert driver.region.requests[RequestId("run2")].state in {RequestState.QUEUED, RequestState.OPEN}
     judge(driver)
 
 
-def test_c54_a_persons_drain_does_not_wait_for_a_bound_two_hours_away_but_for_a_cut_that_drains() -> None:
-    driver, cut = approaching()
-    driver.request_cut("by hand", purpose=CutPurpose.DRAIN)
-    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
+def test_c54_a_persons_drain_does_not_wait_for_a_boundary_two_hours_away_but_for_a_checkpoint_that_drains() -> None:
+    driver, checkpoint = approaching()
+    driver.request_checkpoint("by hand", purpose=CheckpointPurpose.DRAIN)
+    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
     assert state(driver) is RegionState.DRAINING
-    draining = open_cut(driver)
+    draining = open_checkpoint(driver)
     driver.store.pause(driver.name)
-    driver.request_cut("another", purpose=CutPurpose.DRAIN)
-    assert open_cut(driver) == draining
+    driver.request_checkpoint("another", purpose=CheckpointPurpose.DRAIN)
+    assert open_checkpoint(driver) == draining
     assert driver.complete() == draining
     judge(driver)
 
@@ -301,22 +301,22 @@ def test_c55_when_the_drain_of_a_persons_reset_aborts_the_request_fails_with_the
     None
 ):
     driver = running()
-    first = cuts_of_ten(driver, 2)[0]
+    first = checkpoints_of_ten(driver, 2)[0]
     driver.process()
     before = driver.region
     hung = driver.begin(driver.member(1))
     accepted = driver.reset(ToCheckpoint(sequence=first))
     driver.contribute(driver.member(0))
     driver.wait(181)
-    failed = driver.region.person_resets[accepted.nonce]
+    failed = driver.region.person_resets[accepted.request_id]
     assert failed.state is PersonResetState.FAILED
     assert "g[1] (g:t-2, g:t-3)" in failed.failure
     after = driver.region
-    assert (after.state, after.epoch, after.lineage, after.base) == (
+    assert (after.state, after.epoch, after.timeline, after.restore_point) == (
         RegionState.RUNNING,
         before.epoch,
-        before.lineage,
-        before.base,
+        before.timeline,
+        before.restore_point,
     )
     assert positions(driver) == [30] * 4
     # The batch that was late may still end; a forced reset would not have needed the drain.
@@ -330,47 +330,48 @@ def test_c55_when_the_drain_of_a_persons_reset_aborts_the_request_fails_with_the
 # -- C56, C57 --------------------------------------------------------------------------------------------------------
 
 
-def test_c56_the_next_bounds_cut_does_not_open_before_the_one_before_it_is_published() -> None:
-    driver = hourly(mode=CutMode.AUTO)
+def test_c56_the_next_boundaries_checkpoint_does_not_open_before_the_one_before_it_is_published() -> None:
+    driver = hourly(mode=CheckpointMode.AUTO)
     driver.wait(3602)
-    located(driver, bound(1), 10)
+    located(driver, boundary(1), 10)
     driver.process()
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     first = driver.complete()
-    located(driver, bound(2), 30)
+    located(driver, boundary(2), 30)
     driver.process(width=20)
-    # The run of the second bound asks in time, and still a whole period passes before the first cut is published.
-    asked = driver.request_cut("run2", bound=bound(2))
+    # The run of the second boundary asks in time, and still a whole period passes before the first checkpoint is
+    # published.
+    asked = driver.request_checkpoint("run2", boundary=boundary(2))
     driver.wait(2.5 * 3600)
-    assert (driver.region.requests[asked.nonce].state, open_cut(driver)) == (RequestState.QUEUED, None)
+    assert (driver.region.requests[asked.request_id].state, open_checkpoint(driver)) == (RequestState.QUEUED, None)
     assert [body.sequence for body in happened(driver, region_events.PublishLate)] == [first]
-    # Members hold at the bound meanwhile: nothing of the next interval gets into the second cut.
-    with pytest.raises(BatchRefused, match="crosses the bound"):
+    # Members hold at the boundary meanwhile: nothing of the next interval gets into the second checkpoint.
+    with pytest.raises(BatchRefused, match="crosses the boundary"):
         driver.begin(driver.member(0))
     driver.publish()
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     second = driver.complete()
     assert set(driver.region.offsets[second].values()) == {30}
-    assert driver.region.requests[asked.nonce].sequence == second
-    assert [body.sequence for body in happened(driver, region_events.CutPublished)] == [first]
+    assert driver.region.requests[asked.request_id].sequence == second
+    assert [body.sequence for body in happened(driver, region_events.CheckpointPublished)] == [first]
     driver.publish()
-    assert [body.sequence for body in happened(driver, region_events.CutPublished)] == [first, second]
+    assert [body.sequence for body in happened(driver, region_events.CheckpointPublished)] == [first, second]
     judge(driver)
 
 
-def test_c57_a_cut_whose_commit_never_came_is_superseded_by_the_next_and_no_sensor_hangs() -> None:
+def test_c57_a_checkpoint_whose_commit_never_came_is_superseded_by_the_next_and_no_sensor_hangs() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     first = driver.complete()
     driver.publish()
-    driver.echo(driver.member(0))
+    driver.read_back(driver.member(0))
     driver.crash(driver.member(1))
     driver.wait(12)
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
     assert driver.region.checkpoints[first].committed is Committed.PENDING
-    second = driver.cut("n2")
+    second = driver.checkpoint("n2")
     assert driver.region.checkpoints[first].committed is Committed.SUPERSEDED
     assert driver.region.checkpoints[second].committed is Committed.YES
     judge(driver)
@@ -380,14 +381,14 @@ def test_c57_or_it_is_superseded_by_a_reset_or_settled_by_the_commit_timeout() -
     for seconds, wanted in ((12, Committed.SUPERSEDED), (31, Committed.NO)):
         driver = running()
         driver.process()
-        driver.request_cut("n1")
-        cut = driver.complete()
+        driver.request_checkpoint("n1")
+        checkpoint = driver.complete()
         driver.publish()
         driver.wait(seconds)
         batch = driver.begin(driver.member(0))
         driver.discard(batch)
         driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it raised")
-        assert driver.region.checkpoints[cut].committed is wanted
+        assert driver.region.checkpoints[checkpoint].committed is wanted
 
 
 # -- C58 -------------------------------------------------------------------------------------------------------------
@@ -457,71 +458,71 @@ def test_c58_a_member_whose_sink_failed_asks_for_a_further_attempt_and_does_not_
 # -- C59 -------------------------------------------------------------------------------------------------------------
 
 
-def three_bounds() -> tuple[Driver, list[Sequence]]:
-    """A region with a cut of each of the first three hours."""
-    driver, cuts = hourly(), []
+def three_bounds() -> tuple[Driver, list[CheckpointNumber]]:
+    """A region with a checkpoint of each of the first three hours."""
+    driver, checkpoints = hourly(), []
     for hours in (1, 2, 3):
         driver.wait(3600)
-        located(driver, bound(hours), 10 * hours)
+        located(driver, boundary(hours), 10 * hours)
         driver.process()
-        driver.request_cut(f"run{hours}", bound=bound(hours))
-        cuts.append(driver.complete())
+        driver.request_checkpoint(f"run{hours}", boundary=boundary(hours))
+        checkpoints.append(driver.complete())
         driver.publish()
-    return driver, cuts
+    return driver, checkpoints
 
 
-def test_c59_a_drain_by_hand_between_two_bounds_leaves_the_next_bound_as_it_is() -> None:
+def test_c59_a_drain_by_hand_between_two_boundaries_leaves_the_next_boundary_as_it_is() -> None:
     driver, _ = three_bounds()
-    # The members are behind: the bound has passed, and nobody has got there yet.
+    # The members are behind: the boundary has passed, and nobody has got there yet.
     driver.wait(2 * 3600)
-    assert driver.region.next_bound == bound(4)
+    assert driver.region.next_boundary == boundary(4)
     driver.process(width=5)
-    driver.request_cut("by hand", purpose=CutPurpose.DRAIN)
+    driver.request_checkpoint("by hand", purpose=CheckpointPurpose.DRAIN)
     driver.complete()
     driver.publish()
-    assert driver.region.next_bound == bound(4)
-    located(driver, bound(4), 40)
+    assert driver.region.next_boundary == boundary(4)
+    located(driver, boundary(4), 40)
     driver.process(width=5)
-    driver.request_cut("run4", bound=bound(4))
-    cut = driver.complete()
-    assert set(driver.region.offsets[cut].values()) == {40}
+    driver.request_checkpoint("run4", boundary=boundary(4))
+    checkpoint = driver.complete()
+    assert set(driver.region.offsets[checkpoint].values()) == {40}
     judge(driver)
 
 
-def test_c59_after_a_rewind_to_a_cut_the_next_bound_is_the_one_after_the_newest_on_its_path() -> None:
-    driver, cuts = three_bounds()
+def test_c59_after_a_rewind_to_a_checkpoint_the_next_boundary_is_the_one_after_the_newest_on_its_path() -> None:
+    driver, checkpoints = three_bounds()
     driver.process(width=5)
-    by_hand = driver.cut("by hand")
+    by_hand = driver.checkpoint("by hand")
     driver.process(width=5)
-    rewind(driver, ToCheckpoint(sequence=cuts[0]))
-    assert driver.region.next_bound == bound(2)
-    # The re-cut of a bound is the same cut: its offsets are those that were found first.
-    with pytest.raises(BatchRefused, match="crosses the bound"):
+    rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
+    assert driver.region.next_boundary == boundary(2)
+    # The re-checkpoint of a boundary is the same checkpoint: its offsets are those that were found first.
+    with pytest.raises(BatchRefused, match="crosses the boundary"):
         driver.begin(driver.member(0), width=11)
     driver.process()
-    driver.request_cut("run2 again", bound=bound(2))
+    driver.request_checkpoint("run2 again", boundary=boundary(2))
     again = driver.complete()
     driver.publish()
-    assert driver.region.offsets[again] == driver.region.offsets[cuts[1]]
-    assert driver.region.next_bound == bound(3)
+    assert driver.region.offsets[again] == driver.region.offsets[checkpoints[1]]
+    assert driver.region.next_boundary == boundary(3)
     with pytest.raises(Exception, match="not on the current path"):
         driver.reset(ToCheckpoint(sequence=by_hand))
     judge(driver)
 
 
-def test_c59_after_a_rewind_to_a_cut_by_hand_the_next_bound_follows_the_bound_before_it() -> None:
+def test_c59_after_a_rewind_to_a_checkpoint_by_hand_the_next_boundary_follows_the_boundary_before_it() -> None:
     driver, _ = three_bounds()
     driver.process(width=5)
-    by_hand = driver.cut("by hand")
+    by_hand = driver.checkpoint("by hand")
     driver.wait(2 * 3600)
-    located(driver, bound(4), 40)
+    located(driver, boundary(4), 40)
     driver.process(width=5)
-    driver.request_cut("run4", bound=bound(4))
+    driver.request_checkpoint("run4", boundary=boundary(4))
     driver.complete()
     driver.publish()
-    assert driver.region.next_bound == bound(5)
+    assert driver.region.next_boundary == boundary(5)
     rewind(driver, ToCheckpoint(sequence=by_hand))
-    assert driver.region.next_bound == bound(4)
+    assert driver.region.next_boundary == boundary(4)
     judge(driver)
 
 
@@ -558,10 +559,10 @@ def test_c60_a_kill_without_a_live_member_ends_at_once_in_a_new_epoch(empty: Cal
     driver = empty()
     epoch = driver.region.epoch
     driver.store.kill(driver.name)
-    assert (state(driver), driver.region.epoch, driver.region.wanted) == (
+    assert (state(driver), driver.region.epoch, driver.region.desired_state) == (
         RegionState.STOPPED,
         epoch + 1,
-        Wanted.STOPPED,
+        DesiredState.STOPPED,
     )
     driver.processes.clear()
     driver.wait(60)
@@ -573,8 +574,8 @@ def test_c60_a_kill_without_a_live_member_ends_at_once_in_a_new_epoch(empty: Cal
 def test_c60_a_drain_without_a_live_member_is_refused_at_once_and_says_so() -> None:
     driver = deserted()
     before = driver.region
-    with pytest.raises(CutRefused, match="no live member"):
-        driver.request_cut("by hand", purpose=CutPurpose.DRAIN)
+    with pytest.raises(CheckpointRefused, match="no live member"):
+        driver.request_checkpoint("by hand", purpose=CheckpointPurpose.DRAIN)
     assert driver.region == before
     judge(driver)
 
@@ -582,7 +583,7 @@ def test_c60_a_drain_without_a_live_member_is_refused_at_once_and_says_so() -> N
 def test_c60_a_drain_of_a_stopped_region_is_refused_with_the_state() -> None:
     driver = Driver()
     with pytest.raises(RegionInState, match="stopped"):
-        driver.request_cut("by hand", purpose=CutPurpose.DRAIN)
+        driver.request_checkpoint("by hand", purpose=CheckpointPurpose.DRAIN)
 
 
 def test_c60_a_stop_whose_last_member_dies_in_its_drain_ends_too() -> None:

@@ -14,7 +14,7 @@ from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial
-from airflow_kcr.protocol.values import Incarnation, Nonce, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, RequestId
 from tests.support.simulation.broker import Consumer
 from tests.support.simulation.snapshots import taken
 
@@ -137,7 +137,7 @@ def record_from_the_future(simulation: Simulation) -> None:
     simulation.broker.produce(number, 1, ahead=timedelta(days=20_000))
 
 
-def outsider(simulation: Simulation) -> None:
+def foreign_consumer(simulation: Simulation) -> None:
     """A foreign consumer joins the group, takes partitions, and leaves again."""
     broker = simulation.broker
     foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
@@ -169,7 +169,7 @@ def slow_batches(simulation: Simulation) -> None:
     simulation.world.after(6.0, lambda: setattr(simulation.around, "slow", 0.03))
 
 
-def outsider_stays(simulation: Simulation) -> None:
+def foreign_consumer_stays(simulation: Simulation) -> None:
     """A foreign consumer joins the group and keeps its partitions until somebody removes it at the end."""
     broker = simulation.broker
     foreign = Consumer(number=broker.new_number(), static_id=None, hear=lambda what, held: None)
@@ -197,7 +197,7 @@ def lost_notification(simulation: Simulation) -> None:
     """Nothing tells one process, for a while or for good, that there is something to read."""
     host = _host(simulation)
     if host is not None:
-        host.hints_back_at = simulation.world.now + simulation.world.random.choice((3.0, 10.0, 1_000.0))
+        host.notifications_back_at = simulation.world.now + simulation.world.random.choice((3.0, 10.0, 1_000.0))
 
 
 def attempts_used_up(simulation: Simulation) -> None:
@@ -265,13 +265,13 @@ def _target(simulation: Simulation) -> Target:
         ShiftBy(by=-random.randint(1, 20)),
         ToDatetime(instant=simulation.world.clock() - timedelta(seconds=random.randint(1, 20))),
     ]
-    choices += [ToCheckpoint(sequence=Sequence(s)) for s in checkpoints] * 2
+    choices += [ToCheckpoint(sequence=CheckpointNumber(s)) for s in checkpoints] * 2
     return random.choice(choices)
 
 
 def _wanted(simulation: Simulation, target: Target) -> PersonReset:
     return PersonReset(
-        nonce=Nonce(f"person-{simulation.world.random.getrandbits(30):x}"),
+        request_id=RequestId(f"person-{simulation.world.random.getrandbits(30):x}"),
         target=target,
         scope=EVERYTHING,
         state=PersonResetState.WAITING,
@@ -289,7 +289,7 @@ def _apply(simulation: Simulation, wanted: PersonReset) -> None:
 
 
 def reset(simulation: Simulation) -> None:
-    """A person resets online; sometimes asks twice with one nonce."""
+    """A person resets online; sometimes asks twice with one request id."""
     _apply(simulation, _wanted(simulation, _target(simulation)))
 
 
@@ -299,7 +299,7 @@ def reset_to_equal_ones(simulation: Simulation) -> None:
     kept = [s for s, c in sorted(region.checkpoints.items()) if c.is_complete and c.is_on_path]
     equal = [s for s in kept if region.offsets[s] == region.offsets[kept[-1]]]
     for turn, sequence in enumerate(reversed(equal)):
-        target = ToCheckpoint(sequence=Sequence(sequence))
+        target = ToCheckpoint(sequence=CheckpointNumber(sequence))
         simulation.world.after(turn * 2.0, partial(_reset_to, simulation, target))
 
 
@@ -363,8 +363,8 @@ FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (
     retention,
     open_transaction,
     record_from_the_future,
-    outsider,
-    outsider_stays,
+    foreign_consumer,
+    foreign_consumer_stays,
     never_back,
     lost_notification,
     attempts_used_up,

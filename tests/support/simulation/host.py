@@ -116,7 +116,7 @@ class Host:
         self.alive = True
         self.frozen_until = 0.0
         self.store_back_at = 0.0
-        self.hints_back_at = 0.0
+        self.notifications_back_at = 0.0
         """Until then nothing tells this process that there is something to read."""
 
         self.sinks_back_at = 0.0
@@ -233,8 +233,8 @@ class Host:
                 self._renew(effect)
             case effects.Read():
                 self._call(lambda: events.ViewRead(view=store.view(name, self.member)), _unread)
-            case effects.Settle():
-                self._tell(lambda: store.settle(name))
+            case effects.Reconcile():
+                self._tell(lambda: store.reconcile(name))
             case effects.Join():
                 self.soon(self._join)
             case effects.LeaveGroup():
@@ -252,8 +252,8 @@ class Host:
                 )
             case effects.Plan():
                 self.soon(lambda: self._plan(effect), 0.1)
-            case effects.StoreBounds(caller=caller, bound=bound, found=found):
-                self._tell(lambda: store.store_bounds(name, caller, bound, found))
+            case effects.StoreBounds(caller=caller, boundary=boundary, found=found):
+                self._tell(lambda: store.store_bounds(name, caller, boundary, found))
             case effects.ReportOutOfRange(caller=caller, observed=observed):
                 self._tell(lambda: store.report_out_of_range(name, caller, observed))
             case effects.Begin(request=request):
@@ -290,8 +290,8 @@ class Host:
                 )
             case effects.Commit():
                 self.soon(lambda: self._commit(effect, self.world.now + 5), 0.2)
-            case effects.Echo(sequence=sequence, incarnation=incarnation, offsets=offsets):
-                self._tell(lambda: store.echo(name, sequence, self.member, incarnation, offsets))
+            case effects.ReportReadBack(sequence=sequence, incarnation=incarnation, offsets=offsets):
+                self._tell(lambda: store.read_back(name, sequence, self.member, incarnation, offsets))
             case effects.CommitSeek(caller=caller, offsets=offsets):
                 self._commit_seek(effect)
             case effects.LeaveStore(incarnation=incarnation):
@@ -360,7 +360,7 @@ class Host:
             token=f"{self.token}/{effect.previous}",
             previous=effect.previous,
             sinks_fenced=self.around.delivery is Delivery.EXACTLY_ONCE,
-            ends_within=self.machine.timeouts.process_end_bound,
+            ends_within=self.machine.timeouts.process_end_boundary,
             spec_revision=self.revision,
         )
 
@@ -388,13 +388,17 @@ class Host:
         def ask() -> events.Event:
             sent_at = self.world.now
             lease = self.machine.timeouts.lease
-            beat = self.around.store.renew(self.around.name, self.member, effect.incarnation, lease)
-            if not beat.renewed:
-                return events.RenewalRefused(incarnation=beat.incarnation, epoch=beat.epoch, counter=beat.counter)
-            if self.world.now < self.hints_back_at and self.machine.view is not None:
+            heartbeat = self.around.store.renew(self.around.name, self.member, effect.incarnation, lease)
+            if not heartbeat.renewed:
+                return events.RenewalRefused(
+                    incarnation=heartbeat.incarnation, epoch=heartbeat.epoch, counter=heartbeat.counter
+                )
+            if self.world.now < self.notifications_back_at and self.machine.view is not None:
                 return events.Renewed(sent_at=sent_at, counter=self.machine.view.counter)
-            due = beat.due_at is not None and beat.due_at <= beat.now
-            return events.Renewed(sent_at=sent_at, counter=beat.counter, due=due, epoch=beat.epoch)
+            due = heartbeat.reconcile_at is not None and heartbeat.reconcile_at <= heartbeat.now
+            return events.Renewed(
+                sent_at=sent_at, counter=heartbeat.counter, needs_reconciling=due, epoch=heartbeat.epoch
+            )
 
         self._call(ask, lambda why: events.RenewalRefused(incarnation=Incarnation(0)))
 
@@ -565,7 +569,7 @@ class Host:
             share == 1.0
             and row is not None
             and row.batch == run.batch
-            and self.around.fenced_sink.publish(row.epoch, row.lineage, run.ranges, run.progress)
+            and self.around.fenced_sink.publish(row.epoch, row.timeline, run.ranges, run.progress)
         )
 
     def _write_partial(self) -> None:
@@ -583,15 +587,15 @@ class Host:
         if run is None or run.batch != batch:
             return
 
-        def quiet() -> None:
+        def quiesced() -> None:
             if self.running is not run or run.cancelled:
                 return
             self._write_partial()
             run.cancelled = True
             self.running = None
-            self.deliver(events.BatchQuiet(batch=batch))
+            self.deliver(events.BatchQuiesced(batch=batch))
 
-        self.soon(quiet, 1.0)
+        self.soon(quiesced, 1.0)
 
     def _reset_sinks(self, effect: effects.ResetSinks) -> None:
         if self.world.now < self.sinks_back_at:
@@ -603,22 +607,22 @@ class Host:
         found = {p: self._found(p, t, effect.target) for p, t in effect.open.items()}
         sink = self.around.fenced_sink
         if self.around.delivery is Delivery.EXACTLY_ONCE:
-            newest = max((lineage for lineage, _ in sink.progress.values()), default=effect.lineage)
-            if not sink.raise_fence(effect.epoch) or newest > effect.lineage:
-                why = f"the fence stands at {sink.fence}, progress is of lineage {newest}"
-                self.deliver(events.SinkFailed(epoch=effect.epoch, why=why, fence=sink.fence, lineage=newest))
+            newest = max((timeline for timeline, _ in sink.progress.values()), default=effect.timeline)
+            if not sink.raise_fence(effect.epoch) or newest > effect.timeline:
+                why = f"the fence stands at {sink.fence}, progress is of timeline {newest}"
+                self.deliver(events.SinkFailed(epoch=effect.epoch, why=why, fence=sink.fence, timeline=newest))
                 return
             for partition, offset in effect.resume.items():
-                sink.roll_back(partition, effect.lineage, offset)
+                sink.roll_back(partition, effect.timeline, offset)
             sink.step_over(effect.skips)
             for partition, target in effect.open.items():
                 if target.source is SeekSource.SINK_PROGRESS:
-                    progress = sink.found(partition, effect.lineage)
+                    progress = sink.found(partition, effect.timeline)
                     found[partition] = Found(offset=progress)
                     if progress is None and target.fallback is not None:
-                        sink.roll_back(partition, effect.lineage, target.fallback)
+                        sink.roll_back(partition, effect.timeline, target.fallback)
                 elif (place := found[partition].offset) is not None:
-                    sink.roll_back(partition, effect.lineage, place)
+                    sink.roll_back(partition, effect.timeline, place)
         self.deliver(events.SinksReset(epoch=effect.epoch, found=found))
 
     def _found(self, partition: GroupPartition, open_target: OpenTarget, target: Target | None) -> Found:

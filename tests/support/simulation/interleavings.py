@@ -1,9 +1,10 @@
 """A small exhaustive explorer: every order in which two members' steps and a few happenings can come.
 
 The store is the real verbs over a store in memory; a member's step is one verb, taken as soon as it has any effect: it
-claims, begins, ends or discards, contributes, publishes, echoes, acknowledges. From every state every step is tried,
-and a state that was seen before is not entered again. No time passes. What a step of the real member does in between
-(it looks, it plans, it waits) changes nothing in the store, so the orders of verbs are the orders that matter there.
+claims, begins, ends or discards, contributes, publishes, commit read-backs, acknowledges. From every state every step
+is tried, and a state that was seen before is not entered again. No time passes. What a step of the real member does in
+between (it looks, it plans, it waits) changes nothing in the store, so the orders of verbs are the orders that matter
+there.
 
 Every state is checked for what must hold at once; every final state, in which nobody has a step left, by the invariants
 over its history, by what the sink holds, and by whether the region runs. The judgement of liveness is asked in all of
@@ -31,9 +32,9 @@ from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import (
     Batch,
+    CheckpointPurpose,
     CheckpointState,
     Claim,
-    CutPurpose,
     Outcome,
     PersonReset,
     PersonResetState,
@@ -41,7 +42,7 @@ from airflow_kcr.protocol.region.rows import (
     Requester,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import Region, Spec, base_offsets
+from airflow_kcr.protocol.region.state import Region, Spec, restore_point_offsets
 from airflow_kcr.protocol.rules import GroupRules, RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
@@ -54,10 +55,10 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     Incarnation,
     MemberId,
-    Nonce,
     Offset,
     Range,
     RegionName,
+    RequestId,
     TopicId,
     TopicName,
 )
@@ -104,7 +105,7 @@ class Explorer:
     """Explores one scope.
 
     Args:
-        happenings: each may come once, at any moment: `cut`, `rebalance`, `reset`, `forced`, `failure`.
+        happenings: each may come once, at any moment: `checkpoint`, `rebalance`, `reset`, `forced`, `failure`.
         records: how many records each partition has; a batch takes one of each.
         delivery: of the group.
     """
@@ -138,7 +139,15 @@ class Explorer:
     def moves(self) -> Iterator[Callable[[], World]]:
         """Yield every step that somebody might take; one that is refused or changes nothing is none."""
         for index in (0, 1):
-            for step in (self.claim, self.begin, self.end, self.discard, self.contribute, self.echo, self.acknowledge):
+            for step in (
+                self.claim,
+                self.begin,
+                self.end,
+                self.discard,
+                self.contribute,
+                self.read_back,
+                self.acknowledge,
+            ):
                 yield lambda step=step, index=index: step(index)  # type: ignore[misc]
         yield self.publish
         for name in sorted(self.world.left):
@@ -219,13 +228,13 @@ class Explorer:
         return replace(self.world, written=tuple(sorted(written)))
 
     def contribute(self, index: int) -> World:
-        """Contribute the positions to the open cut."""
+        """Contribute the positions to the open checkpoint."""
         region = self.region
         offsets = {p: c.position for p, c in self.held(index).items() if c.position is not None}
-        if region.open_cut is None or (region.open_cut, MEMBERS[index]) in region.contributions:
+        if region.open_checkpoint is None or (region.open_checkpoint, MEMBERS[index]) in region.contributions:
             return self.world
         part = Part(
-            sequence=region.open_cut,
+            sequence=region.open_checkpoint,
             member=MEMBERS[index],
             incarnation=FIRST,
             epoch=region.epoch,
@@ -235,14 +244,14 @@ class Explorer:
         self.store.contribute(NAME, part)
         return self.world
 
-    def echo(self, index: int) -> World:
-        """Echo the base for the partitions held, once."""
+    def read_back(self, index: int) -> World:
+        """ReportReadBack the restore point for the partitions held, once."""
         region = self.region
-        if region.base is None or region.base_epoch is not None:
+        if region.restore_point is None or region.restore_point_epoch is not None:
             return self.world
-        offsets = region.offsets[region.base].restrict(self.held(index))
-        if offsets and not offsets.keys() <= region.echoes.get(region.base, OffsetMap()).keys():
-            self.store.echo(NAME, region.base, MEMBERS[index], FIRST, offsets)
+        offsets = region.offsets[region.restore_point].restrict(self.held(index))
+        if offsets and not offsets.keys() <= region.read_backs.get(region.restore_point, OffsetMap()).keys():
+            self.store.read_back(NAME, region.restore_point, MEMBERS[index], FIRST, offsets)
         return self.world
 
     def acknowledge(self, index: int) -> World:
@@ -254,7 +263,7 @@ class Explorer:
         return self.world
 
     def publish(self) -> World:
-        """Publish the earliest complete cut."""
+        """Publish the earliest complete checkpoint."""
         complete = [s for s, c in sorted(self.region.checkpoints.items()) if c.state is CheckpointState.COMPLETE]
         if complete:
             self.store.publish(NAME, complete[0])
@@ -266,8 +275,8 @@ class Explorer:
         match name:
             case "rebalance":
                 return replace(world, assigned=world.assigned[::-1], generation=world.generation + 1)
-            case "cut":
-                self.store.request_cut(NAME, Nonce("cut"), purpose=CutPurpose.REQUEST)
+            case "checkpoint":
+                self.store.request_checkpoint(NAME, RequestId("checkpoint"), purpose=CheckpointPurpose.REQUEST)
             case "failure":
                 batch = self.mine(0)
                 if batch is None:
@@ -279,7 +288,7 @@ class Explorer:
 
     def _person(self, *, forced: bool) -> None:
         reset = PersonReset(
-            nonce=Nonce("person"),
+            request_id=RequestId("person"),
             target=ToInitial(),
             scope=EVERYTHING,
             state=PersonResetState.WAITING,
@@ -305,12 +314,22 @@ class Explorer:
         )
         members = [(m.acknowledged == epoch, m.claimed == epoch) for _, m in sorted(region.members.items())]
         running = sorted((str(b.member), b.epoch == epoch, str(b.ranges)) for b in region.running.values())
-        cut = None if region.cut is None else (region.cut.purpose, len(region.cut.roster), str(region.cut.phase))
-        parts = sorted(str(m) for s, m in region.contributions if s == region.open_cut)
+        checkpoint = (
+            None
+            if region.checkpoint is None
+            else (region.checkpoint.purpose, len(region.checkpoint.participants), str(region.checkpoint.phase))
+        )
+        parts = sorted(str(m) for s, m in region.contributions if s == region.open_checkpoint)
         complete = sum(1 for c in region.checkpoints.values() if c.state is CheckpointState.COMPLETE)
-        base = None if region.base is None or region.base_epoch is not None else region.checkpoints[region.base]
-        echoed = () if base is None else tuple(region.echoes.get(base.sequence, OffsetMap()).items())
-        committed = None if base is None else base.committed
+        restore_point = (
+            None
+            if region.restore_point is None or region.restore_point_epoch is not None
+            else region.checkpoints[region.restore_point]
+        )
+        known_read_back = (
+            () if restore_point is None else tuple(region.read_backs.get(restore_point.sequence, OffsetMap()).items())
+        )
+        committed = None if restore_point is None else restore_point.committed
         asked = sorted((str(n), str(r.state)) for n, r in region.requests.items())
         persons = [str(r.state) for r in region.person_resets.values()]
         return (
@@ -318,7 +337,14 @@ class Explorer:
             tuple(claims),
             tuple(members),
             tuple(running),
-            (cut, tuple(parts), complete, committed, echoed, tuple(base_offsets(region).items())),
+            (
+                checkpoint,
+                tuple(parts),
+                complete,
+                committed,
+                known_read_back,
+                tuple(restore_point_offsets(region).items()),
+            ),
             (tuple(asked), tuple(persons), region.failures),
             (world.assigned, tuple(g == world.generation for g in world.claimed), world.left, frozenset(world.written)),
         )
@@ -361,13 +387,13 @@ class Explorer:
         return list(self.moves())
 
     def _flaws(self) -> list[str]:
-        """What must hold at once: nothing accepted twice in one lineage, nobody at a place that is not theirs."""
+        """What must hold at once: nothing accepted twice in one timeline, nobody at a place that is not theirs."""
         accepted: Counter[tuple[int, GroupPartition, int]] = Counter()
         for batch in self.store.batches(NAME):
             if batch.outcome is Outcome.DONE:
                 for partition, range_ in batch.ranges.items():
                     if range_.from_ < batch.undone_from.get(partition, range_.to):
-                        accepted[batch.lineage, partition, range_.from_] += 1
+                        accepted[batch.timeline, partition, range_.from_] += 1
         flaws = [f"{place} was accepted {n} times" for place, n in accepted.items() if n > 1]
         return flaws + self._liveness_flaws()
 

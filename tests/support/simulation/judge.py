@@ -108,15 +108,15 @@ def _passed_over(simulation: Simulation) -> Places:
 
 
 def _rewound(simulation: Simulation) -> Counter[tuple[GroupPartition, int]]:
-    """How often a new lineage went back before a record that may have been processed."""
+    """How often a new timeline went back before a record that may have been processed."""
     furthest: dict[GroupPartition, int] = defaultdict(int)
     rewound: Counter[tuple[GroupPartition, int]] = Counter()
     begun = sorted(simulation.store.batches(simulation.around.name), key=lambda b: b.begun_after)
     openings = [e for e in simulation.events() if isinstance(e.body, events.ResetBegun | events.SeekWritten)]
-    lineages: set[int] = set()
+    timelines: set[int] = set()
     for event in openings:
         if isinstance(event.body, events.ResetBegun):
-            lineages.add(event.lineage)
+            timelines.add(event.timeline)
         for batch in begun:
             if batch.begun_after < event.number:
                 for partition, range_ in batch.ranges.items():

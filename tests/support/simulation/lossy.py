@@ -14,6 +14,7 @@ from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
@@ -21,7 +22,6 @@ from airflow_kcr.protocol.values import (
     MemberId,
     Offset,
     RegionName,
-    Sequence,
     TopicPartition,
 )
 from airflow_kcr.store.memory import MemoryTransactions
@@ -63,7 +63,7 @@ class LossyTransactions:
         """See `ports.Transactions`."""
         return self._commit(lambda: self._inner.decide(name, rule))
 
-    def permit(
+    def admit(
         self,
         name: RegionName,
         member: MemberId,
@@ -72,7 +72,7 @@ class LossyTransactions:
         rule: Rule,
     ) -> Region:
         """See `ports.Transactions`."""
-        return self._commit(lambda: self._inner.permit(name, member, batch, partitions, rule))
+        return self._commit(lambda: self._inner.admit(name, member, batch, partitions, rule))
 
     def renew(self, renewals: Collection[Renewal]) -> Heartbeats:
         """See `ports.Transactions`."""
@@ -114,7 +114,7 @@ class LossyTransactions:
         """See `ports.Transactions`."""
         return self._inner.claimed_at(name)
 
-    def batches_since(self, name: RegionName, after: Sequence) -> tuple[Batch, ...]:
+    def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""
         return self._inner.batches_since(name, after)
 

@@ -1,4 +1,4 @@
-"""The plan of a simulated batch, in the order that design 7.2 asks for: the end first, then the bound."""
+"""The plan of a simulated batch, in the order that design 7.2 asks for: the end first, then the boundary."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from airflow_kcr.protocol.member.events import Planned
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region import bounds
-from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.region import boundaries
+from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import BatchId, GroupPartition, Offset, Range
 from tests.support.simulation.broker import Log
@@ -26,9 +26,9 @@ def plan(
     now: datetime,
     size: int,
 ) -> Planned:
-    """Return the next ranges from these positions, and where the bound falls in partitions that lacked it."""
+    """Return the next ranges from these positions, and where the boundary falls in partitions that lacked it."""
     ranges: dict[GroupPartition, Range] = {}
-    found: dict[GroupPartition, BoundOffset] = {}
+    found: dict[GroupPartition, BoundaryOffset] = {}
     outside: dict[GroupPartition, LogBounds] = {}
     left = view.records_left
     for partition, position in positions.items():
@@ -38,9 +38,9 @@ def plan(
             continue
         to = min(end.end, position + size)
         if view.limit is not None and partition in view.claims:
-            row = view.bound_offsets.get(partition) or _located(partition, view, logs, view.limit, end, now)
+            row = view.boundary_offsets.get(partition) or _located(partition, view, logs, view.limit, end, now)
             if row is not None:
-                if partition not in view.bound_offsets:
+                if partition not in view.boundary_offsets:
                     found[partition] = row
                 to = min(to, max(row.offset, position))
         for skipped in view.skips.get(partition, ()):
@@ -51,23 +51,23 @@ def plan(
         if to > position:
             ranges[partition] = Range(position, Offset(to))
             left = None if left is None else left - (to - position)
-    return Planned(batch=batch, ranges=ranges, bound=view.limit, bounds=found, outside=outside)
+    return Planned(batch=batch, ranges=ranges, boundary=view.limit, bounds=found, outside=outside)
 
 
 def _located(
     partition: GroupPartition,
     view: MemberView,
     logs: Mapping[GroupPartition, Log],
-    bound: datetime,
+    boundary: datetime,
     end: LogBounds,
     now: datetime,
-) -> BoundOffset | None:
-    answer = logs[partition].first_at_or_after(bound)
-    return bounds.locate(
-        bound=bound,
+) -> BoundaryOffset | None:
+    answer = logs[partition].first_at_or_after(boundary)
+    return boundaries.locate(
+        boundary=boundary,
         end_before=end,
         answer=answer,
-        base=view.base.get(partition, Offset(0)),
+        restore_point=view.restore_point.get(partition, Offset(0)),
         now=now,
         grace=GRACE,
         high_before=Offset(len(logs[partition].stamps)),

@@ -20,18 +20,25 @@ from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.liveness import Rule
 from airflow_kcr.protocol.region.rows import (
+    CheckpointPurpose,
     CheckpointState,
     Committed,
-    CutPurpose,
+    DesiredState,
     RegionState,
     RequestState,
     SpecCheck,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
-from airflow_kcr.protocol.rules import CutMode, CutRules, GroupRules, OutOfRangePolicy, RegionRules, RetentionRules
+from airflow_kcr.protocol.rules import (
+    CheckpointMode,
+    CheckpointRules,
+    GroupRules,
+    OutOfRangePolicy,
+    RegionRules,
+    RetentionRules,
+)
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, MemberId, Nonce, RegionName
+from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, MemberId, RegionName, RequestId
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore, SpecUpdate
@@ -57,7 +64,7 @@ FAULTS_END = 45.0
 IDLE_PERIOD = 4
 LIVENESS = 75.0
 """Seconds within which a region is where it is wanted once faults have stopped: a static session, a lease with its
-bound, an attempt or two, and the backlog (R14)."""
+boundary, an attempt or two, and the backlog (R14)."""
 
 TIMEOUTS = Timeouts(
     lease=timedelta(seconds=2),
@@ -83,11 +90,11 @@ class Shape:
     delivery: Delivery
     static: bool
     period: int | None
-    mode: CutMode
+    mode: CheckpointMode
     catchup: bool
     faults: int
     records: int | None = None
-    """A cut after so many records; one member only."""
+    """A checkpoint after so many records; one member only."""
 
     idle: tuple[float, float] = (0.0, 0.0)
     """From when until when nobody produces: checkpoints of these boundaries have equal offsets."""
@@ -112,14 +119,14 @@ def drawn(world: World) -> Shape:
         static=random.random() < 0.6,
         period=None if by_count else random.choice((None, 7, 15)),
         records=random.randint(20, 60) if by_count else None,
-        mode=random.choice((CutMode.AUTO, CutMode.AUTO, CutMode.DAG_RUN)),
+        mode=random.choice((CheckpointMode.AUTO, CheckpointMode.AUTO, CheckpointMode.DAG_RUN)),
         catchup=random.random() < 0.3,
         faults=random.randint(0, 7),
         idle=idle,
         loses_at=_loses_at(world),
         specs=_specs(world),
     )
-    if not idle[1] or shape.period is None or shape.mode is not CutMode.AUTO:
+    if not idle[1] or shape.period is None or shape.mode is not CheckpointMode.AUTO:
         return shape
     # Several boundaries fall into the stretch.
     return replace(shape, period=IDLE_PERIOD)
@@ -205,7 +212,7 @@ class Simulation:
         )
         return RegionRules(
             groups={GROUP: group},
-            cut=CutRules(
+            checkpoint=CheckpointRules(
                 schedule=schedule,
                 mode=shape.mode,
                 catchup=shape.catchup,
@@ -360,21 +367,24 @@ class Simulation:
         self.world.after(self.world.random.uniform(0.2, 1.5), self._produce)
 
     def _ask(self) -> None:
-        """DAG runs ask for their cuts: of the bounds that have passed, or, without a schedule, from time to time."""
+        """DAG runs ask for their checkpoints.
+
+        Of the boundaries that have passed, or, without a schedule, from time to time.
+        """
         self.world.after(self.world.random.uniform(1.0, 6.0), self._ask)
         region = self.region
         if not self.producing and self.world.now > FAULTS_END:
             return
-        schedule = region.rules.cut.schedule
+        schedule = region.rules.checkpoint.schedule
         if schedule is None:
-            nonce = Nonce(f"run-{int(self.world.now) // 5}")
-            self.person(lambda: self.store.request_cut(NAME, nonce))
-        elif region.rules.cut.mode is CutMode.DAG_RUN:
-            bound = schedule.at_or_before(self.world.clock())
-            self.person(lambda: self.store.request_cut(NAME, Nonce(f"run-{bound}"), bound=bound))
+            request_id = RequestId(f"run-{int(self.world.now) // 5}")
+            self.person(lambda: self.store.request_checkpoint(NAME, request_id))
+        elif region.rules.checkpoint.mode is CheckpointMode.DAG_RUN:
+            boundary = schedule.at_or_before(self.world.clock())
+            self.person(lambda: self.store.request_checkpoint(NAME, RequestId(f"run-{boundary}"), boundary=boundary))
 
     def _heal(self) -> None:
-        """Stop all faults; a person lets the region run, and asks for one last cut when all is processed."""
+        """Stop all faults; a person lets the region run, and asks for one last checkpoint when all is processed."""
         self.producing = False
         self.absent.clear()
         self.transactions.lost = self.broker.lost_answers = 0.0
@@ -391,19 +401,22 @@ class Simulation:
         self.world.after(4.0, self._unstick)
 
     def _unstick(self) -> None:
-        """A halted or stopped region is resumed by a person; a run that holds at a bound asks for its cut."""
+        """A halted or stopped region is resumed by a person; a run that holds at a boundary asks for its checkpoint."""
         region = self.region
-        if region.state in {RegionState.HALTED, RegionState.STOPPED} or region.wanted is not Wanted.RUNNING:
+        if (
+            region.state in {RegionState.HALTED, RegionState.STOPPED}
+            or region.desired_state is not DesiredState.RUNNING
+        ):
             self.person(lambda: self.store.start(NAME))
             for index in range(self.shape.members):
                 self._relaunched(index)
-        schedule = region.rules.cut.schedule
-        if schedule is not None and region.rules.cut.mode is CutMode.DAG_RUN:
-            bound = schedule.at_or_before(self.world.clock())
-            nonce = Nonce(f"run-{bound}")
-            self.person(lambda: self.store.request_cut(NAME, nonce, bound=bound, allow_inexact=True))
+        schedule = region.rules.checkpoint.schedule
+        if schedule is not None and region.rules.checkpoint.mode is CheckpointMode.DAG_RUN:
+            boundary = schedule.at_or_before(self.world.clock())
+            request_id = RequestId(f"run-{boundary}")
+            self.person(lambda: self.store.request_checkpoint(NAME, request_id, boundary=boundary, allow_inexact=True))
         if self._is_caught_up():
-            self.person(lambda: self.store.request_cut(NAME, Nonce("last"), purpose=CutPurpose.DRAIN))
+            self.person(lambda: self.store.request_checkpoint(NAME, RequestId("last"), purpose=CheckpointPurpose.DRAIN))
         self.world.after(4.0, self._unstick)
 
     def _is_caught_up(self) -> bool:
@@ -417,11 +430,11 @@ class Simulation:
 
     def _is_done(self) -> bool:
         region = self.region
-        last = region.requests.get(Nonce("last"))
+        last = region.requests.get(RequestId("last"))
         if last is None or last.state is not RequestState.ANSWERED or last.sequence is None:
             return False
-        cut = region.checkpoints[last.sequence]
-        settled = cut.state is not CheckpointState.COMPLETE and cut.committed is not Committed.PENDING
+        checkpoint = region.checkpoints[last.sequence]
+        settled = checkpoint.state is not CheckpointState.COMPLETE and checkpoint.committed is not Committed.PENDING
         return settled and region.state is RegionState.RUNNING
 
     def _standing(self) -> str:
@@ -429,7 +442,10 @@ class Simulation:
         hosts = {str(m): f"{h.machine.state}/{h.machine.why}" for m, h in self.hosts.items()}
         places = {str(p): (c.position, str(c.owner)) for p, c in region.claims.items()}
         ends = [log.stable_end for log in self.broker.logs]
-        return f"{region.state}/{region.wanted} cut {region.cut} hosts {hosts} claims {places} ends {ends}"
+        return (
+            f"{region.state}/{region.desired_state} checkpoint {region.checkpoint} hosts {hosts} claims {places} "
+            f"ends {ends}"
+        )
 
 
 def replay(seed: int) -> None:
@@ -441,7 +457,7 @@ def replay(seed: int) -> None:
         print("note", note)  # noqa: T201
     for event in simulation.events():
         at: datetime = event.at
-        print(f"{event.number:5} {at:%M:%S.%f} e{event.epoch} l{event.lineage} {event.body}"[:400])  # noqa: T201
+        print(f"{event.number:5} {at:%M:%S.%f} e{event.epoch} l{event.timeline} {event.body}"[:400])  # noqa: T201
     for line in wrong:
         print("WRONG", line)  # noqa: T201
 

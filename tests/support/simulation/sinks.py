@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Lineage, Offset, Range
+from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Offset, Range, Timeline
 
 
 @dataclass(slots=True)
@@ -31,8 +31,8 @@ class FencedSink:
     """One database: a fence row per group, a progress row per partition, and rows; one transaction a batch."""
 
     fence: Epoch = Epoch(0)
-    lineage: Lineage = Lineage(0)
-    progress: dict[GroupPartition, tuple[Lineage, Offset]] = field(default_factory=dict)
+    timeline: Timeline = Timeline(0)
+    progress: dict[GroupPartition, tuple[Timeline, Offset]] = field(default_factory=dict)
     rows: Counter[tuple[GroupPartition, int]] = field(default_factory=Counter)
     refused: int = 0
 
@@ -41,19 +41,19 @@ class FencedSink:
         self.fence = max(self.fence, epoch)
         return self.fence == epoch
 
-    def found(self, partition: GroupPartition, lineage: Lineage) -> Offset | None:
-        """The progress of a partition in this lineage; that of a lower one is none."""
+    def found(self, partition: GroupPartition, timeline: Timeline) -> Offset | None:
+        """The progress of a partition in this timeline; that of a lower one is none."""
         row = self.progress.get(partition)
-        return row[1] if row is not None and row[0] == lineage else None
+        return row[1] if row is not None and row[0] == timeline else None
 
-    def roll_back(self, partition: GroupPartition, lineage: Lineage, offset: Offset) -> None:
-        """A new lineage begins at `offset`: what is newer goes, and progress is set there."""
+    def roll_back(self, partition: GroupPartition, timeline: Timeline, offset: Offset) -> None:
+        """A new timeline begins at `offset`: what is newer goes, and progress is set there."""
         row = self.progress.get(partition)
-        if row is not None and row[0] >= lineage:
+        if row is not None and row[0] >= timeline:
             return
         for key in [k for k in self.rows if k[0] == partition and k[1] >= offset]:
             del self.rows[key]
-        self.progress[partition] = (lineage, offset)
+        self.progress[partition] = (timeline, offset)
 
     def step_over(self, skips: Mapping[GroupPartition, tuple[Offset, ...]]) -> None:
         """Move progress that stands at a skipped record past it."""
@@ -66,18 +66,18 @@ class FencedSink:
     def publish(
         self,
         epoch: Epoch,
-        lineage: Lineage,
+        timeline: Timeline,
         ranges: Mapping[GroupPartition, Range],
         progress: Mapping[GroupPartition, Offset],
     ) -> bool:
         """Publish a batch: only under the present fence, only from where progress is."""
         ok = epoch == self.fence and all(
-            self.progress.get(p, (lineage, r.from_)) == (lineage, r.from_) for p, r in ranges.items()
+            self.progress.get(p, (timeline, r.from_)) == (timeline, r.from_) for p, r in ranges.items()
         )
         if not ok:
             self.refused += 1
             return False
         for partition, range_ in ranges.items():
             self.rows.update((partition, offset) for offset in range(range_.from_, range_.to))
-            self.progress[partition] = (lineage, progress[partition])
+            self.progress[partition] = (timeline, progress[partition])
         return True

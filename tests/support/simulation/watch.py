@@ -1,7 +1,7 @@
 """Liveness in a simulated run, looked at every virtual second (R14): work that nobody does has somebody who says why.
 
 What counts as work and as movement is written here from the words of the invariant, not with the rules of `liveness`:
-records below the end of a log, a boundary that has passed, a queued request; positions, the base, the state.
+records below the end of a log, a boundary that has passed, a queued request; positions, the restore point, the state.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Rule, Seen
-from airflow_kcr.protocol.region.rows import RegionState, RequestState, Wanted
-from airflow_kcr.protocol.rules import CutMode
+from airflow_kcr.protocol.region.rows import DesiredState, RegionState, RequestState
+from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.values import GroupPartition, Offset
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ or the wait after failed ones."""
 SLACK: Final = 3.0
 """Seconds beyond the wait after failed batches, which grows with their number, until one has begun and ended."""
 
-UNEXPLAINED: Final = frozenset({Rule.BOUNDARY, Rule.REQUEST, Rule.DUE, Rule.RECORDS})
+UNEXPLAINED: Final = frozenset({Rule.BOUNDARY, Rule.REQUEST, Rule.RECONCILE, Rule.RECORDS})
 """Rules that only ever wait because of a mistake in others: nothing outside keeps the region from going on."""
 
 
@@ -56,7 +56,7 @@ class Watch:
         region, now = simulation.region, simulation.world.now
         mark = (
             region.state,
-            region.base,
+            region.restore_point,
             region.epoch,
             tuple((p, c.position) for p, c in sorted(region.claims.items())),
         )
@@ -91,17 +91,21 @@ class Watch:
 
     def _has_work(self, region: Region) -> bool:
         simulation = self._simulation
-        if region.state is not RegionState.RUNNING or region.wanted is not Wanted.RUNNING:
+        if region.state is not RegionState.RUNNING or region.desired_state is not DesiredState.RUNNING:
             return False
         logs = {simulation.broker.partition(n): log for n, log in enumerate(simulation.broker.logs)}
-        bound = region.next_bound
+        boundary = region.next_boundary
         return (
             any(
                 c.position is not None and p in logs and c.position < logs[p].stable_end
                 for p, c in region.claims.items()
             )
             or any(r.state is RequestState.QUEUED for r in region.requests.values())
-            or (bound is not None and region.rules.cut.mode is CutMode.AUTO and bound <= simulation.world.clock())
+            or (
+                boundary is not None
+                and region.rules.checkpoint.mode is CheckpointMode.AUTO
+                and boundary <= simulation.world.clock()
+            )
         )
 
     def _note(self, text: str) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from airflow_kcr.api import Change, Region, goals
 from airflow_kcr.errors import (
+    CheckpointRefused,
     ConfigurationError,
-    CutRefused,
     GroupInOtherRegion,
     RegionExists,
     SpecRefused,
@@ -83,13 +83,13 @@ def test_a_stopped_region_takes_everything_at_once(region: Region) -> None:
     assert region.spec() == spec_of(members=3, more="max_failures: 2")
 
 
-def test_a_region_with_members_takes_the_rest_at_the_next_cut(region: Region, store: RegionStore) -> None:
+def test_a_region_with_members_takes_the_rest_at_the_next_checkpoint(region: Region, store: RegionStore) -> None:
     attended(region, store)
     changed = spec_of(members=3, more="max_failures: 2")
-    assert fields(region, changed) == {"groups[g].members": "next_cut", "max_failures": "at_once"}
+    assert fields(region, changed) == {"groups[g].members": "next_checkpoint", "max_failures": "at_once"}
     assert region.apply(changed).change is Change.CHANGED
     assert region.spec() == spec_of(more="max_failures: 2")
-    assert "at the next cut" in region.show().note
+    assert "at the next checkpoint" in region.show().note
 
 
 def test_the_same_again_is_told_as_what_waits_already(region: Region, store: RegionStore) -> None:
@@ -104,7 +104,7 @@ def test_what_waits_can_be_taken_back(region: Region, store: RegionStore) -> Non
     attended(region, store)
     region.apply(spec_of(members=3))
     assert region.apply(spec_of()).to_json() == {"region": "flights", "change": "withdrawn", "differences": []}
-    assert "at the next cut" not in region.show().note
+    assert "at the next checkpoint" not in region.show().note
     assert region.apply(spec_of()).change is Change.UNCHANGED
 
 
@@ -198,7 +198,7 @@ def test_what_is_said_of_a_member_that_can_not_start_is_true(region: Region, sto
 def test_what_a_refused_drain_names_works(region: Region, store: RegionStore) -> None:
     region.apply(spec_of())
     region.start()
-    with pytest.raises(CutRefused, match="start its members, or stop it, which needs none"):
+    with pytest.raises(CheckpointRefused, match="start its members, or stop it, which needs none"):
         region.drain()
     assert region.stop().state == "stopped"
     region.start()

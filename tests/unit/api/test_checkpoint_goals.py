@@ -4,18 +4,18 @@ import pytest
 
 from airflow_kcr.api import Region, goals
 from airflow_kcr.api.checkpoint_goals import committed, exists
-from airflow_kcr.errors import CheckpointNotUsable, CutRefused, UnknownCheckpoint
+from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, UnknownCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import Nonce, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.scripts import rewind, running
 
 
 def test_a_checkpoint_is_committed_when_it_is_settled_and_those_who_are_late_are_named() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n")
-    sequence = driver.region.open_cut
+    driver.request_checkpoint("n")
+    sequence = driver.region.open_checkpoint
     assert sequence is not None
     region, goal = Region(driver.name, driver.store), committed(sequence)
     said = []
@@ -28,14 +28,19 @@ def test_a_checkpoint_is_committed_when_it_is_settled_and_those_who_are_late_are
     driver.complete()
     said.append(missing())
     driver.publish()
-    driver.echo(driver.member(0))
+    driver.read_back(driver.member(0))
     said.append(missing())
-    driver.echo(driver.member(1))
+    driver.read_back(driver.member(1))
     said.append(missing())
     assert said == [
-        [f"cut {sequence} is not complete yet"],
-        [f"cut {sequence} is complete and not published yet"],
-        [f"Kafka's echo of cut {sequence} is outstanding for 2 partition(s), g:t-2 first, held by g[1]"],
+        [f"checkpoint {sequence} is not complete yet"],
+        [f"checkpoint {sequence} is complete and not published yet"],
+        [
+            (
+                f"Kafka's commit read-back of checkpoint {sequence} is outstanding for 2 partition(s), g:t-2 first, "
+                "held by g[1]"
+            )
+        ],
         [],
     ]
 
@@ -43,11 +48,11 @@ def test_a_checkpoint_is_committed_when_it_is_settled_and_those_who_are_late_are
 def test_a_checkpoint_that_is_none_any_more_is_not_waited_for() -> None:
     driver = running()
     region = Region(driver.name, driver.store)
-    kept = driver.cut("one")
+    kept = driver.checkpoint("one")
     driver.process()
-    undone = driver.cut("two")
-    driver.request_cut("three")
-    aborted = driver.region.open_cut
+    undone = driver.checkpoint("two")
+    driver.request_checkpoint("three")
+    aborted = driver.region.open_checkpoint
     assert aborted is not None
     driver.contribute(driver.member(0))
     driver.wait(200)
@@ -57,29 +62,29 @@ def test_a_checkpoint_that_is_none_any_more_is_not_waited_for() -> None:
     with pytest.raises(CheckpointNotUsable, match="was aborted"):
         region.look(committed(aborted))
     with pytest.raises(UnknownCheckpoint):
-        region.look(committed(Sequence(77)))
+        region.look(committed(CheckpointNumber(77)))
 
 
 def test_of_the_checkpoints_at_or_beyond_something_the_oldest_published_one_is_found() -> None:
     driver = running()
     region = Region(driver.name, driver.store)
-    one = driver.cut("one")
+    one = driver.checkpoint("one")
     driver.process()
-    driver.request_cut("two")
+    driver.request_checkpoint("two")
     two = driver.complete()
     archive = driver.held.archive
     assert (archive.published_from(None, one) or driver.region.checkpoints[two]).sequence == one
     assert archive.published_from(None, two) is None
     seen, _ = region.look(exists(sequence=two))
     assert seen is not None
-    assert seen.missing[0] == f"its newest checkpoint is {two} (bound none, not published yet)"
+    assert seen.missing[0] == f"its newest checkpoint is {two} (boundary none, not published yet)"
 
 
-def test_the_cut_of_a_run_is_found_by_its_run() -> None:
+def test_the_checkpoint_of_a_run_is_found_by_its_run() -> None:
     driver = running()
     driver.process()
     run = Requester(who="airflow", dag_id="d", run_id="r")
-    driver.request_cut("n", requester=run)
+    driver.request_checkpoint("n", requester=run)
     sequence = driver.complete()
     region = Region(driver.name, driver.store)
     assert region.checkpoint_of_run("d", "r").checkpoint.sequence == sequence
@@ -87,7 +92,7 @@ def test_the_cut_of_a_run_is_found_by_its_run() -> None:
         region.checkpoint_of_run("d", "other")
 
 
-def test_a_nonce_that_is_gone_with_its_region_is_refused() -> None:
+def test_a_request_id_that_is_gone_with_its_region_is_refused() -> None:
     driver = running()
-    with pytest.raises(CutRefused, match="nobody has asked"):
-        Region(driver.name, driver.store).look(goals.published(Nonce("never")))
+    with pytest.raises(CheckpointRefused, match="nobody has asked"):
+        Region(driver.name, driver.store).look(goals.published(RequestId("never")))

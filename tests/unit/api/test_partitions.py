@@ -76,7 +76,7 @@ def test_a_partition_that_kafka_has_no_more_is_still_shown(
 def test_a_checkpoint_is_held_against_kafka(driver: Driver, region: Region, cluster: FakeCluster) -> None:
     driver.up()
     driver.process(width=100)
-    driver.cut("n")
+    driver.checkpoint("n")
     found = {}
     for held in ({0: 100, 1: 120, 2: 80}, {}):
         cluster.held = {driver.partition(n): o for n, o in held.items()}
@@ -98,7 +98,7 @@ def test_a_checkpoint_is_held_against_kafka(driver: Driver, region: Region, clus
 
 def test_an_open_checkpoint_can_not_be_compared(driver: Driver, region: Region) -> None:
     driver.up()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     with pytest.raises(CheckpointNotUsable, match="is open"):
         region.compare(2)
 

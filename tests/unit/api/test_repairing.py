@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.errors import CutRefused, GroupNotEmpty
+from airflow_kcr.errors import CheckpointRefused, GroupNotEmpty
 from airflow_kcr.protocol.region.rows import Committed
-from airflow_kcr.protocol.values import Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Offset
 from airflow_kcr.runtime.identity import read_note
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
@@ -21,16 +21,16 @@ def driver(database_url: str) -> Iterator[Driver]:
         yield driver
 
 
-def unheld(driver: Driver) -> Sequence:
-    """Make a cut of which Kafka holds something else."""
-    driver.request_cut("n")
+def unheld(driver: Driver) -> CheckpointNumber:
+    """Make a checkpoint of which Kafka holds something else."""
+    driver.request_checkpoint("n")
     sequence = driver.complete()
     driver.publish()
-    driver.echo(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
+    driver.read_back(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
     return sequence
 
 
-def test_the_base_is_told_kafka_with_the_note_of_a_member(driver: Driver) -> None:
+def test_the_restore_point_is_told_kafka_with_the_note_of_a_member(driver: Driver) -> None:
     sequence, cluster = unheld(driver), FakeCluster()
     view = Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(sequence)
     assert view.checkpoint.committed is Committed.YES
@@ -47,18 +47,18 @@ def test_with_members_in_the_group_nothing_is_changed(driver: Driver) -> None:
     assert driver.region.checkpoints[sequence].committed is Committed.NO
 
 
-def test_of_a_base_that_is_a_reset_it_says_who_tells_kafka(driver: Driver) -> None:
-    cluster, base = FakeCluster(), driver.region.base
-    assert base is not None
-    with pytest.raises(CutRefused, match="is a reset and no checkpoint; Kafka is told its offsets when"):
-        Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(base)
+def test_of_a_restore_point_that_is_a_reset_it_says_who_tells_kafka(driver: Driver) -> None:
+    cluster, restore_point = FakeCluster(), driver.region.restore_point
+    assert restore_point is not None
+    with pytest.raises(CheckpointRefused, match="is a reset and no checkpoint; Kafka is told its offsets when"):
+        Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(restore_point)
     assert cluster.held == {}
 
 
 def test_no_older_checkpoint_is_ever_told(driver: Driver) -> None:
     sequence, cluster = unheld(driver), FakeCluster()
     driver.process()
-    driver.cut("later")
-    with pytest.raises(CutRefused, match="not the base"):
+    driver.checkpoint("later")
+    with pytest.raises(CheckpointRefused, match="not the restore point"):
         Region(driver.name, driver.store, clusters=cluster.clusters).repair_commit(sequence)
     assert cluster.held == {}

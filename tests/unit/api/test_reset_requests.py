@@ -12,7 +12,7 @@ from airflow_kcr.errors import ConfigurationError, InvalidOffsetsFile, InvalidTa
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset
-from airflow_kcr.protocol.values import Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Offset
 from tests.support.driver import Driver
 
 
@@ -139,5 +139,5 @@ def test_without_a_zone_a_time_has_to_have_its_own(text: str, what: str) -> None
 def test_a_sequence_beyond_two_to_the_31_goes_through() -> None:
     from airflow_kcr.protocol.targets import ToCheckpoint
 
-    request = ResetRequest(target=ToCheckpoint(sequence=Sequence(2**31 + 1)))
+    request = ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2**31 + 1)))
     assert ResetRequest.from_json(request.to_json()) == request

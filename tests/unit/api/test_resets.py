@@ -46,7 +46,7 @@ from airflow_kcr.protocol.targets import (
     ToOffset,
     ToRun,
 )
-from airflow_kcr.protocol.values import Nonce, Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, Offset, RequestId, TopicName
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 
@@ -58,15 +58,15 @@ def cluster() -> FakeCluster:
 
 @pytest.fixture
 def driver(database_url: str) -> Iterator[Driver]:
-    """Two cuts, at 100 and 200; positions at 300."""
+    """Two checkpoints, at 100 and 200; positions at 300."""
     with live_region(database_url) as driver:
         driver.up()
         driver.process(width=100)
-        driver.request_cut("first", requester=Requester(dag_id="daily", run_id="monday"))
+        driver.request_checkpoint("first", requester=Requester(dag_id="daily", run_id="monday"))
         driver.complete()
         driver.publish()
         driver.process(width=100)
-        driver.cut("second")
+        driver.checkpoint("second")
         driver.process(width=100)
         yield driver
 
@@ -90,7 +90,7 @@ def request(target: Target, *topics: str, skip: OffsetMap | None = None) -> Rese
 @pytest.mark.parametrize(
     ("target", "goes_to"),
     [
-        (ToCheckpoint(sequence=Sequence(2)), 100),
+        (ToCheckpoint(sequence=CheckpointNumber(2)), 100),
         (ToRun(dag_id="daily", run_id="monday"), 100),
         (ToInitial(), 0),
         (ToEarliest(), 0),
@@ -127,7 +127,7 @@ def test_a_plan_says_which_checkpoints_and_runs_it_undoes(region: Region) -> Non
     plan = region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(50))))
     assert plan.undoes == (2, 3)
     assert [(run.dag_id, run.run_id) for run in plan.runs] == [("daily", "monday")]
-    assert region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))).undoes == (3,)
+    assert region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).undoes == (3,)
 
 
 def test_what_was_computed_is_clamped_and_says_what_was_asked_for(region: Region, cluster: FakeCluster) -> None:
@@ -141,7 +141,7 @@ def test_what_was_computed_is_clamped_and_says_what_was_asked_for(region: Region
 
 def test_a_checkpoint_that_retention_has_overtaken_is_unreachable(region: Region, cluster: FakeCluster) -> None:
     cluster.starts = {2: 150}
-    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     assert [line.is_unreachable for line in plan.lines] == [False, False, True, False]
     assert plan.totals.unreachable == 1
     before = region.counter()
@@ -154,7 +154,7 @@ def test_what_is_left_of_an_unreachable_checkpoint_is_had_by_way_of_its_csv(
     region: Region, driver: Driver, cluster: FakeCluster
 ) -> None:
     cluster.starts = {2: 150}
-    lost = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    lost = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     with pytest.raises(CheckpointNotUsable, match=r"plan the same with -o csv, and then that file with --from-file"):
         region.apply_reset(lost, "to see")
     plan = region.plan_reset(ResetRequest(target=region.offsets_file(lost.to_csv())))
@@ -176,7 +176,7 @@ def test_an_initial_offset_that_the_log_has_no_more_is_unreachable_too(region: R
 
 
 def test_what_retention_overtakes_while_it_drains_fails_and_the_region_goes_on(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     region.apply_reset(plan, "to see")
     driver.grow(driver.partition(1), start=101, end=1_000)
     driver.complete()
@@ -186,14 +186,14 @@ def test_what_retention_overtakes_while_it_drains_fails_and_the_region_goes_on(r
 
 
 def test_a_plan_says_from_when_on_its_checkpoint_is_out_of_reach(region: Region, driver: Driver) -> None:
-    target = ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))
+    target = ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))
     assert region.plan_reset(target).overtaken_at is None, "no log has moved"
     driver.grow(driver.partition(1), start=50, end=1_000)
-    driver.cut("third")
+    driver.checkpoint("third")
     plan = region.plan_reset(target)
     assert (
         plan.overtaken_at
-        == reach(driver.held, driver.region.checkpoints.values())[Sequence(2)].overtaken_at
+        == reach(driver.held, driver.region.checkpoints.values())[CheckpointNumber(2)].overtaken_at
         is not None
     )
     assert PlanView.from_json(json.loads(json.dumps(plan.summary()))).overtaken_at == plan.overtaken_at
@@ -228,13 +228,13 @@ def test_each_plan_has_a_name_of_its_own_unless_it_is_given_one(region: Region) 
     first, second = region.plan_reset(asked), region.plan_reset(asked)
     assert first.plan != second.plan
     assert first.plan.startswith("flights/")
-    assert region.plan_reset(asked, nonce="daily/run/plan/0").plan == "daily/run/plan/0"
+    assert region.plan_reset(asked, request_id="daily/run/plan/0").plan == "daily/run/plan/0"
 
 
 @pytest.mark.parametrize(
     ("asked", "error", "what"),
     [
-        (request(ToCheckpoint(sequence=Sequence(77))), UnknownCheckpoint, "no checkpoint 77"),
+        (request(ToCheckpoint(sequence=CheckpointNumber(77))), UnknownCheckpoint, "no checkpoint 77"),
         (request(ToRun(dag_id="daily", run_id="sunday")), UnknownCheckpoint, "run sunday of DAG daily"),
         (request(ToDatetime(instant=datetime(2999, 1, 1, tzinfo=UTC))), InvalidTarget, "in the future"),
         (request(ToEarliest(), "other"), InvalidTarget, "topic other: there is none in scope"),
@@ -248,8 +248,8 @@ def test_what_can_not_be_is_refused(region: Region, asked: ResetRequest, error: 
 
 
 def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Region, driver: Driver) -> None:
-    driver.request_cut("third")
-    aborted = driver.region.open_cut
+    driver.request_checkpoint("third")
+    aborted = driver.region.open_checkpoint
     assert aborted is not None
     driver.contribute(driver.member(0))
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
@@ -263,7 +263,7 @@ def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Re
 
 def test_a_checkpoint_of_another_branch_is_only_jumped_to(region: Region, driver: Driver) -> None:
     applied(region, driver, region.plan_reset(ResetRequest(target=ToOffset(offset=Offset(150)))))
-    target = ToCheckpoint(sequence=Sequence(3))
+    target = ToCheckpoint(sequence=CheckpointNumber(3))
     with pytest.raises(CheckpointNotUsable, match=r"not on the current path.*--forward.*g:t-0 \[150, 200\)"):
         region.plan_reset(ResetRequest(target=target))
     assert targets(region.plan_reset(ResetRequest(target=target, forward=True))) == [200] * 4
@@ -348,7 +348,7 @@ def test_the_csv_of_a_plan_is_its_own_target_again(region: Region) -> None:
 def applied(region: Region, driver: Driver, plan: PlanView, *, forced: bool = False) -> None:
     """Apply, and do the members' part."""
     region.apply_reset(plan, "to see", forced=forced)
-    if driver.region.open_cut is not None:
+    if driver.region.open_checkpoint is not None:
         driver.complete()
     driver.settle_reset()
 
@@ -358,18 +358,18 @@ def positions(driver: Driver) -> list[int | None]:
 
 
 def test_a_plan_drains_and_then_goes_to_its_target(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(request(ToCheckpoint(sequence=Sequence(2)), "t:0,1"))
+    plan = region.plan_reset(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
     asked = region.apply_reset(plan, "  wrong rates ")
     assert (asked.state, asked.reset_id) == ("draining", plan.plan)
     assert (asked.requester.who, asked.requester.reason) == ("pat", "wrong rates")
-    driver.process(width=10) if driver.region.open_cut is None else driver.complete()
+    driver.process(width=10) if driver.region.open_checkpoint is None else driver.complete()
     driver.settle_reset()
     done = region.wait_for_reset(plan.plan, timedelta(0))
     assert (done.state, done.undone) == ("done", (3, 4))
     assert positions(driver) == [100, 100, 300, 300]
 
 
-def test_relative_targets_count_from_the_cut_not_from_the_plan(region: Region, driver: Driver) -> None:
+def test_relative_targets_count_from_the_checkpoint_not_from_the_plan(region: Region, driver: Driver) -> None:
     plan = region.plan_reset(ResetRequest(target=ShiftBy(by=-50)))
     driver.process(width=10)
     applied(region, driver, plan)
@@ -385,8 +385,8 @@ def test_a_plan_applied_twice_is_one_reset(region: Region, driver: Driver) -> No
 
 
 def test_the_name_of_a_plan_is_not_used_for_another_target(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()), nonce="n")
-    other = region.plan_reset(ResetRequest(target=ToLatest()), nonce="n")
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()), request_id="n")
+    other = region.plan_reset(ResetRequest(target=ToLatest()), request_id="n")
     applied(region, driver, plan)
     with pytest.raises(ConfigurationError, match="applied already, with another target"):
         region.apply_reset(other, "to see")
@@ -420,21 +420,23 @@ def test_a_reset_needs_a_reason(region: Region) -> None:
 def test_what_the_log_has_lost_since_the_plan_is_refused_before_the_drain(
     region: Region, driver: Driver, cluster: FakeCluster
 ) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     cluster.starts = dict.fromkeys(range(4), 101)
     with pytest.raises(CheckpointNotUsable, match=r"4 partition\(s\) can't go there"):
         region.apply_reset(plan, "to see")
-    assert driver.region.open_cut is None
+    assert driver.region.open_checkpoint is None
 
 
-def test_a_reset_whose_cut_is_aborted_says_so_and_nothing_else_has_changed(region: Region, driver: Driver) -> None:
+def test_a_reset_whose_checkpoint_is_aborted_says_so_and_nothing_else_has_changed(
+    region: Region, driver: Driver
+) -> None:
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     region.apply_reset(plan, "to see")
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
     with pytest.raises(ResetFailed, match=r"failed: .*a reset began"):
         region.wait_for_reset(plan.plan, timedelta(0))
     driver.settle_reset()
-    assert (driver.region.lineage, driver.region.state) == (1, RegionState.RUNNING)
+    assert (driver.region.timeline, driver.region.state) == (1, RegionState.RUNNING)
     assert region.apply_reset(plan, "once more").state == "failed", "the plan is used up; another has another name"
 
 
@@ -519,10 +521,10 @@ def stopped(region: Region, driver: Driver) -> Driver:
     driver.complete()
     driver.publish()
     for member in sorted(driver.processes):
-        driver.echo(member)
+        driver.read_back(member)
     for member in sorted(driver.processes):
         driver.leave(member)
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     assert driver.region.state is RegionState.STOPPED
     return driver
 
@@ -530,11 +532,11 @@ def stopped(region: Region, driver: Driver) -> Driver:
 def test_a_stopped_region_is_reset_at_once_and_kafka_is_told(
     region: Region, stopped: Driver, cluster: FakeCluster
 ) -> None:
-    plan = region.plan_reset(request(ToCheckpoint(sequence=Sequence(2)), "t:0,1"))
+    plan = region.plan_reset(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
     assert region.apply_reset(plan, "to see").state == "done"
     assert cluster.held == {stopped.partition(n): o for n, o in enumerate([100, 100, 300, 300])}
     note = json.loads(cluster.notes[stopped.partition(0)])
-    assert note == {"region": "flights", "lineage": 2, "sequence": 5, "epoch": 2}
+    assert note == {"region": "flights", "timeline": 2, "sequence": 5, "epoch": 2}
     stopped.up()
     assert positions(stopped) == [100, 100, 300, 300]
 
@@ -633,7 +635,7 @@ def test_a_file_is_applied_to_a_stopped_region(region: Region, stopped: Driver, 
 
 
 def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(request(ToCheckpoint(sequence=Sequence(2)), "t:0,1"))
+    plan = region.plan_reset(request(ToCheckpoint(sequence=CheckpointNumber(2)), "t:0,1"))
     applied(region, driver, plan)
     driver.process(width=50)
     start, reset = region.resets()
@@ -656,7 +658,7 @@ def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver:
         "asked_at": None,
         "begun_at": None,
         "ended_at": None,
-        "lineage": 2,
+        "timeline": 2,
         "epoch": 2,
         "attempts": None,
         "undone": [3, 4],
@@ -667,7 +669,7 @@ def test_the_history_tells_who_why_and_what_was_replayed(region: Region, driver:
 
 
 def test_a_reset_is_found_by_its_id_its_sequence_and_its_plan(region: Region, driver: Driver) -> None:
-    plan = region.plan_reset(ResetRequest(target=ToEarliest()), nonce="daily/monday/plan/-1")
+    plan = region.plan_reset(ResetRequest(target=ToEarliest()), request_id="daily/monday/plan/-1")
     applied(region, driver, plan)
     for name in ("flights/5", "5", "daily/monday/plan/-1", "flights/daily/monday/plan/-1"):
         assert region.reset(name).plan == plan.plan
@@ -700,5 +702,5 @@ def test_verify_is_clean_after_all_of_it(region: Region, driver: Driver, cluster
     assert region.verify().violations == ()
 
 
-def test_nonces_are_kept_as_they_are(region: Region) -> None:
-    assert region.plan_reset(ResetRequest(target=ToCurrent()), nonce="a b").nonce == Nonce("a b")
+def test_request_ids_are_kept_as_they_are(region: Region) -> None:
+    assert region.plan_reset(ResetRequest(target=ToCurrent()), request_id="a b").request_id == RequestId("a b")

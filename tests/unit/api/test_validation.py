@@ -15,7 +15,7 @@ from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
     CredentialsRefused,
-    OutsiderInGroup,
+    ForeignConsumerInGroup,
     UnknownMember,
     UnknownRegion,
     UnknownTopics,
@@ -23,7 +23,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
-from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen, Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.liveness import LogEnd
@@ -39,7 +39,7 @@ from tests.support.scripts import running
 NAME = RegionName("flights")
 G, H = GroupId("g"), GroupId("h")
 STRANGER = MemberSeen(member_id="x-1", client_id="console", host="/10.0.0.1")
-OUTSIDER = Outsider(group=G, client_id="console", host="/10.0.0.1")
+FOREIGN_CONSUMER = ForeignConsumer(group=G, client_id="console", host="/10.0.0.1")
 SPEC = """\
 region: flights
 kafka: {bootstrap.servers: 'localhost:9092'}
@@ -109,7 +109,7 @@ class FakeCluster:
 
 
 def store_of(policy: str = "fail") -> RegionStore:
-    spec = parse(f"{SPEC}outsiders: {policy}\n")
+    spec = parse(f"{SPEC}foreign_consumers: {policy}\n")
     store = RegionStore(MemoryTransactions(Clock()))
     store.declare(NAME, Spec(text=spec.to_json_text(), rules=spec.rules()))
     return store
@@ -130,7 +130,7 @@ def test_every_group_is_asked_every_question_and_a_clean_region_is_all_right() -
     found = look(store_of(), FakeCluster())
     assert [(c.group, c.question) for c in found.checks] == [(g, q) for g in (G, H) for q in Question]
     assert found.is_all_right
-    assert found.outsiders == {G: (), H: ()}
+    assert found.foreign_consumers == {G: (), H: ()}
 
 
 def test_only_the_groups_that_are_asked_for_are_read() -> None:
@@ -162,7 +162,7 @@ def test_members_are_known_by_the_names_that_their_clients_have() -> None:
     )
     cluster = FakeCluster(members={G: (mine, STRANGER)})
     found = look(store_of(), cluster)
-    assert found.outsiders == {G: (OUTSIDER,), H: ()}
+    assert found.foreign_consumers == {G: (FOREIGN_CONSUMER,), H: ()}
     assert not found.is_all_right
 
 
@@ -174,7 +174,7 @@ def test_dynamic_members_are_known_by_the_client_id_that_the_user_has_prefixed(c
     named = kafka_names.client_id(NAME, MemberId(G, 1), *([client] if client else []))
     members = (MemberSeen(member_id="1", client_id=named, host="/h"), STRANGER)
     cluster = FakeCluster(members={G: members}, client=client)
-    assert look(store, cluster).outsiders[G] == (OUTSIDER,)
+    assert look(store, cluster).foreign_consumers[G] == (FOREIGN_CONSUMER,)
 
 
 @pytest.mark.parametrize("call", ["describe", "bounds", "committed"])
@@ -186,8 +186,8 @@ def test_a_call_that_is_not_allowed_is_a_right_that_is_missing_and_the_others_go
 
 def test_a_group_that_can_not_be_described_is_unknown_and_nothing_is_told_of_it() -> None:
     found = look(store_of(), FakeCluster(fails={"describe": BrokerUnavailable("no coordinator")}))
-    assert verdicts(found.checks, Question.OUTSIDERS) == {G: Verdict.UNKNOWN, H: Verdict.UNKNOWN}
-    assert found.outsiders == {}
+    assert verdicts(found.checks, Question.FOREIGN_CONSUMERS) == {G: Verdict.UNKNOWN, H: Verdict.UNKNOWN}
+    assert found.foreign_consumers == {}
     assert not found.is_all_right
 
 
@@ -241,13 +241,13 @@ def test_a_missing_right_is_named() -> None:
         fly(store_of(), FakeCluster(fails={"describe": CredentialsRefused("not authorised")}))
 
 
-def test_an_outsider_refuses_the_start_and_halts_a_region_that_runs_by_policy_fail() -> None:
+def test_a_foreign_consumer_refuses_the_start_and_halts_a_region_that_runs_by_policy_fail() -> None:
     store, cluster = store_of(), FakeCluster(members={G: (STRANGER,)})
-    with pytest.raises(OutsiderInGroup, match=r"consumer console on host 10\.0\.0\.1 in group g"):
+    with pytest.raises(ForeignConsumerInGroup, match=r"consumer console on host 10\.0\.0\.1 in group g"):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.STOPPED
     store.start(NAME)
-    with pytest.raises(OutsiderInGroup):
+    with pytest.raises(ForeignConsumerInGroup):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.HALTED
 
@@ -256,6 +256,6 @@ def test_an_outsider_refuses_the_start_and_halts_a_region_that_runs_by_policy_fa
 def test_by_the_other_policies_the_member_starts_and_the_region_knows(policy: str) -> None:
     store = store_of(policy)
     fly(store, FakeCluster(members={G: (replace(STRANGER),)}))
-    assert store.read(NAME)[0].outsiders == (OUTSIDER,)
+    assert store.read(NAME)[0].foreign_consumers == (FOREIGN_CONSUMER,)
     fly(store, FakeCluster())
-    assert store.read(NAME)[0].outsiders == ()
+    assert store.read(NAME)[0].foreign_consumers == ()

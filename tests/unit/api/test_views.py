@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.api import CheckpointSummary, CutView, Region, RegionSummary, RegionView
+from airflow_kcr.api import CheckpointRequestView, CheckpointSummary, Region, RegionSummary, RegionView
 from airflow_kcr.api.checkpoint_views import CheckpointView
 from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
@@ -17,9 +17,9 @@ from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
 from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import GroupPartition, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
 from tests.support.driver import Driver
-from tests.support.scripts import bound, hourly, located, rewind, running
+from tests.support.scripts import boundary, hourly, located, rewind, running
 
 
 def region_of(driver: Driver) -> Region:
@@ -29,17 +29,17 @@ def region_of(driver: Driver) -> Region:
 def test_a_region_is_shown_as_promised() -> None:
     driver = hourly(partitions=2, members=2)
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     assert region_of(driver).show().to_json() == {
         "region": "flights",
         "state": "running",
-        "wanted": "running",
+        "desired_state": "running",
         "epoch": 1,
-        "lineage": 1,
+        "timeline": 1,
         "next_sequence": 3,
-        "base": 2,
+        "restore_point": 2,
         "last_complete": 2,
-        "next_bound": "2026-01-01T01:00:00Z",
+        "next_boundary": "2026-01-01T01:00:00Z",
         "overdue_seconds": None,
         "progress": "progressing",
         "note": "",
@@ -61,7 +61,7 @@ def test_a_region_is_shown_as_promised() -> None:
                 ],
             }
         ],
-        "outsiders": [],
+        "foreign_consumers": [],
         "unowned": [],
         "absent": [],
     }
@@ -88,7 +88,12 @@ def test_a_stalled_region_is_shown_with_the_rule_that_waits_and_since_when() -> 
 
 def test_a_region_that_never_started_shows_the_members_it_will_have() -> None:
     shown = region_of(Driver()).show().to_json()
-    assert (shown["state"], shown["base"], shown["last_complete"], shown["next_bound"]) == ("stopped", None, None, None)
+    assert (shown["state"], shown["restore_point"], shown["last_complete"], shown["next_boundary"]) == (
+        "stopped",
+        None,
+        None,
+        None,
+    )
     groups = shown["groups"]
     assert isinstance(groups, list)
     assert groups[0]["members"][1] == {
@@ -141,7 +146,7 @@ def test_a_member_that_the_spec_has_no_place_for_is_shown_while_it_lives() -> No
 
 def test_a_halted_region_says_why_and_what_can_be_done() -> None:
     driver = running()
-    driver.store.report_outsider(driver.name, "somebody@host is in group g")
+    driver.store.report_foreign_consumer(driver.name, "somebody@host is in group g")
     view = region_of(driver).show()
     assert "somebody@host" in view.halted
     assert "remove the foreign consumer" in view.halted
@@ -188,8 +193,8 @@ def test_a_region_with_a_partition_that_no_member_owns_says_so_with_since_when()
         "no member owns g:t-99 since 2026-01-01T00:00:00Z: their records are not read; "
         "a member joins its group anew for them"
     )
-    driver.request_cut("n")
-    missing = list(published(Nonce("n")).missing(driver.region, driver.clock.now))
+    driver.request_checkpoint("n")
+    missing = list(published(RequestId("n")).missing(driver.region, driver.clock.now))
     assert missing == ["g:t-99 is on the brokers and no member owns it yet"]
 
 
@@ -220,22 +225,24 @@ def test_a_region_says_what_the_brokers_do_not_have_and_when_it_goes_on_without(
 def test_a_checkpoint_is_shown_as_promised() -> None:
     driver = hourly(partitions=2, members=1)
     driver.wait(3_601)
-    located(driver, bound(1), 20)
-    requester = Requester(dag_id="cut_flights", run_id="scheduled__2026-01-01T00:00:00Z")
-    driver.request_cut("n", bound=bound(1), requester=requester)
+    located(driver, boundary(1), 20)
+    requester = Requester(dag_id="checkpoint_flights", run_id="scheduled__2026-01-01T00:00:00Z")
+    driver.request_checkpoint("n", boundary=boundary(1), requester=requester)
     driver.process(width=20)
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     driver.complete()
     driver.publish()
-    driver.echo(driver.member(0), {driver.partition(0): driver.region.offsets[Sequence(2)][driver.partition(0)]})
+    driver.read_back(
+        driver.member(0), {driver.partition(0): driver.region.offsets[CheckpointNumber(2)][driver.partition(0)]}
+    )
     assert region_of(driver).checkpoint(2).to_json() == {
         "region": "flights",
-        "lineage": 1,
+        "timeline": 1,
         "sequence": 2,
         "state": "published",
-        "bound": "2026-01-01T01:00:00Z",
+        "boundary": "2026-01-01T01:00:00Z",
         "inexact": False,
-        "requested_by": {"dag_id": "cut_flights", "run_id": "scheduled__2026-01-01T00:00:00Z"},
+        "requested_by": {"dag_id": "checkpoint_flights", "run_id": "scheduled__2026-01-01T00:00:00Z"},
         "offsets": [
             {"group": "g", "topic": "t", "partition": 0, "offset": 20, "committed": 20},
             {"group": "g", "topic": "t", "partition": 1, "offset": 20, "committed": None},
@@ -246,10 +253,10 @@ def test_a_checkpoint_is_shown_as_promised() -> None:
 def test_an_inexact_checkpoint_says_so_and_why() -> None:
     driver = hourly(partitions=1, members=1)
     driver.wait(3_601)
-    located(driver, bound(1), 20, inexact="a record of the future")
-    driver.request_cut("n", bound=bound(1))
+    located(driver, boundary(1), 20, inexact="a record of the future")
+    driver.request_checkpoint("n", boundary=boundary(1))
     driver.process(width=20)
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     view = region_of(driver).checkpoint(driver.complete())
     assert view.to_json()["inexact"] is True
     assert view.inexact_at(driver.partition(0)) == "a record of the future"
@@ -258,7 +265,7 @@ def test_an_inexact_checkpoint_says_so_and_why() -> None:
 def test_a_checkpoint_that_is_open_shows_what_was_contributed_and_who_is_missing() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.contribute(driver.member(0))
     view = region_of(driver).checkpoint(2)
     assert (str(view.checkpoint.state), [p.partition for p in view.offsets]) == ("open", [0, 1])
@@ -269,7 +276,7 @@ def test_an_unknown_checkpoint_is_refused_with_those_that_there_are() -> None:
     driver = running()
     with pytest.raises(UnknownCheckpoint, match="it has none yet"):
         region_of(driver).checkpoint(7)
-    driver.cut("n")
+    driver.checkpoint("n")
     for look in (region_of(driver).checkpoint, region_of(driver).pin, region_of(driver).unpin):
         with pytest.raises(UnknownCheckpoint, match="has no checkpoint 7; its newest are 2"):
             look(7)
@@ -279,14 +286,14 @@ def test_checkpoints_are_listed_with_why_they_are_kept() -> None:
     driver = running()
     for n in range(3):
         driver.process()
-        driver.cut(f"n{n}")
+        driver.checkpoint(f"n{n}")
     region = region_of(driver)
     region.pin(2, "before-upgrade", "to be sure")
     rows = [summary.to_json() for summary in region.checkpoints()]
     assert [row["kept_because"] for row in rows] == [
         "it is pinned as before-upgrade",
-        "the base 4 was built from it",
-        "it is the base",
+        "the restore point 4 was built from it",
+        "it is the restore point",
     ]
     assert {key: rows[0][key] for key in ("sequence", "state", "committed", "on_path", "pinned_as", "inexact")} == {
         "sequence": 2,
@@ -303,10 +310,10 @@ def test_checkpoints_are_listed_with_why_they_are_kept() -> None:
 def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone() -> None:
     driver = running()
     driver.process()
-    undone = driver.cut("undone")
+    undone = driver.checkpoint("undone")
     driver.process()
-    driver.request_cut("aborted")
-    aborted = driver.region.open_cut
+    driver.request_checkpoint("aborted")
+    aborted = driver.region.open_checkpoint
     assert aborted is not None
     region = region_of(driver)
     assert [(row["state"], row["on_path"], row["undone_by"]) for row in map(by_name, region.checkpoints())] == [
@@ -322,14 +329,14 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
         row["sequence"]: (row["state"], row["on_path"], row["undone_by"]) for row in map(by_name, region.checkpoints())
     }
     assert rows[aborted] == ("aborted", None, None)
-    assert rows[undone] == ("published", False, driver.region.lineage)
+    assert rows[undone] == ("published", False, driver.region.timeline)
 
 
 def by_name(summary: CheckpointSummary) -> dict[str, object]:
     return summary.to_json()
 
 
-def test_a_bound_that_has_passed_is_told_with_how_long_ago_until_its_cut_is_made() -> None:
+def test_a_boundary_that_has_passed_is_told_with_how_long_ago_until_its_checkpoint_is_made() -> None:
     driver = hourly(partitions=1, members=1)
     driver.wait(3_602)
     view = RegionView.of(driver.region, driver.clock.now)
@@ -339,12 +346,12 @@ def test_a_bound_that_has_passed_is_told_with_how_long_ago_until_its_cut_is_made
         late = read.of(driver.region, driver.clock.now)
         assert late.overdue == timedelta(seconds=7_504)
         assert late.to_json()["overdue_seconds"] == 7_504
-    located(driver, bound(1), 20)
-    driver.request_cut("n", bound=bound(1))
+    located(driver, boundary(1), 20)
+    driver.request_checkpoint("n", boundary=boundary(1))
     driver.process(width=20)
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     driver.complete()
-    assert driver.region.next_bound == bound(2)
+    assert driver.region.next_boundary == boundary(2)
     driver.store.kill(driver.name)
     driver.wait(86_400)
     assert RegionView.of(driver.region, driver.clock.now).overdue is None
@@ -368,7 +375,7 @@ def test_how_long_something_took_is_said_in_its_two_largest_units(seconds: float
 
 def test_a_pin_needs_a_label_and_offsets_to_keep() -> None:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     with pytest.raises(CheckpointNotUsable):
         region_of(driver).pin(2)
     with pytest.raises(ConfigurationError, match="label"):
@@ -377,11 +384,11 @@ def test_a_pin_needs_a_label_and_offsets_to_keep() -> None:
 
 def test_retirement_says_what_it_forgot() -> None:
     driver = hourly(keep=1)
-    first = driver.cut("first")
+    first = driver.checkpoint("first")
     driver.store.pin(driver.name, first, "kept", "until the region is stopped, which then forgets nothing by itself")
     for n in range(4):
         driver.process()
-        driver.cut(f"n{n}")
+        driver.checkpoint(f"n{n}")
     driver.store.kill(driver.name)
     driver.store.pin(driver.name, first, "", "")
     region = region_of(driver)
@@ -390,41 +397,41 @@ def test_retirement_says_what_it_forgot() -> None:
     assert region.retire() == ()
 
 
-def test_a_request_for_a_cut_is_shown_with_its_checkpoint() -> None:
+def test_a_request_for_a_checkpoint_is_shown_with_its_checkpoint() -> None:
     driver = running()
     region = region_of(driver)
-    asked = region.drain(nonce="n").to_json()
+    asked = region.drain(request_id="n").to_json()
     assert asked == {
         "region": "flights",
-        "nonce": "n",
+        "request_id": "n",
         "state": "open",
-        "bound": None,
+        "boundary": None,
         "sequence": 2,
         "checkpoint": "open",
         "inexact": False,
         "why": None,
     }
     driver.complete()
-    assert region.drain(nonce="n").to_json() == {**asked, "state": "answered", "checkpoint": "complete"}
-    assert CutView.of(driver.region, Nonce("n")).request.purpose == "drain"
+    assert region.drain(request_id="n").to_json() == {**asked, "state": "answered", "checkpoint": "complete"}
+    assert CheckpointRequestView.of(driver.region, RequestId("n")).request.purpose == "drain"
 
 
-def test_two_drains_without_a_nonce_are_two_cuts() -> None:
+def test_two_drains_without_a_request_id_are_two_checkpoints() -> None:
     driver = running()
     region = region_of(driver)
-    first = region.drain().request.nonce
+    first = region.drain().request.request_id
     driver.complete()
     driver.publish()
-    assert region.drain().request.nonce != first
-    assert driver.region.open_cut == 3
+    assert region.drain().request.request_id != first
+    assert driver.region.open_checkpoint == 3
 
 
 def test_an_aborted_checkpoint_has_no_offsets_to_show() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.wait(timedelta(minutes=4).total_seconds())
-    view = CheckpointView.of(driver.region, Sequence(2))
+    view = CheckpointView.of(driver.region, CheckpointNumber(2))
     assert (str(view.checkpoint.state), dict(view.offsets)) == ("aborted", {})
 
 

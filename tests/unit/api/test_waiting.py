@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.api import Goal, Progress, Region, goals, waiting
-from airflow_kcr.errors import ConfigurationError, CutRefused, RegionInState, StoreUnavailable, TimedOut
-from airflow_kcr.protocol.region.rows import CutPurpose, Wanted
+from airflow_kcr.errors import CheckpointRefused, ConfigurationError, RegionInState, StoreUnavailable, TimedOut
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, DesiredState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import RequestId
 from tests.support.driver import Driver
-from tests.support.scripts import bound, hourly, located, running
+from tests.support.scripts import boundary, hourly, located, running
 
 SOON = timedelta(milliseconds=1)
 LONG = timedelta(seconds=30)
@@ -62,9 +62,9 @@ def test_a_partition_that_nobody_covers_is_named_with_its_last_owner() -> None:
     driver.crash(driver.member(1))
     driver.wait(60)
     region = region_of(driver)
-    driver.request_cut("n", purpose=CutPurpose.DRAIN)
+    driver.request_checkpoint("n", purpose=CheckpointPurpose.DRAIN)
     with pytest.raises(TimedOut, match=r"g:t-2 is not covered \(last owner: g\[1\]\)"):
-        region.wait_for_cut("n", SOON)
+        region.wait_for_checkpoint("n", SOON)
 
 
 def test_a_wait_that_is_over_says_for_how_long_and_who_was_missing() -> None:
@@ -79,60 +79,63 @@ def test_a_timeout_of_nothing_looks_once() -> None:
     assert region_of(driver).wait_for(goals.RUNNING, timedelta(0)).state == "running"
 
 
-def test_a_drain_is_waited_for_until_its_cut_is_published() -> None:
+def test_a_drain_is_waited_for_until_its_checkpoint_is_published() -> None:
     driver = running()
     driver.process()
     region = region_of(driver)
-    nonce = region.drain(nonce="n").request.nonce
+    request_id = region.drain(request_id="n").request.request_id
 
     def contribute(index: int) -> Callable[[], object]:
         return lambda: driver.contribute(driver.member(index))
 
     steps = Steps(contribute(0), contribute(1), driver.publish)
-    cut = region.wait_for_cut(nonce, LONG, steps)
-    assert (cut.request.state, cut.checkpoint and cut.checkpoint.state) == ("answered", "published")
-    assert "cut 2 waits for g[1] (t-2, t-3)" in steps.seen[1].missing
-    assert steps.seen[2].missing == ("cut 2 is complete and not published yet",)
+    checkpoint = region.wait_for_checkpoint(request_id, LONG, steps)
+    assert (checkpoint.request.state, checkpoint.checkpoint and checkpoint.checkpoint.state) == (
+        "answered",
+        "published",
+    )
+    assert "checkpoint 2 waits for g[1] (t-2, t-3)" in steps.seen[1].missing
+    assert steps.seen[2].missing == ("checkpoint 2 is complete and not published yet",)
 
 
-def test_an_approaching_cut_says_how_far_it_still_is() -> None:
+def test_an_approaching_checkpoint_says_how_far_it_still_is() -> None:
     driver = hourly(partitions=2, members=1)
     region = region_of(driver)
     driver.wait(3_601)
-    region.drain(bound(1), nonce="n")
-    steps = Steps(lambda: located(driver, bound(1), 30), driver.process)
-    with pytest.raises(TimedOut, match="to the bound"):
-        region.wait_for_cut("n", timedelta(seconds=0.2), steps)
-    assert "g:t-0: it is not known yet where the bound falls" in steps.seen[0].missing
-    assert steps.seen[1].missing[0] == "60 records to the bound, on 2 partition(s)"
-    assert steps.seen[2].missing[1] == "g:t-0 at 10, the bound is at 30"
+    region.drain(boundary(1), request_id="n")
+    steps = Steps(lambda: located(driver, boundary(1), 30), driver.process)
+    with pytest.raises(TimedOut, match="to the boundary"):
+        region.wait_for_checkpoint("n", timedelta(seconds=0.2), steps)
+    assert "g:t-0: it is not known yet where the boundary falls" in steps.seen[0].missing
+    assert steps.seen[1].missing[0] == "60 records to the boundary, on 2 partition(s)"
+    assert steps.seen[2].missing[1] == "g:t-0 at 10, the boundary is at 30"
 
 
-def test_a_bound_in_the_future_is_so_far_away() -> None:
+def test_a_boundary_in_the_future_is_so_far_away() -> None:
     driver = hourly(partitions=2, members=1)
     region = region_of(driver)
-    region.drain(bound(1), nonce="n")
-    with pytest.raises(TimedOut, match="the bound 2026-01-01T01:00:00Z is 3600 s away"):
-        region.wait_for_cut("n", SOON)
+    region.drain(boundary(1), request_id="n")
+    with pytest.raises(TimedOut, match="the boundary 2026-01-01T01:00:00Z is 3600 s away"):
+        region.wait_for_checkpoint("n", SOON)
 
 
-def test_a_cut_whose_drain_was_late_is_a_timeout_that_names_who_was_late() -> None:
+def test_a_checkpoint_whose_drain_was_late_is_a_timeout_that_names_who_was_late() -> None:
     driver = running()
     region = region_of(driver)
-    region.drain(nonce="n")
+    region.drain(request_id="n")
     driver.contribute(driver.member(0))
     driver.wait(200)
     with pytest.raises(TimedOut, match=r"aborted.*late: g\[1\]"):
-        region.wait_for_cut("n", LONG)
+        region.wait_for_checkpoint("n", LONG)
 
 
 def test_a_drain_that_a_stop_without_members_supersedes_is_refused() -> None:
     driver = running()
     region = region_of(driver)
-    region.drain(nonce="n")
+    region.drain(request_id="n")
     region.kill()
-    with pytest.raises(CutRefused, match="the region stopped"):
-        region.wait_for_cut("n", LONG)
+    with pytest.raises(CheckpointRefused, match="the region stopped"):
+        region.wait_for_checkpoint("n", LONG)
 
 
 def test_a_pause_waits_for_the_batches_in_flight() -> None:
@@ -141,7 +144,7 @@ def test_a_pause_waits_for_the_batches_in_flight() -> None:
     region = region_of(driver)
     region.pause()
     steps = Steps(lambda: driver.end(batch))
-    assert region.wait_for(goals.PAUSED, LONG, steps).wanted == "paused"
+    assert region.wait_for(goals.PAUSED, LONG, steps).desired_state == "paused"
     assert "a batch of g[0] has been running" in steps.missing[0]
 
 
@@ -150,30 +153,30 @@ def test_a_pause_that_somebody_ends_is_refused() -> None:
     driver.begin(driver.member(0))
     region = region_of(driver)
     region.pause()
-    with pytest.raises(RegionInState, match="wanted running"):
+    with pytest.raises(RegionInState, match="desired state running"):
         region.wait_for(goals.PAUSED, LONG, Steps(region.resume))
 
 
-def test_a_stop_waits_for_its_cut_its_commit_and_for_the_members_to_leave() -> None:
+def test_a_stop_waits_for_its_checkpoint_its_commit_and_for_the_members_to_leave() -> None:
     driver = running()
     driver.process()
     region = region_of(driver)
     region.stop()
 
-    def echo() -> None:
+    def read_back() -> None:
         for index in (0, 1):
-            driver.echo(driver.member(index))
+            driver.read_back(driver.member(index))
 
     def leave() -> None:
         for index in (0, 1):
             driver.leave(driver.member(index))
 
-    steps = Steps(driver.complete, driver.publish, echo, leave)
+    steps = Steps(driver.complete, driver.publish, read_back, leave)
     assert region.wait_for(goals.STOPPED, LONG, steps).state == "stopped"
     text = "\n".join(steps.missing)
     assert "waits for g[0] (t-0, t-1)" in text
     assert "is complete and not published yet" in text
-    assert "Kafka's echo of cut 2 is outstanding" in text
+    assert "Kafka's commit read-back of checkpoint 2 is outstanding" in text
     assert "g[1] still holds a lease" in text
 
 
@@ -191,7 +194,7 @@ def test_a_halted_region_ends_the_wait_with_its_choices() -> None:
     driver = Driver()
     region = region_of(driver)
     region.start()
-    driver.store.report_outsider(driver.name, "somebody@host is in group g")
+    driver.store.report_foreign_consumer(driver.name, "somebody@host is in group g")
     with pytest.raises(RegionInState, match=r"somebody@host.*remove the foreign consumer"):
         region.wait_for(goals.RUNNING, LONG)
 
@@ -199,11 +202,11 @@ def test_a_halted_region_ends_the_wait_with_its_choices() -> None:
 def test_a_predicate_of_ones_own_can_be_waited_for() -> None:
     driver = running()
 
-    def has_base(region: StoredRegion, now: object) -> bool:
-        return region.base is not None and region.base > 1
+    def has_restore_point(region: StoredRegion, now: object) -> bool:
+        return region.restore_point is not None and region.restore_point > 1
 
-    view = region_of(driver).wait_for(has_base, LONG, Steps(lambda: driver.cut("n")))
-    assert view.base == 2
+    view = region_of(driver).wait_for(has_restore_point, LONG, Steps(lambda: driver.checkpoint("n")))
+    assert view.restore_point == 2
 
 
 def test_what_a_listener_raises_ends_the_wait_and_not_the_region() -> None:
@@ -216,7 +219,7 @@ def test_what_a_listener_raises_ends_the_wait_and_not_the_region() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         region.wait_for(goals.RUNNING, LONG, interrupt)
-    assert driver.region.wanted is Wanted.RUNNING
+    assert driver.region.desired_state is DesiredState.RUNNING
 
 
 @pytest.fixture
@@ -256,6 +259,6 @@ def test_progress_names_a_few_and_counts_the_others() -> None:
     assert str(seen) == "waiting for x, which is starting: p0; p1; p2; p3; p4; and 3 more"
 
 
-def test_a_nonce_that_nobody_used_is_not_waited_for() -> None:
+def test_a_request_id_that_nobody_used_is_not_waited_for() -> None:
     with pytest.raises(ConfigurationError, match="nobody has asked"):
-        region_of(running()).wait_for_cut(Nonce("n"), LONG)
+        region_of(running()).wait_for_checkpoint(RequestId("n"), LONG)

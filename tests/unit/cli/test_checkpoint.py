@@ -13,11 +13,11 @@ from tests.unit.cli.conftest import Kcr
 
 
 @pytest.fixture
-def cut(driver: Driver) -> Driver:
-    """A region with one cut."""
+def checkpoint(driver: Driver) -> Driver:
+    """A region with one checkpoint."""
     driver.up()
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     return driver
 
 
@@ -28,18 +28,20 @@ def test_a_region_without_a_checkpoint_says_how_to_get_one(kcr: Kcr, driver: Dri
     assert "kcr region drain flights" in called.stderr
 
 
-def test_checkpoints_are_listed_and_shown(kcr: Kcr, cut: Driver) -> None:
+def test_checkpoints_are_listed_and_shown(kcr: Kcr, checkpoint: Driver) -> None:
     [row] = kcr.json("checkpoint", "list", "flights")
-    assert (row["sequence"], row["state"], row["kept_because"]) == (2, "published", "it is the base")
+    assert (row["sequence"], row["state"], row["kept_because"]) == (2, "published", "it is the restore point")
     shown = kcr.json("checkpoint", "show", "flights", 2)
     assert shown["requested_by"] == {"dag_id": None, "run_id": None}
     assert shown["offsets"][3] == {"group": "g", "topic": "t", "partition": 3, "offset": 10, "committed": 10}
 
 
-def test_a_long_list_is_shown_page_by_page_and_each_says_how_to_see_the_one_before(kcr: Kcr, cut: Driver) -> None:
+def test_a_long_list_is_shown_page_by_page_and_each_says_how_to_see_the_one_before(
+    kcr: Kcr, checkpoint: Driver
+) -> None:
     for number in range(4):
-        cut.process()
-        cut.cut(f"more-{number}")
+        checkpoint.process()
+        checkpoint.checkpoint(f"more-{number}")
     called = kcr("checkpoint", "list", "flights", "--last", "2", "-o", "json")
     assert [row["sequence"] for row in json.loads(called.stdout)] == [5, 6]
     assert "older ones: kcr checkpoint list flights --before 5" in called.stderr
@@ -50,7 +52,7 @@ def test_a_long_list_is_shown_page_by_page_and_each_says_how_to_see_the_one_befo
     assert "no checkpoint before 2" in kcr("checkpoint", "list", "flights", "--before", "2", "-o", "table").output
 
 
-def test_the_csv_of_a_checkpoint_is_its_offsets(kcr: Kcr, cut: Driver) -> None:
+def test_the_csv_of_a_checkpoint_is_its_offsets(kcr: Kcr, checkpoint: Driver) -> None:
     called = kcr("checkpoint", "show", "flights", 2, "-o", "csv")
     rows = list(csv.reader(io.StringIO(called.stdout)))
     assert rows[0] == ["group", "topic", "partition", "offset", "committed"]
@@ -58,7 +60,7 @@ def test_the_csv_of_a_checkpoint_is_its_offsets(kcr: Kcr, cut: Driver) -> None:
     assert len(rows) == 5
 
 
-def test_a_checkpoint_is_pinned_and_unpinned(kcr: Kcr, cut: Driver) -> None:
+def test_a_checkpoint_is_pinned_and_unpinned(kcr: Kcr, checkpoint: Driver) -> None:
     kcr.json("checkpoint", "pin", "flights", 2, "--label", "keep", "--reason", "to be sure")
     assert kcr.json("checkpoint", "list", "flights")[0]["pinned_as"] == "keep"
     kcr.json("checkpoint", "unpin", "flights", 2)
@@ -66,21 +68,21 @@ def test_a_checkpoint_is_pinned_and_unpinned(kcr: Kcr, cut: Driver) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "pin", "unpin", "compare", "repair"])
-def test_an_unknown_checkpoint_is_refused(kcr: Kcr, cut: Driver, cluster: FakeCluster, verb: str) -> None:
+def test_an_unknown_checkpoint_is_refused(kcr: Kcr, checkpoint: Driver, cluster: FakeCluster, verb: str) -> None:
     assert "has no checkpoint 7" in kcr.refused("checkpoint", verb, "flights", 7, status=3)
 
 
-def test_a_sequence_is_a_positive_number(kcr: Kcr, cut: Driver) -> None:
+def test_a_sequence_is_a_positive_number(kcr: Kcr, checkpoint: Driver) -> None:
     assert kcr("checkpoint", "show", "flights", "0").exit_code == 2
     assert kcr("checkpoint", "show", "flights", "newest").exit_code == 2
 
 
-def test_retirement_answers_with_what_it_forgot(kcr: Kcr, cut: Driver) -> None:
+def test_retirement_answers_with_what_it_forgot(kcr: Kcr, checkpoint: Driver) -> None:
     assert kcr.json("checkpoint", "retire", "flights") == {"region": "flights", "retired": []}
 
 
-def test_a_checkpoint_is_held_against_kafka(kcr: Kcr, cut: Driver, cluster: FakeCluster) -> None:
-    cluster.held = {cut.partition(n): 10 for n in range(4)}
+def test_a_checkpoint_is_held_against_kafka(kcr: Kcr, checkpoint: Driver, cluster: FakeCluster) -> None:
+    cluster.held = {checkpoint.partition(n): 10 for n in range(4)}
     assert {row["finding"] for row in kcr.json("checkpoint", "compare", "flights", 2)} == {"equal"}
     table = kcr("checkpoint", "compare", "flights", 2, "-o", "table").stdout.splitlines()
     assert table[0].split() == ["group", "topic", "partition", "offset", "committed", "log_start", "log_end", "finding"]
@@ -92,17 +94,19 @@ def test_a_checkpoint_is_held_against_kafka(kcr: Kcr, cut: Driver, cluster: Fake
 
 @pytest.fixture
 def unheld(driver: Driver) -> int:
-    """The sequence of a base of which Kafka holds something else."""
+    """The sequence of a restore point of which Kafka holds something else."""
     driver.up()
     driver.process()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     sequence = driver.complete()
     driver.publish()
-    driver.echo(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
+    driver.read_back(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
     return sequence
 
 
-def test_the_base_is_repaired_and_what_kafka_holds_then_is_shown(kcr: Kcr, unheld: int, cluster: FakeCluster) -> None:
+def test_the_restore_point_is_repaired_and_what_kafka_holds_then_is_shown(
+    kcr: Kcr, unheld: int, cluster: FakeCluster
+) -> None:
     shown = kcr.json("checkpoint", "repair", "flights", unheld)
     assert {row["committed"] for row in shown["offsets"]} == {row["offset"] for row in shown["offsets"]} == {10}
     assert set(cluster.held.values()) == {10}
@@ -115,8 +119,8 @@ def test_with_members_in_the_group_nothing_is_repaired(kcr: Kcr, unheld: int, cl
     assert cluster.held == {}
 
 
-def test_only_the_base_is_repaired(kcr: Kcr, driver: Driver, unheld: int, cluster: FakeCluster) -> None:
+def test_only_the_restore_point_is_repaired(kcr: Kcr, driver: Driver, unheld: int, cluster: FakeCluster) -> None:
     driver.process()
-    driver.cut("later")
-    assert "not the base" in kcr.refused("checkpoint", "repair", "flights", unheld, status=3)
+    driver.checkpoint("later")
+    assert "not the restore point" in kcr.refused("checkpoint", "repair", "flights", unheld, status=3)
     assert cluster.held == {}

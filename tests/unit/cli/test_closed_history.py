@@ -27,10 +27,10 @@ def driver(database_url: str, root: Path) -> Iterator[Driver]:
         yield driver
 
 
-def work(kcr: Kcr, driver: Driver, *nonces: str) -> None:
-    for nonce in nonces:
+def work(kcr: Kcr, driver: Driver, *request_ids: str) -> None:
+    for request_id in request_ids:
         driver.process()
-        driver.cut(nonce)
+        driver.checkpoint(request_id)
         kcr.json("verify", "flights")
 
 
@@ -96,7 +96,7 @@ def test_an_archive_that_is_not_there_leaves_the_history_and_says_so(kcr: Kcr, d
     assert str(root) in kcr.refused("history", "close", "flights", status=1)
     assert driver.store.history(driver.name) == before
     driver.process()  # the region runs on
-    driver.cut("d")
+    driver.checkpoint("d")
 
 
 @pytest.mark.parametrize("change", ["missing", "changed"])

@@ -47,7 +47,7 @@ def test_events_are_shown_in_their_order(kcr: Kcr, driver: Driver) -> None:
     found = kcr.json("events", "flights", "--after", 0)
     assert [event["number"] for event in found] == list(range(1, len(found) + 1))
     assert found[0]["kind"] == "RegionCreated"
-    assert list(found[0]) == ["number", "at", "epoch", "lineage", "kind", "body"]
+    assert list(found[0]) == ["number", "at", "epoch", "timeline", "kind", "body"]
     assert kcr.json("events", "flights", "--last", 3) == found[-3:]
     assert kcr.json("events", "flights", "--last", 0) == []
     assert kcr.json("events", "flights", "--after", found[-2]["number"]) == found[-1:]
@@ -64,7 +64,7 @@ def test_more_events_than_a_page_are_shown(kcr: Kcr, driver: Driver, monkeypatch
 def test_an_event_is_one_line_of_a_table(kcr: Kcr, driver: Driver) -> None:
     driver.up()
     lines = kcr("events", "flights", "-o", "table").stdout.splitlines()
-    assert lines[0].split() == ["number", "at", "epoch", "lineage", "kind", "what"]
+    assert lines[0].split() == ["number", "at", "epoch", "timeline", "kind", "what"]
     assert len(lines) == driver.region.counter + 1
     assert "before=stopped after=starting" in "\n".join(lines)
 
@@ -76,7 +76,7 @@ def test_two_ways_to_choose_events_exclude_each_other(kcr: Kcr, driver: Driver) 
 def test_a_consistent_history_is_verified(kcr: Kcr, driver: Driver) -> None:
     driver.up()
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     found = kcr.json("verify", "flights")
     certificate = found.pop("certificate")
     assert found == {
@@ -126,7 +126,7 @@ def test_who_may_only_read_is_told_in_one_line_that_nothing_was_certified(
 def test_a_contradiction_is_reported_and_ends_with_status_1(kcr: Kcr, driver: Driver, database_url: str) -> None:
     driver.up()
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE kcr.batch_range SET to_offset = 9 WHERE partition = 0"))

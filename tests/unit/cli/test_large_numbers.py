@@ -20,20 +20,20 @@ def test_checkpoints_plans_files_and_resets_are_found_by_their_sequence(
     driver.number_from(first)
     driver.up()
     driver.process()
-    cut = driver.cut("n")
+    checkpoint = driver.checkpoint("n")
     driver.process()
-    assert cut == first + 1
+    assert checkpoint == first + 1
 
-    assert [row["sequence"] for row in kcr.json("checkpoint", "list", "flights")] == [cut]
-    assert kcr.json("checkpoint", "show", "flights", cut)["sequence"] == cut
-    assert str(cut) in kcr("checkpoint", "list", "flights", "-o", "table").stdout.replace(",", "")
-    assert kcr.json("checkpoint", "compare", "flights", cut)
+    assert [row["sequence"] for row in kcr.json("checkpoint", "list", "flights")] == [checkpoint]
+    assert kcr.json("checkpoint", "show", "flights", checkpoint)["sequence"] == checkpoint
+    assert str(checkpoint) in kcr("checkpoint", "list", "flights", "-o", "table").stdout.replace(",", "")
+    assert kcr.json("checkpoint", "compare", "flights", checkpoint)
 
     saved = tmp_path / "plan.json"
-    plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", cut, "--save", saved)
+    plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", checkpoint, "--save", saved)
     assert {row["target"] for row in plan["entries"]} == {10}
     file = tmp_path / "offsets.csv"
-    file.write_text(kcr("reset", "plan", "flights", "--to-checkpoint", cut, "-o", "csv").stdout)
+    file.write_text(kcr("reset", "plan", "flights", "--to-checkpoint", checkpoint, "-o", "csv").stdout)
     assert {row[-1] for row in csv.reader(io.StringIO(file.read_text()))} >= {"10"}
     again = kcr.json("reset", "plan", "flights", "--from-file", file)
     assert {row["target"] for row in again["entries"]} == {10}
@@ -43,7 +43,7 @@ def test_checkpoints_plans_files_and_resets_are_found_by_their_sequence(
     driver.publish()
     driver.settle_reset()
     shown = kcr.json("reset", "show", f"flights/{first + 3}")
-    assert (shown["state"], shown["target"]) == ("done", f"to-checkpoint {cut}")
+    assert (shown["state"], shown["target"]) == ("done", f"to-checkpoint {checkpoint}")
     assert kcr.json("verify", "flights")["violations"] == []
-    assert kcr.json("reset", "plan", "flights", "--to-checkpoint", cut)["totals"]["moved"] == 0
+    assert kcr.json("reset", "plan", "flights", "--to-checkpoint", checkpoint)["totals"]["moved"] == 0
     assert str(first + 99) in kcr.refused("reset", "plan", "flights", "--to-checkpoint", first + 99, status=3)

@@ -9,16 +9,16 @@ from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from tests.support.driver import Driver
 from tests.unit.cli.conftest import Kcr
 
-RUN = Requester(dag_id="cuts", run_id="scheduled__2026-01-01T00:00:00+00:00")
+RUN = Requester(dag_id="checkpoints", run_id="scheduled__2026-01-01T00:00:00+00:00")
 WHY = "a record can't be processed"
 
 
 @pytest.fixture
 def played(driver: Driver) -> Driver:
-    """A region with a cut that a DAG run asked for, and a batch that failed and was processed again."""
+    """A region with a checkpoint that a DAG run asked for, and a batch that failed and was processed again."""
     driver.up()
     driver.process(driver.member(0), width=10)
-    driver.request_cut("n1", requester=RUN)
+    driver.request_checkpoint("n1", requester=RUN)
     driver.complete()
     driver.publish()
     failed = driver.begin(driver.member(0), width=5)
@@ -29,7 +29,7 @@ def played(driver: Driver) -> Driver:
     return driver
 
 
-def test_a_record_in_a_cut_has_its_batch_its_member_and_its_dag_run(kcr: Kcr, played: Driver) -> None:
+def test_a_record_in_a_checkpoint_has_its_batch_its_member_and_its_dag_run(kcr: Kcr, played: Driver) -> None:
     (found,) = kcr.json("ledger", "record", "flights", "t:0:3")
     assert {k: v for k, v in found.items() if k != "begins"} == {
         "group": "g",
@@ -41,15 +41,15 @@ def test_a_record_in_a_cut_has_its_batch_its_member_and_its_dag_run(kcr: Kcr, pl
     (begin,) = found["begins"]
     batch = played.batches[0]
     assert (begin["batch"], begin["member_id"], begin["epoch"]) == (batch.batch, "g[0]", batch.epoch)
-    assert (begin["outcome"], begin["cause"], begin["cut"]) == ("done", None, batch.sequence)
+    assert (begin["outcome"], begin["cause"], begin["checkpoint"]) == ("done", None, batch.sequence)
     assert begin["runs"] == [{"dag_id": RUN.dag_id, "run_id": RUN.run_id}]
     line = kcr("ledger", "record", "flights", "t:0:3", "-o", "csv").stdout.splitlines()[1]
-    assert line.endswith(f",{batch.sequence},cuts/scheduled__2026-01-01T00:00:00+00:00")
+    assert line.endswith(f",{batch.sequence},checkpoints/scheduled__2026-01-01T00:00:00+00:00")
 
 
 def test_a_record_that_was_begun_again_says_why(kcr: Kcr, played: Driver) -> None:
     (found,) = kcr.json("ledger", "record", "flights", "t:0:12", "--group", "g")
-    assert [(b["outcome"], b["cause"], b["cut"]) for b in found["begins"]] == [
+    assert [(b["outcome"], b["cause"], b["checkpoint"]) for b in found["begins"]] == [
         ("discarded", None, None),
         ("done", "batch_failed", None),
     ]

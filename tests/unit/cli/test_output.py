@@ -40,7 +40,10 @@ def test_a_table_in_a_file_is_never_cut_off(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Answer(document={}, columns=(), rows=[], facts={"state": "running", "halted": "", "base": None}), Format.TABLE)
+    show(
+        Answer(document={}, columns=(), rows=[], facts={"state": "running", "halted": "", "restore_point": None}),
+        Format.TABLE,
+    )
     assert capsys.readouterr().out.split() == ["state", "running"]
 
 

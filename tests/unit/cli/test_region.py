@@ -32,7 +32,7 @@ def test_a_changed_spec_is_shown_with_when_it_counts(kcr: Kcr, driver: Driver, f
     driver.up()
     file.write_text(SPEC.replace("members: 2", "members: 3") + "max_failures: 2\n")
     promised = [
-        {"field": "groups[g].members", "takes_effect": "next_cut"},
+        {"field": "groups[g].members", "takes_effect": "next_checkpoint"},
         {"field": "max_failures", "takes_effect": "at_once"},
     ]
     assert kcr.json("region", "apply", "-f", file, "--dry-run")["differences"] == promised
@@ -128,8 +128,8 @@ def test_a_timeout_needs_something_to_wait_for(kcr: Kcr, driver: Driver) -> None
 
 def test_a_pause_and_a_resume(kcr: Kcr, driver: Driver, cluster: FakeCluster) -> None:
     driver.up()
-    assert kcr.json("region", "pause", "flights", "--wait")["wanted"] == "paused"
-    assert kcr.json("region", "resume", "flights", "--wait")["wanted"] == "running"
+    assert kcr.json("region", "pause", "flights", "--wait")["desired_state"] == "paused"
+    assert kcr.json("region", "resume", "flights", "--wait")["desired_state"] == "running"
 
 
 def test_a_stopped_region_can_not_be_paused(kcr: Kcr, driver: Driver) -> None:
@@ -140,20 +140,25 @@ def test_a_drain_that_waits_answers_with_its_checkpoint(kcr: Kcr, driver: Driver
     driver.up()
     driver.process()
     meanwhile(driver.complete, driver.publish)
-    cut = kcr.json("region", "drain", "flights", "--nonce", "n", "--wait")
-    assert (cut["nonce"], cut["state"], cut["sequence"], cut["checkpoint"]) == ("n", "answered", 2, "published")
-    assert kcr.json("region", "drain", "flights", "--nonce", "n") == cut, "the same nonce finds it"
+    checkpoint = kcr.json("region", "drain", "flights", "--request-id", "n", "--wait")
+    assert (checkpoint["request_id"], checkpoint["state"], checkpoint["sequence"], checkpoint["checkpoint"]) == (
+        "n",
+        "answered",
+        2,
+        "published",
+    )
+    assert kcr.json("region", "drain", "flights", "--request-id", "n") == checkpoint, "the same request id finds it"
 
 
 def test_a_drain_of_a_stopped_region_is_refused(kcr: Kcr, driver: Driver) -> None:
     assert "resume it before" in kcr.refused("region", "drain", "flights", status=3)
 
 
-def test_a_bound_needs_a_zone(kcr: Kcr, driver: Driver) -> None:
+def test_a_boundary_needs_a_zone(kcr: Kcr, driver: Driver) -> None:
     assert "has no zone" in kcr.refused("region", "drain", "flights", "--until", "2026-01-01T10:00:00", status=2)
     driver.up()
-    cut = kcr.json("region", "drain", "flights", "--until", "2026-01-01T10:00:00+01:00")
-    assert cut["bound"] == "2026-01-01T09:00:00Z"
+    checkpoint = kcr.json("region", "drain", "flights", "--until", "2026-01-01T10:00:00+01:00")
+    assert checkpoint["boundary"] == "2026-01-01T09:00:00Z"
 
 
 def test_a_stop_that_waits_ends_when_all_have_left(kcr: Kcr, driver: Driver, meanwhile: Meanwhile) -> None:
@@ -163,7 +168,7 @@ def test_a_stop_that_waits_ends_when_all_have_left(kcr: Kcr, driver: Driver, mea
     def rest() -> None:
         driver.publish()
         for member in driver.all_members():
-            driver.echo(member)
+            driver.read_back(member)
         for member in driver.all_members():
             driver.leave(member)
 
@@ -175,11 +180,11 @@ def test_a_stop_that_waits_ends_when_all_have_left(kcr: Kcr, driver: Driver, mea
 def test_a_kill_says_what_it_does(kcr: Kcr, driver: Driver) -> None:
     driver.up()
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     called = kcr("region", "kill", "flights", "-o", "json")
     assert '"state": "stopped"' in called.stdout
     assert "epoch 2 voids whatever runs" in called.stderr
-    assert "the next start resumes at its base (sequence 2)" in called.stderr
+    assert "the next start resumes at its restore point (sequence 2)" in called.stderr
 
 
 def test_a_delete_has_to_be_confirmed(kcr: Kcr, driver: Driver) -> None:
@@ -197,7 +202,7 @@ def test_a_running_region_is_not_deleted(kcr: Kcr, driver: Driver) -> None:
 def test_the_history_names_who_asked(kcr: Kcr, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "pat")
     kcr("region", "start", "flights", "--skip-topic-check")
-    [asked] = [e for e in kcr.json("events", "flights") if e["kind"] == "WantedChanged"]
+    [asked] = [e for e in kcr.json("events", "flights") if e["kind"] == "DesiredStateChanged"]
     assert asked["body"]["requester"] == {"who": "pat"}
 
 

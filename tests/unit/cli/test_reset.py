@@ -20,11 +20,11 @@ UPSERTING = SPEC.replace(
 
 
 @pytest.fixture
-def cut(driver: Driver, cluster: FakeCluster) -> Driver:
-    """A region with one cut, at 10, and positions at 20."""
+def checkpoint(driver: Driver, cluster: FakeCluster) -> Driver:
+    """A region with one checkpoint, at 10, and positions at 20."""
     driver.up()
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     driver.process()
     return driver
 
@@ -32,7 +32,7 @@ def cut(driver: Driver, cluster: FakeCluster) -> Driver:
 # -- plan ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_shown_as_json(kcr: Kcr, cut: Driver) -> None:
+def test_a_plan_is_shown_as_json(kcr: Kcr, checkpoint: Driver) -> None:
     plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", 2, "--topic", "t:0,1")
     assert (plan["region"], plan["epoch"], plan["target"], plan["scope"]) == (
         "flights",
@@ -77,7 +77,7 @@ def test_a_plan_is_shown_as_json(kcr: Kcr, cut: Driver) -> None:
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else str(value),
 )
 def test_every_target_is_an_option(
-    kcr: Kcr, cut: Driver, cluster: FakeCluster, option: list[object], goes_to: int
+    kcr: Kcr, checkpoint: Driver, cluster: FakeCluster, option: list[object], goes_to: int
 ) -> None:
     cluster.times = dict.fromkeys(range(4), 15)
     plan = kcr.json("reset", "plan", "flights", *option)
@@ -86,7 +86,7 @@ def test_every_target_is_an_option(
 
 @pytest.mark.parametrize("option", [["--to-datetime", "2026-01-01T00:00:00Z"], ["--by-duration", "6h"]])
 def test_a_partition_without_a_record_since_a_time_is_told_from_one_that_has_one(
-    kcr: Kcr, cut: Driver, cluster: FakeCluster, option: list[str]
+    kcr: Kcr, checkpoint: Driver, cluster: FakeCluster, option: list[str]
 ) -> None:
     cluster.times = {0: 15}
     rows = kcr("reset", "plan", "flights", *option, "-o", "table").stdout.splitlines()[-4:]
@@ -96,16 +96,16 @@ def test_a_partition_without_a_record_since_a_time_is_told_from_one_that_has_one
     ]
 
 
-def test_the_end_of_a_log_that_was_asked_for_needs_no_note(kcr: Kcr, cut: Driver) -> None:
+def test_the_end_of_a_log_that_was_asked_for_needs_no_note(kcr: Kcr, checkpoint: Driver) -> None:
     assert "no record" not in kcr("reset", "plan", "flights", "--to-latest", "-o", "table").stdout
 
 
-def test_a_run_is_a_target(kcr: Kcr, cut: Driver) -> None:
+def test_a_run_is_a_target(kcr: Kcr, checkpoint: Driver) -> None:
     said = kcr.refused("reset", "plan", "flights", "--to-run", "daily/scheduled__2026", status=3)
     assert "the run scheduled__2026 of DAG daily" in said
 
 
-def test_kafkas_csv_is_written_and_read(kcr: Kcr, cut: Driver, tmp_path: Path) -> None:
+def test_kafkas_csv_is_written_and_read(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> None:
     written = kcr("reset", "plan", "flights", "--to-offset", 12, "--topic", "t:1", "-o", "csv")
     assert written.stdout == "t,1,12\n"
     file = tmp_path / "offsets.csv"
@@ -116,7 +116,7 @@ def test_kafkas_csv_is_written_and_read(kcr: Kcr, cut: Driver, tmp_path: Path) -
     assert from_input.stdout == "t,0,20\nt,1,20\nt,2,20\nt,3,7\n"
 
 
-def test_the_table_has_the_sums_and_every_partition(kcr: Kcr, cut: Driver) -> None:
+def test_the_table_has_the_sums_and_every_partition(kcr: Kcr, checkpoint: Driver) -> None:
     called = kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--topic", "t:0", "-o", "table")
     lines = called.stdout.splitlines()
     assert "moves            1 of 4 partition(s)" in lines
@@ -126,13 +126,13 @@ def test_the_table_has_the_sums_and_every_partition(kcr: Kcr, cut: Driver) -> No
     assert "nothing was changed" in called.stderr
 
 
-def test_a_plan_that_moves_nothing_says_so(kcr: Kcr, cut: Driver) -> None:
-    newest = cut.cut("nothing since")
+def test_a_plan_that_moves_nothing_says_so(kcr: Kcr, checkpoint: Driver) -> None:
+    newest = checkpoint.checkpoint("nothing since")
     called = kcr("reset", "plan", "flights", "--to-checkpoint", newest, "-o", "table")
     assert "moves            nothing: all 4 partition(s) are at their targets already" in called.stdout.splitlines()
 
 
-def test_a_plan_is_saved_beside_its_table(kcr: Kcr, cut: Driver, tmp_path: Path) -> None:
+def test_a_plan_is_saved_beside_its_table(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     called = kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--save", file, "-o", "table")
     assert f"kcr reset apply {file} --reason" in called.stderr
@@ -140,7 +140,7 @@ def test_a_plan_is_saved_beside_its_table(kcr: Kcr, cut: Driver, tmp_path: Path)
 
 
 def test_an_unreachable_checkpoint_is_planned_with_a_warning_and_not_applied(
-    kcr: Kcr, cut: Driver, cluster: FakeCluster, tmp_path: Path
+    kcr: Kcr, checkpoint: Driver, cluster: FakeCluster, tmp_path: Path
 ) -> None:
     cluster.starts = {0: 11}
     file = tmp_path / "plan.json"
@@ -151,18 +151,18 @@ def test_an_unreachable_checkpoint_is_planned_with_a_warning_and_not_applied(
     assert "the log does not have it" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
 
 
-def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, cut: Driver, cluster: FakeCluster) -> None:
-    cut.reset(ToOffset(offset=Offset(5)))
-    cut.complete()
-    cut.settle_reset()
+def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, checkpoint: Driver, cluster: FakeCluster) -> None:
+    checkpoint.reset(ToOffset(offset=Offset(5)))
+    checkpoint.complete()
+    checkpoint.settle_reset()
     assert "--forward" in kcr.refused("reset", "plan", "flights", "--to-checkpoint", 2, status=3)
     plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", 2, "--forward")
     assert {entry["target"] for entry in plan["entries"]} == {10}
-    cut.request_cut("later")
-    aborted = cut.region.open_cut
-    cut.contribute(cut.member(0))
-    cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.CLAIM, "a test")
-    cut.settle_reset()
+    checkpoint.request_checkpoint("later")
+    aborted = checkpoint.region.open_checkpoint
+    checkpoint.contribute(checkpoint.member(0))
+    checkpoint.store.request_reset(checkpoint.name, checkpoint.caller(checkpoint.member(0)), ResetCause.CLAIM, "a test")
+    checkpoint.settle_reset()
     said = kcr.refused("reset", "plan", "flights", "--to-checkpoint", aborted, status=3)
     assert "not complete; allow_partial" in said
     plan = kcr.json("reset", "plan", "flights", "--to-checkpoint", aborted, "--allow-partial")
@@ -196,10 +196,10 @@ def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, cut: Driver, clust
         (["--to-current", "--skip", "t:0:5000"], 2, "no record to skip in the log"),
     ],
 )
-def test_bad_input_is_refused(kcr: Kcr, cut: Driver, arguments: list[str], status: int, what: str) -> None:
-    before = cut.region.counter
+def test_bad_input_is_refused(kcr: Kcr, checkpoint: Driver, arguments: list[str], status: int, what: str) -> None:
+    before = checkpoint.region.counter
     assert what in kcr.refused("reset", "plan", "flights", *arguments, status=status)
-    assert cut.region.counter == before
+    assert checkpoint.region.counter == before
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_bad_input_is_refused(kcr: Kcr, cut: Driver, arguments: list[str], statu
         ("", "no line with an offset"),
     ],
 )
-def test_a_bad_file_is_refused_as_a_whole(kcr: Kcr, cut: Driver, tmp_path: Path, text: str, what: str) -> None:
+def test_a_bad_file_is_refused_as_a_whole(kcr: Kcr, checkpoint: Driver, tmp_path: Path, text: str, what: str) -> None:
     file = tmp_path / "offsets.csv"
     file.write_text(text)
     assert what in kcr.refused("reset", "plan", "flights", "--from-file", file, status=2)
 
 
-def test_brokers_that_are_away_are_told_from_a_refusal(kcr: Kcr, cut: Driver, cluster: FakeCluster) -> None:
+def test_brokers_that_are_away_are_told_from_a_refusal(kcr: Kcr, checkpoint: Driver, cluster: FakeCluster) -> None:
     cluster.is_away = True
     assert "no broker" in kcr.refused("reset", "plan", "flights", "--to-earliest", status=4)
 
@@ -227,34 +227,36 @@ def test_brokers_that_are_away_are_told_from_a_refusal(kcr: Kcr, cut: Driver, cl
 
 
 @pytest.fixture
-def plan(kcr: Kcr, cut: Driver, tmp_path: Path) -> Path:
+def plan(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> Path:
     file = tmp_path / "plan.json"
     kcr("reset", "plan", "flights", "--to-checkpoint", 2, "--save", file)
     return file
 
 
-def test_a_plan_is_applied_and_waited_for(kcr: Kcr, cut: Driver, plan: Path, meanwhile: Meanwhile) -> None:
-    meanwhile(cut.complete, cut.settle_reset)
+def test_a_plan_is_applied_and_waited_for(kcr: Kcr, checkpoint: Driver, plan: Path, meanwhile: Meanwhile) -> None:
+    meanwhile(checkpoint.complete, checkpoint.settle_reset)
     done = kcr.json("reset", "apply", plan, "--reason", "wrong rates", "--wait")
     assert (done["state"], done["reason"], done["target"]) == ("done", "wrong rates", "to-checkpoint 2")
-    assert [claim.position for claim in cut.region.claims.values()] == [10] * 4
+    assert [claim.position for claim in checkpoint.region.claims.values()] == [10] * 4
 
 
-def test_a_plan_may_come_through_a_pipe(kcr: Kcr, cut: Driver, plan: Path) -> None:
+def test_a_plan_may_come_through_a_pipe(kcr: Kcr, checkpoint: Driver, plan: Path) -> None:
     called = kcr("reset", "apply", "-", "--reason", "r", "-o", "json", text=plan.read_text())
     assert json.loads(called.stdout)["state"] == "draining"
 
 
-def test_progress_names_who_is_missing(kcr: Kcr, cut: Driver, plan: Path, meanwhile: Meanwhile) -> None:
+def test_progress_names_who_is_missing(kcr: Kcr, checkpoint: Driver, plan: Path, meanwhile: Meanwhile) -> None:
     called = kcr("reset", "apply", plan, "--reason", "r", "--wait", "--timeout", "1ms")
     assert called.exit_code == 5
     assert "waits for g[0] (t-0, t-1)" in called.stderr
 
 
-def test_a_plan_whose_reset_has_failed_says_so_when_it_is_applied_once_more(kcr: Kcr, cut: Driver, plan: Path) -> None:
+def test_a_plan_whose_reset_has_failed_says_so_when_it_is_applied_once_more(
+    kcr: Kcr, checkpoint: Driver, plan: Path
+) -> None:
     assert kcr.json("reset", "apply", plan, "--reason", "r")["state"] == "draining"
-    cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.CLAIM, "a test")
-    cut.settle_reset()
+    checkpoint.store.request_reset(checkpoint.name, checkpoint.caller(checkpoint.member(0)), ResetCause.CLAIM, "a test")
+    checkpoint.settle_reset()
     said = kcr.refused("reset", "apply", plan, "--reason", "r", status=1)
     assert "its drain was aborted: a reset began (claim)" in said
     assert "plan again to try again" in said
@@ -266,21 +268,23 @@ def test_a_plan_without_a_reason_is_wrong_usage(kcr: Kcr, plan: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "what"), [("no", "is not JSON"), ("{}", "not a plan"), ("[1]", "not a plan")])
-def test_what_is_no_plan_is_refused(kcr: Kcr, cut: Driver, tmp_path: Path, text: str, what: str) -> None:
+def test_what_is_no_plan_is_refused(kcr: Kcr, checkpoint: Driver, tmp_path: Path, text: str, what: str) -> None:
     file = tmp_path / "plan.json"
     file.write_text(text)
     assert what in kcr.refused("reset", "apply", file, "--reason", "r", status=2)
 
 
-def test_a_plan_of_another_epoch_is_refused(kcr: Kcr, cut: Driver, plan: Path) -> None:
-    cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.CLAIM, "a test")
+def test_a_plan_of_another_epoch_is_refused(kcr: Kcr, checkpoint: Driver, plan: Path) -> None:
+    checkpoint.store.request_reset(checkpoint.name, checkpoint.caller(checkpoint.member(0)), ResetCause.CLAIM, "a test")
     assert "plan again" in kcr.refused("reset", "apply", plan, "--reason", "r", status=3)
 
 
-def test_a_halted_region_needs_force(kcr: Kcr, cut: Driver, tmp_path: Path) -> None:
+def test_a_halted_region_needs_force(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> None:
     for _ in range(6):
-        cut.store.request_reset(cut.name, cut.caller(cut.member(0)), ResetCause.BATCH_FAILED, "a poison record")
-        cut.settle_reset()
+        checkpoint.store.request_reset(
+            checkpoint.name, checkpoint.caller(checkpoint.member(0)), ResetCause.BATCH_FAILED, "a poison record"
+        )
+        checkpoint.settle_reset()
     file = tmp_path / "plan.json"
     kcr("reset", "plan", "flights", "--to-current", "--skip", "t:0:10", "--save", file)
     assert "forced" in kcr.refused("reset", "apply", file, "--reason", "r", status=3)
@@ -313,11 +317,11 @@ def test_a_timeout_needs_something_to_wait_for(kcr: Kcr, plan: Path) -> None:
 # -- list and show -------------------------------------------------------------------------------------------------
 
 
-def test_resets_are_listed_and_shown(kcr: Kcr, cut: Driver, plan: Path) -> None:
+def test_resets_are_listed_and_shown(kcr: Kcr, checkpoint: Driver, plan: Path) -> None:
     kcr.json("reset", "apply", plan, "--reason", "wrong rates")
-    cut.complete()
-    cut.settle_reset()
-    cut.process(width=5)
+    checkpoint.complete()
+    checkpoint.settle_reset()
+    checkpoint.process(width=5)
     start, reset = kcr.json("reset", "list", "flights")
     assert (start["id"], start["cause"], start["attempts"][0]["sequence"]) == ("flights/1", "start", 1)
     assert (reset["id"], reset["reason"], reset["replayed"], reset["undone"]) == ("flights/4", "wrong rates", 20, [3])
@@ -331,10 +335,10 @@ def test_resets_are_listed_and_shown(kcr: Kcr, cut: Driver, plan: Path) -> None:
     assert len(rows) == 3
 
 
-def test_resets_are_listed_page_by_page(kcr: Kcr, cut: Driver, plan: Path) -> None:
+def test_resets_are_listed_page_by_page(kcr: Kcr, checkpoint: Driver, plan: Path) -> None:
     kcr.json("reset", "apply", plan, "--reason", "wrong rates")
-    cut.complete()
-    cut.settle_reset()
+    checkpoint.complete()
+    checkpoint.settle_reset()
     whole = kcr.json("reset", "list", "flights")
     newest = kcr("reset", "list", "flights", "--last", "1", "-o", "json")
     assert (newest.exit_code, json.loads(newest.stdout)) == (0, whole[1:])
@@ -351,6 +355,6 @@ def test_a_region_that_never_ran_was_never_reset(kcr: Kcr, driver: Driver) -> No
     assert "never reset" in called.stderr
 
 
-def test_an_unknown_reset_is_refused(kcr: Kcr, cut: Driver) -> None:
+def test_an_unknown_reset_is_refused(kcr: Kcr, checkpoint: Driver) -> None:
     assert "has no reset" in kcr.refused("reset", "show", "flights/77", status=3)
     assert "REGION/SEQUENCE" in kcr.refused("reset", "show", "77", status=2)

@@ -12,21 +12,21 @@ from tests.support.live_region import FakeCluster
 from tests.support.words import values_in
 from tests.unit.cli.conftest import Kcr
 
-RUN = Requester(who="pat", dag_id="flights_cut", run_id="monday", reason="why not")
+RUN = Requester(who="pat", dag_id="flights_checkpoint", run_id="monday", reason="why not")
 
 
 @pytest.fixture
 def eventful(driver: Driver, cluster: FakeCluster) -> Driver:
-    """A region with cuts of runs, one aborted, one pinned, one undone, a failed batch, resets, and a member gone."""
+    """A region with checkpoints: one aborted, one pinned, one undone; a failed batch, resets, and a member gone."""
     driver.up()
     driver.process()
-    driver.request_cut("first", requester=RUN)
+    driver.request_checkpoint("first", requester=RUN)
     first = driver.complete()
     driver.publish()
     driver.store.pin(driver.name, first, "kept", "to be sure")
     driver.process()
-    driver.cut("second")
-    driver.request_cut("third", requester=RUN)
+    driver.checkpoint("second")
+    driver.request_checkpoint("third", requester=RUN)
     failed = driver.caller(driver.member(0))
     driver.store.request_reset(driver.name, failed, ResetCause.BATCH_FAILED, "it can't be read")
     driver.settle_reset()
@@ -37,7 +37,7 @@ def eventful(driver: Driver, cluster: FakeCluster) -> Driver:
     driver.settle_reset()
     driver.process()
     driver.begin(driver.member(0))
-    driver.request_cut("fourth", requester=RUN)
+    driver.request_checkpoint("fourth", requester=RUN)
     driver.leave(driver.member(1))
     return driver
 

@@ -20,15 +20,22 @@ AVOIDED = {
     "savepoint": "checkpoint",
     "snapshot": "checkpoint",
     "flush": "drain",
-    "quiesce": "drain",
+    "a cut": "checkpoint",
+    "lineage": "timeline",
+    "nonce": "request id",
+    "roster": "participants",
+    "outsider": "foreign consumer",
     "purge": "retire",
     "auto_reset": "start position",
     "region version": "epoch",
 }
 """Words for which there is another one here."""
 
-OF_OTHERS = {"beside-other-tools": {"savepoint"}}
-"""Pages that speak of what others call so."""
+OF_OTHERS = {
+    "beside-other-tools": {"savepoint"},
+    "changelog": {"lineage", "nonce", "roster", "outsider"},
+}
+"""Pages that speak of what others call so, or was called so."""
 
 
 def prose(path: Path) -> str:
@@ -81,10 +88,13 @@ def test_the_glossary_defines_each_term_once() -> None:
     terms = re.findall(r"\*\*([\w ]+)\*\*", text)
     assert sorted(terms) == sorted(set(terms))
     design = (
-        "region group member offset position committed end assignment claim batch cut checkpoint sequence lineage base "
-        "path epoch contribution merge quiet echo bound retire ledger"
+        "region member offset assignment claim batch checkpoint sequence timeline path epoch contribution "
+        "merge quiesced "
+        "boundary retire ledger"
     )
-    assert {*design.split(), "resume point", "seek map"} <= set(terms)
+    assert {*design.split(), "resume point", "seek map", "restore point", "foreign consumer", "desired state"} <= set(
+        terms
+    )
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint, checkpoint_of, partition_key
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 from tests.support.airflow_tasks import triggered
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
@@ -24,9 +24,11 @@ def driver(store_connection: str) -> Iterator[Driver]:
         yield driver
 
 
-def published(driver: Driver, sequence: Sequence) -> PublishedCheckpoint:
+def published(driver: Driver, sequence: CheckpointNumber) -> PublishedCheckpoint:
     row = driver.region.checkpoints[sequence]
-    return PublishedCheckpoint(region="flights", lineage=row.lineage, sequence=sequence, bound=None, digest=row.digest)
+    return PublishedCheckpoint(
+        region="flights", timeline=row.timeline, sequence=sequence, boundary=None, digest=row.digest
+    )
 
 
 def extra(event: PublishedCheckpoint) -> dict[str, object]:
@@ -40,7 +42,7 @@ def test_partition_keys_sort_as_checkpoints_do() -> None:
 
 
 def test_an_event_survives_its_extra() -> None:
-    made = PublishedCheckpoint(region="r", lineage=1, sequence=2, bound="2026-01-01T00:00:00Z", digest="d")
+    made = PublishedCheckpoint(region="r", timeline=1, sequence=2, boundary="2026-01-01T00:00:00Z", digest="d")
     assert PublishedCheckpoint.from_json(extra(made)) == made
     assert made.partition_key == partition_key(1, 2)
     with pytest.raises(ConfigurationError, match="names no checkpoint"):
@@ -48,32 +50,32 @@ def test_an_event_survives_its_extra() -> None:
 
 
 def test_a_run_finds_the_checkpoint_that_triggered_it(driver: Driver) -> None:
-    event = published(driver, driver.cut("n"))
+    event = published(driver, driver.checkpoint("n"))
     assert checkpoint_of(triggered(extra(event))) == event
 
 
 def test_of_several_events_the_newest_checkpoint_counts(driver: Driver) -> None:
-    first = published(driver, driver.cut("one"))
+    first = published(driver, driver.checkpoint("one"))
     driver.process()
-    second = published(driver, driver.cut("two"))
+    second = published(driver, driver.checkpoint("two"))
     assert checkpoint_of(triggered(extra(second), extra(first))) == second
 
 
 def test_an_event_of_a_checkpoint_that_a_reset_has_undone_is_skipped_with_the_reason(driver: Driver) -> None:
-    first = driver.cut("one")
+    first = driver.checkpoint("one")
     driver.process()
-    second = driver.cut("two")
+    second = driver.checkpoint("two")
     events = {sequence: published(driver, sequence) for sequence in (first, second)}
     rewind(driver, ToCheckpoint(sequence=first))
     with pytest.raises(AirflowSkipException, match=f"a reset has undone checkpoint {second}"):
         checkpoint_of(triggered(extra(events[second])))
-    # Of an older lineage too, but the new one goes on from there: what it holds is still true.
+    # Of an older timeline too, but the new one goes on from there: what it holds is still true.
     assert checkpoint_of(triggered(extra(events[first]))) == events[first]
 
 
 def test_an_event_of_a_region_that_was_made_anew_is_skipped(driver: Driver) -> None:
-    event = published(driver, driver.cut("n"))
-    other = PublishedCheckpoint(region="flights", lineage=1, sequence=event.sequence, bound=None, digest="other")
+    event = published(driver, driver.checkpoint("n"))
+    other = PublishedCheckpoint(region="flights", timeline=1, sequence=event.sequence, boundary=None, digest="other")
     with pytest.raises(AirflowSkipException, match="another one now"):
         checkpoint_of(triggered(extra(other)))
     with pytest.raises(AirflowSkipException, match="has no checkpoint 77"):

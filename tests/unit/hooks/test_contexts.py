@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.api.datamodels._generated import DagRunType
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.hooks.contexts import interval_of, nonce, requester
+from airflow_kcr.hooks.contexts import interval_of, request_id, requester
 from airflow_kcr.protocol.region.rows import Requester
 from tests.support.airflow_tasks import NOON, FakeTask, task_context
 
@@ -22,14 +22,14 @@ def test_who_asks_is_the_person_who_triggered_the_run() -> None:
     assert requester(context, "because") == Requester(who="ada", dag_id="d", run_id="r", reason="because")
 
 
-def test_a_nonce_is_the_same_for_every_try_and_another_for_each_mapped_task() -> None:
-    assert nonce(task_context(TASK)) == "d/r/drain/-1"
+def test_a_request_id_is_the_same_for_every_try_and_another_for_each_mapped_task() -> None:
+    assert request_id(task_context(TASK)) == "d/r/drain/-1"
     again = FakeTask(task_id="drain", dag_id="d", run_id="r", try_number=2)
-    assert nonce(task_context(again)) == "d/r/drain/-1"
+    assert request_id(task_context(again)) == "d/r/drain/-1"
     mapped = FakeTask(task_id="drain", dag_id="d", run_id="r", map_index=3)
-    assert nonce(task_context(mapped)) == "d/r/drain/3"
+    assert request_id(task_context(mapped)) == "d/r/drain/3"
     unknown = FakeTask(task_id="drain", dag_id="d", run_id="r", map_index=None)
-    assert nonce(task_context(unknown)) == "d/r/drain/-1"
+    assert request_id(task_context(unknown)) == "d/r/drain/-1"
 
 
 def test_the_interval_is_the_run_s() -> None:

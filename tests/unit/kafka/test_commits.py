@@ -1,4 +1,4 @@
-"""The order of steps of a commit, against a seat that says what it is told to."""
+"""The order of steps of a commit, against a group consumer that says what it is told to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from airflow_kcr.kafka.commits import Commit, Commits
-from airflow_kcr.kafka.seat import Answer
+from airflow_kcr.kafka.group_consumer import Answer
 from airflow_kcr.ports import CommitAnswer, CommittedOffset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
@@ -20,7 +20,7 @@ P0, P1 = GroupPartition(G, T, 0), GroupPartition(G, T, 1)
 
 
 @dataclass
-class FakeSeat:
+class FakeGroupConsumer:
     assigned: frozenset[GroupPartition] | None = frozenset({P0, P1})
     assignments: int = 1
     fatal: bool = False
@@ -64,9 +64,9 @@ class FakeSeat:
 
 @dataclass
 class Story:
-    """A commits' queue, its seat, and the answers."""
+    """A commits' queue, its group consumer, and the answers."""
 
-    seat: FakeSeat = field(default_factory=FakeSeat)
+    group_consumer: FakeGroupConsumer = field(default_factory=FakeGroupConsumer)
     commits: Commits = field(default_factory=lambda: Commits(G, str))
     answers: list[CommitAnswer] = field(default_factory=list)
 
@@ -86,7 +86,7 @@ class Story:
         )
 
     def step(self, now: float) -> None:
-        self.commits.step(self.seat, now)
+        self.commits.step(self.group_consumer, now)
 
     def held(self) -> dict[int, int]:
         return {p.partition: row.offset for p, row in self.answers[-1].held.items()}
@@ -99,7 +99,7 @@ def test_a_commit_is_sent_answered_and_read() -> None:
     assert story.commits.busy
     story.step(0.1)
     assert story.answers == []
-    story.seat.says()
+    story.group_consumer.says()
     story.step(0.2)
     assert story.answers[0].failure == ""
     assert story.held() == {0: 1, 1: 2}
@@ -113,16 +113,16 @@ def test_a_refused_generation_is_sent_again_only_after_the_next_assignment(code:
     story = Story()
     story.add(p0=1)
     story.step(0.0)
-    story.seat.says(code)
+    story.group_consumer.says(code)
     for now in (0.1, 0.2):
         story.step(now)  # still assigned, as far as the client knows
-    story.seat.assigned = None
+    story.group_consumer.assigned = None
     story.step(0.3)
-    assert len(story.seat.sent) == 1
-    story.seat.reassigned(P0)
+    assert len(story.group_consumer.sent) == 1
+    story.group_consumer.reassigned(P0)
     story.step(0.4)
-    assert len(story.seat.sent) == 2
-    story.seat.says()
+    assert len(story.group_consumer.sent) == 2
+    story.group_consumer.says()
     story.step(0.5)
     assert story.answers[0].failure == ""
 
@@ -131,11 +131,11 @@ def test_a_refused_generation_is_not_sent_again_where_the_partitions_went_elsewh
     story = Story()
     story.add(p0=1, p1=1)
     story.step(0.0)
-    story.seat.says(KafkaError.ILLEGAL_GENERATION)
+    story.group_consumer.says(KafkaError.ILLEGAL_GENERATION)
     story.step(0.1)
-    story.seat.reassigned(P0)
+    story.group_consumer.reassigned(P0)
     story.step(0.2)
-    assert len(story.seat.sent) == 1
+    assert len(story.group_consumer.sent) == 1
     assert "ILLEGAL_GENERATION" in story.answers[0].failure
     assert "t-1 not assigned" in story.answers[0].failure
 
@@ -144,25 +144,25 @@ def test_nothing_that_was_asked_for_before_the_session_was_lost_is_sent_in_the_n
     story = Story()
     story.add(p0=1)
     story.step(0.0)
-    story.seat.says(KafkaError.UNKNOWN_MEMBER_ID)
+    story.group_consumer.says(KafkaError.UNKNOWN_MEMBER_ID)
     story.step(0.1)
-    story.seat.assigned, story.seat.lost_at = None, 0.2
-    story.seat.holds = {P0: CommittedOffset(offset=Offset(7), metadata="of a newer cut")}
-    story.seat.reassigned(P0)
+    story.group_consumer.assigned, story.group_consumer.lost_at = None, 0.2
+    story.group_consumer.holds = {P0: CommittedOffset(offset=Offset(7), metadata="of a newer checkpoint")}
+    story.group_consumer.reassigned(P0)
     story.step(0.3)
-    assert len(story.seat.sent) == 1
+    assert len(story.group_consumer.sent) == 1
     assert story.held() == {0: 7}
     assert "others may have committed since" in story.answers[0].failure
     story.add(at=0.4, p0=9)
     story.step(0.4)
-    assert dict(story.seat.sent[-1]) == {P0: 9}
+    assert dict(story.group_consumer.sent[-1]) == {P0: 9}
 
 
 def test_nothing_is_sent_when_its_time_is_over() -> None:
     story = Story()
     story.add(p0=1, timeout=8.0)
     story.step(7.0)  # the process was held up
-    assert story.seat.sent == []
+    assert story.group_consumer.sent == []
     assert story.answers[0].failure == "not sent: its time was over"
 
 
@@ -170,11 +170,11 @@ def test_a_refused_generation_without_a_new_assignment_is_answered_in_time() -> 
     story = Story()
     story.add(p0=1, timeout=8.0)
     story.step(0.0)
-    story.seat.says(KafkaError.UNKNOWN_MEMBER_ID)
+    story.group_consumer.says(KafkaError.UNKNOWN_MEMBER_ID)
     story.step(1.0)
     story.step(7.0)
     assert "UNKNOWN_MEMBER_ID" in story.answers[0].failure
-    assert len(story.seat.sent) == 1
+    assert len(story.group_consumer.sent) == 1
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._WAIT_COORD, KafkaError.REQUEST_TIMED_OUT])
@@ -182,17 +182,17 @@ def test_an_answer_that_says_neither_yes_nor_no_is_read_and_not_repeated(code: i
     story = Story()
     story.add(p0=1)
     story.step(0.0)
-    story.seat.says(code)
-    story.seat.holds = {P0: CommittedOffset(offset=Offset(1), metadata="m")}
+    story.group_consumer.says(code)
+    story.group_consumer.holds = {P0: CommittedOffset(offset=Offset(1), metadata="m")}
     story.step(0.1)
-    assert len(story.seat.sent) == 1
+    assert len(story.group_consumer.sent) == 1
     # It was done after all.
     assert (story.held(), story.answers[0].failure) == ({0: 1}, "")
 
 
 def test_a_commit_without_an_answer_is_read_before_its_time_is_over() -> None:
     story = Story()
-    story.seat.holds = {P0: CommittedOffset(offset=Offset(0), metadata="old")}
+    story.group_consumer.holds = {P0: CommittedOffset(offset=Offset(0), metadata="old")}
     story.add(p0=1, timeout=8.0)
     story.step(0.0)
     story.step(5.9)
@@ -209,11 +209,11 @@ def test_none_is_sent_while_an_abandoned_one_is_on_its_way() -> None:
     story.step(3.5)
     story.add(at=4.0, p0=2)
     story.step(4.0)
-    assert len(story.seat.sent) == 1
-    story.seat.says()
+    assert len(story.group_consumer.sent) == 1
+    story.group_consumer.says()
     story.step(4.1)
-    assert dict(story.seat.sent[-1]) == {P0: 2}
-    story.seat.says()
+    assert dict(story.group_consumer.sent[-1]) == {P0: 2}
+    story.group_consumer.says()
     story.step(4.2)
     assert story.answers[1].failure == ""
 
@@ -222,22 +222,22 @@ def test_one_that_waits_gives_way_to_a_newer_one() -> None:
     story = Story()
     story.add(p0=1)
     story.step(0.0)
-    story.seat.says(KafkaError.ILLEGAL_GENERATION)
-    story.seat.assigned = None
+    story.group_consumer.says(KafkaError.ILLEGAL_GENERATION)
+    story.group_consumer.assigned = None
     story.step(0.1)
     story.add(at=0.2, p0=2)
     story.step(0.2)
     assert "a newer commit took its place" in story.answers[0].failure
-    story.seat.reassigned(P0)
+    story.group_consumer.reassigned(P0)
     story.step(0.3)
-    assert [dict(offsets) for offsets in story.seat.sent] == [{P0: 1}, {P0: 2}]
+    assert [dict(offsets) for offsets in story.group_consumer.sent] == [{P0: 1}, {P0: 2}]
 
 
 def test_a_partition_that_was_refused_is_named_and_the_others_are_held() -> None:
     story = Story()
     story.add(p0=1, p1=1)
     story.step(0.0)
-    story.seat.says(KafkaError.UNKNOWN_TOPIC_OR_PART, partition=1)
+    story.group_consumer.says(KafkaError.UNKNOWN_TOPIC_OR_PART, partition=1)
     story.step(0.1)
     assert "t-1: UNKNOWN_TOPIC_OR_PART" in story.answers[0].failure
     assert story.held() == {0: 1}
@@ -247,8 +247,8 @@ def test_a_partition_that_was_dropped_silently_is_named() -> None:
     story = Story()
     story.add(p0=1, p1=1)
     story.step(0.0)
-    story.seat.says()
-    del story.seat.holds[P1]
+    story.group_consumer.says()
+    del story.group_consumer.holds[P1]
     story.step(0.1)
     assert story.answers[0].failure == "Kafka said yes, but does not hold it: t-1"
 
@@ -257,8 +257,8 @@ def test_an_offset_with_other_metadata_is_not_ours() -> None:
     story = Story()
     story.add(p0=1)
     story.step(0.0)
-    story.seat.says()
-    story.seat.holds[P0] = CommittedOffset(offset=Offset(1), metadata="somebody else's")
+    story.group_consumer.says()
+    story.group_consumer.holds[P0] = CommittedOffset(offset=Offset(1), metadata="somebody else's")
     story.step(0.1)
     assert story.answers[0].failure == "Kafka said yes, but does not hold it: t-0"
 
@@ -267,8 +267,8 @@ def test_reading_is_tried_again_within_the_time_and_then_given_up() -> None:
     story = Story()
     story.add(p0=1, timeout=8.0)
     story.step(0.0)
-    story.seat.says()
-    story.seat.read_error = KafkaError._TIMED_OUT
+    story.group_consumer.says()
+    story.group_consumer.read_error = KafkaError._TIMED_OUT
     story.step(0.1)
     story.step(7.0)
     assert story.answers == []
@@ -279,10 +279,10 @@ def test_reading_is_tried_again_within_the_time_and_then_given_up() -> None:
 
 def test_a_fenced_client_sends_nothing() -> None:
     story = Story()
-    story.seat.fatal, story.seat.assigned = True, None
+    story.group_consumer.fatal, story.group_consumer.assigned = True, None
     story.add(p0=1)
     story.step(0.0)
-    assert (story.seat.sent, story.answers[0].failure) == ([], "the client is fenced")
+    assert (story.group_consumer.sent, story.answers[0].failure) == ([], "the client is fenced")
 
 
 def test_nothing_is_sent_for_a_member_whose_lease_is_over() -> None:
@@ -290,7 +290,7 @@ def test_nothing_is_sent_for_a_member_whose_lease_is_over() -> None:
     story.may_write = False
     story.add(p0=1)
     story.step(0.0)
-    assert (story.seat.sent, story.answers[0].failure) == (
+    assert (story.group_consumer.sent, story.answers[0].failure) == (
         [],
         "not sent: the lease of the member that asked for it is over",
     )
@@ -300,18 +300,18 @@ def test_a_refused_commit_is_not_sent_again_in_the_next_assignment_once_the_leas
     story = Story()
     story.add(p0=1)
     story.step(0.0)
-    story.seat.says(KafkaError.UNKNOWN_MEMBER_ID)
+    story.group_consumer.says(KafkaError.UNKNOWN_MEMBER_ID)
     story.step(0.1)
     story.may_write = False
-    story.seat.reassigned(GroupPartition(G, T, 0))
+    story.group_consumer.reassigned(GroupPartition(G, T, 0))
     story.step(0.2)
-    assert len(story.seat.sent) == 1
+    assert len(story.group_consumer.sent) == 1
     assert "lease" in story.answers[0].failure
 
 
 def test_a_commit_that_could_not_be_sent_is_answered() -> None:
     story = Story()
-    story.seat.send_error = KafkaError._NO_OFFSET
+    story.group_consumer.send_error = KafkaError._NO_OFFSET
     story.add(p0=1)
     story.step(0.0)
     assert "_NO_OFFSET" in story.answers[0].failure
@@ -338,10 +338,10 @@ def test_giving_up_answers_all_of_them() -> None:
 
 def test_nothing_is_sent_between_a_revoke_and_the_next_assignment() -> None:
     story = Story()
-    story.seat.assigned = None
+    story.group_consumer.assigned = None
     story.add(p0=1, timeout=8.0)
     story.step(0.0)
     story.step(5.0)
-    assert (story.seat.sent, story.answers) == ([], [])
+    assert (story.group_consumer.sent, story.answers) == ([], [])
     story.step(6.0)
     assert story.answers[0].failure == "not sent: nothing was assigned within 8.0 s"

@@ -13,8 +13,8 @@ from airflow_kcr.kafka.settings import (
     client_id,
     instance_id,
     member_settings,
+    participants,
     producer_settings,
-    roster,
     subscription,
     without_secrets,
 )
@@ -105,10 +105,10 @@ def test_a_subscription_is_the_topics_or_the_pattern() -> None:
     assert subscription(GroupRules(group_id=GROUP, pattern="^a")) == ("^a",)
 
 
-def test_the_roster_has_every_static_member_and_no_dynamic_one() -> None:
+def test_the_participants_have_every_static_member_and_no_dynamic_one() -> None:
     expected = {f"kcr.flights.delays.{i:04}": MemberId(GROUP, i) for i in range(3)}
-    assert roster(REGION, GroupRules(group_id=GROUP, members=3)) == expected
-    assert roster(REGION, GroupRules(group_id=GROUP, members=3, static_membership=False)) == {}
+    assert participants(REGION, GroupRules(group_id=GROUP, members=3)) == expected
+    assert participants(REGION, GroupRules(group_id=GROUP, members=3, static_membership=False)) == {}
 
 
 @given(st.text(min_size=1, max_size=255), st.integers(0, 20_000), st.integers(0, 20_000))

@@ -15,19 +15,19 @@ from airflow_kcr.operators.plan_markdown import markdown
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.protocol.values import GroupId, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId
 from airflow_kcr.triggers.payloads import Answer, Status
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.reset_tasks import DAG as DAG_ID
-from tests.support.reset_tasks import RUN, World, prepared, with_two_cuts
+from tests.support.reset_tasks import RUN, World, prepared, with_two_checkpoints
 
 
 @pytest.fixture
 def driver(store_connection: str) -> Iterator[Driver]:
     with live_region(store_connection) as driver:
-        with_two_cuts(driver)
+        with_two_checkpoints(driver)
         yield driver
 
 
@@ -40,7 +40,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def plan(driver: Driver) -> dict[str, Any]:
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    return region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))).summary()
+    return region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_an_approved_plan_is_applied_and_waited_for_without_a_slot(
         "state": "done",
         "target": "to-checkpoint 2",
         "epoch": 2,
-        "lineage": 2,
+        "timeline": 2,
         "undone": [3, 4],
         "who": "ada",
         "reason": "wrong rates",
@@ -137,11 +137,11 @@ def test_a_partition_that_was_added_goes_back_to_plan(driver: Driver, world: Wor
     assert driver.region.person_resets == {}
 
 
-def test_an_outsider_goes_before_the_reset(driver: Driver, world: World, approval: dict[str, Any]) -> None:
+def test_a_foreign_consumer_goes_before_the_reset(driver: Driver, world: World, approval: dict[str, Any]) -> None:
     detail = "zombie on 10.0.0.9"
     world.checks = (
-        Check(group=GroupId("g"), question=Question.OUTSIDERS, verdict=Verdict.FAILED, detail=detail),
-        Check(group=GroupId("g"), question=Question.ROSTER, verdict=Verdict.WARNING, detail="one is away"),
+        Check(group=GroupId("g"), question=Question.FOREIGN_CONSUMERS, verdict=Verdict.FAILED, detail=detail),
+        Check(group=GroupId("g"), question=Question.PARTICIPANTS, verdict=Verdict.WARNING, detail="one is away"),
     )
     with pytest.raises(AirflowFailException, match=r"1 check\(s\).*zombie on 10\.0\.0\.9.*Nothing was reset"):
         apply(approval).execute(context())
@@ -177,7 +177,7 @@ def test_a_halted_region_is_forced(driver: Driver, world: World, plan: dict[str,
         driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "a record can't be processed")
         driver.settle_reset()
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    again = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2)))).summary()
+    again = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()
     with pytest.raises(AirflowFailException, match="forced"):
         apply(again).execute(context())
     waits = deferred(apply(again, forced=True))
@@ -192,9 +192,9 @@ def test_a_table_that_can_not_be_restored_needs_the_consent_of_the_dags_author(
         "process'}", "process', sinks: {r: {kind: postgres, url: '${U}', table: r, mode: upsert, key: [k]}}}"
     )
     with live_region(store_connection, spec) as driver:
-        with_two_cuts(driver)
+        with_two_checkpoints(driver)
         region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-        found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+        found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
         assert "| Not restored, as mode upsert keeps no history | sink r of group g (table r) |" in markdown(found)
         with pytest.raises(AirflowFailException, match="mode upsert keeps no history"):
             apply(found.summary()).execute(context())

@@ -14,17 +14,17 @@ from airflow_kcr.hooks.links import region_path
 from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
 from airflow_kcr.operators.plan_markdown import markdown
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
-from airflow_kcr.protocol.values import Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicName
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
-from tests.support.reset_tasks import World, answer, asked, prepared, with_two_cuts
+from tests.support.reset_tasks import World, answer, asked, prepared, with_two_checkpoints
 
 
 @pytest.fixture
 def driver(store_connection: str) -> Iterator[Driver]:
     with live_region(store_connection) as driver:
-        with_two_cuts(driver)
+        with_two_checkpoints(driver)
         yield driver
 
 
@@ -37,7 +37,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def plan(driver: Driver) -> dict[str, Any]:
     """What the task of a plan has returned."""
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(2))))
+    found = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2))))
     return {**found.summary(), "choice": {"by": "bob", "reason": "wrong rates"}}
 
 
@@ -70,9 +70,9 @@ def test_the_region_s_page_is_a_click_away_while_it_waits(plan: dict[str, Any], 
 
 
 def test_a_plan_that_moves_nothing_says_so(driver: Driver, world: World) -> None:
-    driver.cut("third")
+    driver.checkpoint("third")
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
-    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=Sequence(4))))
+    plan = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(4))))
     asked(approve(plan.summary()), task_context(FakeTask(task_id="approve")))
     said = "| Moves | nothing: all 4 partition(s) are at their targets already |"
     assert said in world.shown["body"].splitlines()

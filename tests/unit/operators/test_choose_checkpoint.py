@@ -7,21 +7,21 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.choose_checkpoint import KcrChooseCheckpointOperator
-from airflow_kcr.protocol.region.rows import CutPurpose, Requester
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Offset
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
-from tests.support.reset_tasks import World, answer, asked, prepared, with_two_cuts
-from tests.support.scripts import bound, located
+from tests.support.reset_tasks import World, answer, asked, prepared, with_two_checkpoints
+from tests.support.scripts import boundary, located
 from tests.support.words import values_in
 
 
 @pytest.fixture
 def driver(store_connection: str) -> Iterator[Driver]:
     with live_region(store_connection) as driver:
-        with_two_cuts(driver)
+        with_two_checkpoints(driver)
         yield driver
 
 
@@ -38,7 +38,7 @@ CONTEXT = task_context(FakeTask(task_id="choose"))
 
 
 def test_the_list_is_made_when_the_task_runs(driver: Driver, world: World) -> None:
-    driver.store.pin(driver.name, Sequence(2), "before-upgrade", "")
+    driver.store.pin(driver.name, CheckpointNumber(2), "before-upgrade", "")
     asked(choose(), CONTEXT)
     assert world.shown["subject"] == "Reset region flights: to which checkpoint?"
     assert world.shown["options"] == ["Choose", "Cancel"]
@@ -53,7 +53,7 @@ def test_the_list_is_made_when_the_task_runs(driver: Driver, world: World) -> No
     assert rows[0] == "| Checkpoint | Boundary | DAG runs answered | Records again | Made at | Pinned as |"
     assert [row.split(" | ")[:4] for row in rows[2:]] == [
         ["| 3", "", "none", "400"],
-        ["| 2", "", "flights_cut / monday", "800"],
+        ["| 2", "", "flights_checkpoint / monday", "800"],
     ]
 
 
@@ -63,25 +63,27 @@ def test_a_checkpoint_of_the_region_s_own_is_shown_with_its_boundary_and_the_run
     with live_region(store_connection) as driver:
         driver.up()
         driver.process(width=10)
-        located(driver, bound(1), 10)
-        driver.request_cut(f"bound:{bound(1).isoformat()}", bound=bound(1), purpose=CutPurpose.SCHEDULE)
+        located(driver, boundary(1), 10)
+        driver.request_checkpoint(
+            f"boundary:{boundary(1).isoformat()}", boundary=boundary(1), purpose=CheckpointPurpose.SCHEDULE
+        )
         sequence = driver.complete()
         driver.publish()
         for run in ("monday", "again", "third", "fourth"):
-            requester = Requester(dag_id="flights_cut", run_id=run)
-            assert driver.request_cut(run, bound=bound(1), requester=requester).sequence == sequence
+            requester = Requester(dag_id="flights_checkpoint", run_id=run)
+            assert driver.request_checkpoint(run, boundary=boundary(1), requester=requester).sequence == sequence
         asked(choose(), CONTEXT)
-        at = f"{bound(1):%Y-%m-%d %H:%M:%S} UTC"
+        at = f"{boundary(1):%Y-%m-%d %H:%M:%S} UTC"
         labels = world.shown["params"]["checkpoint"]["schema"]["values_display"]
         assert labels[str(sequence)] == f"{sequence} · boundary {at} · monday and 3 more · moves nothing"
         (row,) = (line for line in world.shown["body"].splitlines() if line.startswith(f"| {sequence} "))
-        runs = "flights_cut / monday, flights_cut / again, flights_cut / third and 1 more"
+        runs = "flights_checkpoint / monday, flights_checkpoint / again, flights_checkpoint / third and 1 more"
         assert row.split(" | ")[1:4] == [at, runs, "moves nothing"]
         assert values_in(world.shown["body"]) == []
 
 
 def test_the_newest_checkpoint_that_would_move_something_is_proposed(driver: Driver, world: World) -> None:
-    idle = [driver.cut(nonce) for nonce in ("third", "fourth")]
+    idle = [driver.checkpoint(request_id) for request_id in ("third", "fourth")]
     asked(choose(), CONTEXT)
     form = world.shown["params"]["checkpoint"]
     assert form["schema"]["enum"][:2] == idle[::-1]
@@ -91,7 +93,7 @@ def test_the_newest_checkpoint_that_would_move_something_is_proposed(driver: Dri
 
 
 def test_where_no_checkpoint_would_move_anything_the_question_says_so(driver: Driver, world: World) -> None:
-    newest = [driver.cut(nonce) for nonce in ("third", "fourth")][-1]
+    newest = [driver.checkpoint(request_id) for request_id in ("third", "fourth")][-1]
     asked(choose(newest=2), CONTEXT)
     assert world.shown["params"]["checkpoint"]["value"] == newest
     assert world.shown["body"].startswith("Nothing has been processed since any of these checkpoints")
@@ -99,7 +101,7 @@ def test_where_no_checkpoint_would_move_anything_the_question_says_so(driver: Dr
 
 def test_what_retention_has_overtaken_is_not_in_the_list(driver: Driver, world: World) -> None:
     driver.grow(driver.partition(1), start=150, end=1_000)
-    driver.cut("third")
+    driver.checkpoint("third")
     asked(choose(), CONTEXT)
     assert world.shown["params"]["checkpoint"]["schema"]["enum"] == [4, 3]
 
@@ -114,8 +116,8 @@ def test_the_choice_is_returned_with_who_and_why(driver: Driver, world: World) -
     assert found == {
         "region": "flights",
         "checkpoint": 2,
-        "lineage": 1,
-        "bound": None,
+        "timeline": 1,
+        "boundary": None,
         "by": "ada",
         "reason": "wrong rates",
     }

@@ -18,9 +18,9 @@ from tests.support.live_region import SPEC, live_region
 def driver(store_connection: str, tmp_path: Path) -> Iterator[Driver]:
     with live_region(store_connection, f"{SPEC}history: {{keep: 1ms, archive: '{tmp_path}'}}\n") as driver:
         driver.up()
-        for nonce in ("a", "b", "c"):
+        for request_id in ("a", "b", "c"):
             driver.process()
-            driver.cut(nonce)
+            driver.checkpoint(request_id)
             with Region("flights", store=store_connection) as region:
                 region.verify()
         yield driver

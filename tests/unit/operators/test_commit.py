@@ -23,7 +23,7 @@ from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import FakeCluster, live_region
-from tests.support.scripts import bound, located
+from tests.support.scripts import boundary, located
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]
 
 REACHED = Answer(status=Status.REACHED).to_json()
-RUN = Requester(who="airflow", dag_id="flights_cut", run_id="run-1")
+RUN = Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-1")
 
 
 @pytest.fixture
@@ -72,24 +72,24 @@ def context() -> Context:
     return made
 
 
-def told(driver: Driver, nonce: str = "n") -> int:
-    """Make a cut for the run, published, of which Kafka has not answered yet."""
-    driver.request_cut(nonce, requester=RUN)
+def told(driver: Driver, request_id: str = "n") -> int:
+    """Make a checkpoint for the run, published, of which Kafka has not answered yet."""
+    driver.request_checkpoint(request_id, requester=RUN)
     sequence = driver.complete()
     driver.publish()
     return sequence
 
 
-def echo(driver: Driver) -> None:
+def read_back(driver: Driver) -> None:
     for member in sorted(driver.processes):
-        driver.echo(member)
+        driver.read_back(member)
 
 
-def base(driver: Driver) -> Checkpoint:
-    """The region's base."""
+def restore_point(driver: Driver) -> Checkpoint:
+    """The region's restore point."""
     region = driver.region
-    assert region.base is not None
-    return region.checkpoints[region.base]
+    assert region.restore_point is not None
+    return region.checkpoints[region.restore_point]
 
 
 def emitted(found: Context) -> tuple[Json, set[str]]:
@@ -100,26 +100,32 @@ def emitted(found: Context) -> tuple[Json, set[str]]:
 
 def test_a_committed_checkpoint_of_this_run_is_told_at_once(driver: Driver) -> None:
     sequence = told(driver)
-    echo(driver)
+    read_back(driver)
     found = context()
     answer = operator().execute(found)
-    row = base(driver)
-    lineage = driver.region.lineage
-    assert answer == {"region": "flights", "lineage": lineage, "sequence": sequence, "bound": None, "inexact": False}
-    extra = {"region": "flights", "lineage": lineage, "sequence": sequence, "bound": None, "digest": row.digest}
-    assert emitted(found) == (extra, {f"{lineage:06d}.{sequence:010d}"})
+    row = restore_point(driver)
+    timeline = driver.region.timeline
+    assert answer == {
+        "region": "flights",
+        "timeline": timeline,
+        "sequence": sequence,
+        "boundary": None,
+        "inexact": False,
+    }
+    extra = {"region": "flights", "timeline": timeline, "sequence": sequence, "boundary": None, "digest": row.digest}
+    assert emitted(found) == (extra, {f"{timeline:06d}.{sequence:010d}"})
 
 
 def test_of_several_runs_that_one_checkpoint_answers_only_the_first_emits_its_event(driver: Driver) -> None:
-    hour = bound(1)
+    hour = boundary(1)
     located(driver, hour, 10)
-    first_run = Requester(who="airflow", dag_id="flights_cut", run_id="run-0")
-    driver.request_cut("the first", bound=hour, requester=first_run)
+    first_run = Requester(who="airflow", dag_id="flights_checkpoint", run_id="run-0")
+    driver.request_checkpoint("the first", boundary=hour, requester=first_run)
     sequence = driver.complete()
     driver.publish()
-    echo(driver)
-    # An interval from before the region's first cut: that cut answers it too.
-    asked = driver.request_cut("n", bound=hour - timedelta(minutes=5), requester=RUN)
+    read_back(driver)
+    # An interval from before the region's first checkpoint: that checkpoint answers it too.
+    asked = driver.request_checkpoint("n", boundary=hour - timedelta(minutes=5), requester=RUN)
     assert asked.sequence == sequence
     later = context()
     assert operator().execute(later)["sequence"] == sequence
@@ -132,7 +138,7 @@ def test_of_several_runs_that_one_checkpoint_answers_only_the_first_emits_its_ev
 
 @pytest.mark.parametrize("form", ["number", "text", "xcom"])
 def test_the_checkpoint_may_be_handed_over(driver: Driver, form: str) -> None:
-    sequence = driver.cut("somebody else's")
+    sequence = driver.checkpoint("somebody else's")
     given: object = {"number": sequence, "text": str(sequence), "xcom": {"region": "flights", "sequence": sequence}}[
         form
     ]
@@ -147,7 +153,7 @@ def test_the_checkpoint_may_be_handed_over(driver: Driver, form: str) -> None:
         ({"region": "other", "sequence": 1}, "one of region 'other'"),
         ({"region": "flights"}, "give a sequence"),
         (77, "no checkpoint 77"),
-        (None, "run-1 of DAG flights_cut"),
+        (None, "run-1 of DAG flights_checkpoint"),
     ],
     ids=str,
 )
@@ -156,9 +162,11 @@ def test_what_names_no_checkpoint_is_not_retried(driver: Driver, given: object, 
         operator(checkpoint=given).execute(context())
 
 
-def test_publication_and_echo_are_waited_for_without_a_slot_and_those_who_are_late_are_named(driver: Driver) -> None:
+def test_publication_and_commit_read_back_are_waited_for_without_a_slot_and_those_who_are_late_are_named(
+    driver: Driver,
+) -> None:
     sequence = told(driver)
-    driver.echo(driver.member(0))
+    driver.read_back(driver.member(0))
     with pytest.raises(TaskDeferred) as waiting:
         operator().execute(context())
     trigger = waiting.value.trigger
@@ -166,7 +174,7 @@ def test_publication_and_echo_are_waited_for_without_a_slot_and_those_who_are_la
     assert trigger.waiting_for == {"kind": "checkpoint_committed", "sequence": sequence}
     with pytest.raises(AirflowException, match=r"outstanding for 2 partition\(s\), g:t-2 first, held by g\[1\]"):
         operator(deferrable=False, timeout=timedelta(milliseconds=100)).execute(context())
-    driver.echo(driver.member(1))
+    driver.read_back(driver.member(1))
     found = context()
     made = operator()
     answer = getattr(made, waiting.value.method_name)(found, event=REACHED, **(waiting.value.kwargs or {}))
@@ -177,17 +185,17 @@ def test_publication_and_echo_are_waited_for_without_a_slot_and_those_who_are_la
 def test_a_checkpoint_that_a_later_one_has_replaced_is_fine(driver: Driver) -> None:
     first = told(driver)
     driver.process()
-    driver.cut("later")
+    driver.checkpoint("later")
     found = context()
     assert operator(checkpoint=first).execute(found)["sequence"] == first
     assert emitted(found)[0]["sequence"] == first
 
 
 def not_committed(driver: Driver) -> int:
-    """Make a cut for the run of which Kafka holds something else."""
+    """Make a checkpoint for the run of which Kafka holds something else."""
     sequence = told(driver)
-    driver.echo(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
-    assert base(driver).committed is Committed.NO
+    driver.read_back(driver.member(0), dict.fromkeys(driver.claims(driver.member(0)), Offset(3)))
+    assert restore_point(driver).committed is Committed.NO
     return sequence
 
 
@@ -196,12 +204,12 @@ def test_kafka_is_told_from_here_while_nobody_is_in_the_groups(driver: Driver, c
     found = context()
     assert operator().execute(found)["sequence"] == sequence
     region = driver.region
-    assert region.base is not None
-    assert cluster.held == dict(region.offsets[region.base])
+    assert region.restore_point is not None
+    assert cluster.held == dict(region.offsets[region.restore_point])
     notes = {read_note(text) for text in cluster.notes.values()}
-    assert {(n.region, n.lineage, n.sequence) for n in notes if n} == {("flights", region.lineage, sequence)}
-    assert region.checkpoints[region.base].committed is Committed.YES
-    assert region.echoes[region.base] == region.offsets[region.base]
+    assert {(n.region, n.timeline, n.sequence) for n in notes if n} == {("flights", region.timeline, sequence)}
+    assert region.checkpoints[region.restore_point].committed is Committed.YES
+    assert region.read_backs[region.restore_point] == region.offsets[region.restore_point]
     assert emitted(found)[0]["sequence"] == sequence
 
 
@@ -209,7 +217,7 @@ def test_with_members_in_the_groups_the_task_fails_and_may_be_retried(driver: Dr
     not_committed(driver)
     cluster.inside = "kcr-flights-g-0 on host"
     found = context()
-    with pytest.raises(AirflowException, match=r"kcr-flights-g-0 on host.*the next cut") as failed:
+    with pytest.raises(AirflowException, match=r"kcr-flights-g-0 on host.*the next checkpoint") as failed:
         operator().execute(found)
     assert not isinstance(failed.value, AirflowFailException)
     assert cluster.held == {}
@@ -221,7 +229,7 @@ def test_an_older_checkpoint_that_kafka_never_had_is_fine_and_kafka_is_not_moved
 ) -> None:
     first = not_committed(driver)
     driver.process()
-    driver.cut("later")
+    driver.checkpoint("later")
     assert operator(checkpoint=first).execute(context())["sequence"] == first
     assert cluster.held == {}
 
@@ -230,7 +238,7 @@ def test_a_checkpoint_that_a_reset_has_undone_is_not_retried(driver: Driver) -> 
     from airflow_kcr.protocol.targets import ToCheckpoint
     from tests.support.scripts import rewind
 
-    first = driver.cut("first")
+    first = driver.checkpoint("first")
     driver.process()
     undone = told(driver)
     rewind(driver, ToCheckpoint(sequence=first))
@@ -254,7 +262,7 @@ def test_a_name_that_is_none_is_refused_when_the_dag_is_parsed() -> None:
 
 def test_a_region_that_is_known_only_at_run_time_has_no_event(driver: Driver) -> None:
     sequence = told(driver)
-    echo(driver)
+    read_back(driver)
     made = operator(region="{{ params.region }}")
     assert made.outlets == []
     made.region = "flights"

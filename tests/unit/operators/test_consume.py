@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.consume import KcrConsumeOperator, indexes_of
-from airflow_kcr.protocol.values import Nonce
+from airflow_kcr.protocol.values import RequestId
 from airflow_kcr.spark.session import DELTA, POSTGRES_DRIVER
 from airflow_kcr.spec import parse
 from airflow_kcr.triggers.region import RegionTrigger
@@ -164,7 +164,7 @@ def test_a_group_with_a_sink_is_given_the_driver_of_its_database(
         ({"jars": "all.jar"}, ()),
     ],
 )
-def test_members_of_every_group_are_given_what_a_table_of_cuts_is_written_with(
+def test_members_of_every_group_are_given_what_a_table_of_checkpoints_is_written_with(
     options: dict[str, Any], packages: tuple[str, ...]
 ) -> None:
     spec = parse(
@@ -191,7 +191,7 @@ def test_the_driver_finds_store_and_task_in_its_environment_and_a_session_of_its
     assert found["KCR_STORE_URL"].startswith("postgresql")
     assert found["KCR_TASK_PID"] == str(os.getpid())
     assert found["KCR_TASK_PARENT"] == str(os.getppid())
-    assert found["KCR_TASK_NONCE"] == "flights_consumers/run/consume/1/try 1"
+    assert found["KCR_TASK_REQUEST_ID"] == "flights_consumers/run/consume/1/try 1"
     assert found["KCR_TASK_GONE_DRAIN"] == "30"
     assert found["PYSPARK_DRIVER_PYTHON"]
     assert int((tmp_path / "session").read_text()) != os.getsid(0)
@@ -520,7 +520,7 @@ def test_the_store_s_address_is_no_setting_of_spark(driver: Driver, submits: Cal
 # -- a kill ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_kill_asks_the_region_for_a_cut_and_does_not_end_the_application(
+def test_a_kill_asks_the_region_for_a_checkpoint_and_does_not_end_the_application(
     driver: Driver, submits: Callable[[str], None], tmp_path: Path
 ) -> None:
     driver.up()
@@ -541,7 +541,7 @@ def test_a_kill_asks_the_region_for_a_cut_and_does_not_end_the_application(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    request = driver.region.requests[Nonce("flights_consumers/run/consume/1/try 1")]
+    request = driver.region.requests[RequestId("flights_consumers/run/consume/1/try 1")]
     assert (request.purpose, request.requester.dag_id) == ("drain", "flights_consumers")
 
 

@@ -10,8 +10,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow_kcr.api import Region
 from airflow_kcr.errors import TimedOut
 from airflow_kcr.operators.drain import KcrDrainOperator
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPurpose, RequestState
-from airflow_kcr.protocol.values import Nonce, Offset
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
+from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.triggers.payloads import Answer, Status
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
@@ -33,8 +33,8 @@ def now_of(driver: Driver) -> datetime:
     return driver.store.read(driver.name)[1]
 
 
-def last_bound(driver: Driver) -> datetime:
-    """The last bound of a region that cuts every five minutes."""
+def last_boundary(driver: Driver) -> datetime:
+    """The last boundary of a region that checkpoints every five minutes."""
     now = now_of(driver)
     return now - (now - datetime(1970, 1, 1, tzinfo=UTC)) % FIVE
 
@@ -59,9 +59,9 @@ class Run(NamedTuple):
         return task_context(task, interval=None if self.end is None else (self.end - self.length, self.end))
 
     @property
-    def nonce(self) -> Nonce:
+    def request_id(self) -> RequestId:
         task = self.context["ti"]
-        return Nonce(f"{task.dag_id}/{task.run_id}/{task.task_id}/-1")
+        return RequestId(f"{task.dag_id}/{task.run_id}/{task.task_id}/-1")
 
 
 def operator(**changed: Any) -> KcrDrainOperator:  # noqa: ANN401
@@ -83,24 +83,24 @@ def resumed(waiting: TaskDeferred, run: Run, event: Json = REACHED, **changed: A
 
 
 def remarks(driver: Driver, run: Run) -> list[str]:
-    """What the task's log says of a run's cut."""
+    """What the task's log says of a run's checkpoint."""
     region = Region(driver.name, driver.store)
-    row = region.cut(run.nonce).checkpoint
+    row = region.checkpoint_request(run.request_id).checkpoint
     assert row is not None
     return operator()._remarks(run.context, region, row)
 
 
-def at_bound(driver: Driver, bound: datetime, offset: int) -> None:
-    """Let the members find that a bound falls at an offset of each partition, process up to it and cut there."""
+def at_boundary(driver: Driver, boundary: datetime, offset: int) -> None:
+    """Let the members find where a boundary falls in each partition, process up to it and checkpoint there."""
     for member in sorted(driver.processes):
-        found = {p: BoundOffset(offset=Offset(offset)) for p in driver.claims(member)}
-        driver.store.store_bounds(driver.name, driver.caller(member), bound, found)
+        found = {p: BoundaryOffset(offset=Offset(offset)) for p in driver.claims(member)}
+        driver.store.store_bounds(driver.name, driver.caller(member), boundary, found)
     for member in sorted(driver.processes):
         width = max(offset - (claim.position or 0) for claim in driver.claims(member).values())
         if width > 0:
             driver.process(member, width=width)
-    driver.store.settle(driver.name)
-    if driver.region.open_cut is not None:
+    driver.store.reconcile(driver.name)
+    if driver.region.open_checkpoint is not None:
         driver.complete()
         driver.publish()
 
@@ -118,11 +118,11 @@ Start: TypeAlias = Callable[[str], Driver]
 
 @pytest.fixture
 def start(store_connection: str) -> Iterator[Start]:
-    """Starts the region with cuts as a spec says."""
+    """Starts the region with checkpoints as a spec says."""
     lent = []
 
-    def started(cut: str) -> Driver:
-        context = live_region(store_connection, SPEC + (f"cut: {cut}\n" if cut else ""))
+    def started(checkpoint: str) -> Driver:
+        context = live_region(store_connection, SPEC + (f"checkpoint: {checkpoint}\n" if checkpoint else ""))
         driver = context.__enter__()
         lent.append(context)
         driver.up()
@@ -141,45 +141,45 @@ BY_RUN = "{every: 5m, request: dag_run}"
 
 def test_a_run_asks_for_the_end_of_its_interval_in_its_own_name_and_waits_without_a_slot(start: Start) -> None:
     driver = start(BY_RUN)
-    run = Run(last_bound(driver))
+    run = Run(last_boundary(driver))
     waiting = deferred(run, timeout=10 * MINUTE)
-    request = driver.region.requests[run.nonce]
-    assert (request.bound, request.purpose) == (run.end, CutPurpose.REQUEST)
+    request = driver.region.requests[run.request_id]
+    assert (request.boundary, request.purpose) == (run.end, CheckpointPurpose.REQUEST)
     assert request.requester.run_id == run.context["dag_run"].run_id
     trigger = waiting.trigger
     assert isinstance(trigger, RegionTrigger)
-    assert trigger.waiting_for == {"kind": "cut_published", "nonce": run.nonce}
+    assert trigger.waiting_for == {"kind": "checkpoint_published", "request_id": run.request_id}
     assert trigger.deadline == 600
     assert waiting.timeout == timedelta(seconds=660)
 
 
-def test_the_task_returns_which_checkpoint_its_cut_is(start: Start) -> None:
+def test_the_task_returns_which_checkpoint_it_got(start: Start) -> None:
     driver = start(BY_RUN)
-    bound = last_bound(driver)
-    run = Run(bound)
+    boundary = last_boundary(driver)
+    run = Run(boundary)
     waiting = deferred(run)
-    at_bound(driver, bound, 10)
+    at_boundary(driver, boundary, 10)
     assert resumed(waiting, run) == {
         "region": "flights",
-        "lineage": driver.region.lineage,
-        "sequence": driver.region.base,
-        "bound": text(bound),
+        "timeline": driver.region.timeline,
+        "sequence": driver.region.restore_point,
+        "boundary": text(boundary),
         "inexact": False,
     }
 
 
-def test_a_cut_that_is_there_already_costs_no_deferral(start: Start) -> None:
+def test_a_checkpoint_that_is_there_already_costs_no_deferral(start: Start) -> None:
     driver = start(BY_RUN)
-    bound = last_bound(driver)
-    run = Run(bound)
+    boundary = last_boundary(driver)
+    run = Run(boundary)
     deferred(run)
-    at_bound(driver, bound, 10)
-    assert operator().execute(run.context)["sequence"] == driver.region.base
+    at_boundary(driver, boundary, 10)
+    assert operator().execute(run.context)["sequence"] == driver.region.restore_point
 
 
 def test_a_shorter_execution_timeout_counts(start: Start) -> None:
     driver = start(BY_RUN)
-    waiting = deferred(Run(last_bound(driver)), execution_timeout=MINUTE)
+    waiting = deferred(Run(last_boundary(driver)), execution_timeout=MINUTE)
     assert isinstance(waiting.trigger, RegionTrigger)
     assert waiting.trigger.deadline == 60
 
@@ -191,124 +191,126 @@ def test_without_deferring_the_task_waits_itself_and_names_who_is_missing(start:
     assert not isinstance(late.value, AirflowFailException)
 
 
-# -- which records a run's cut has -------------------------------------------------------------------------------------
+# -- which records a run's checkpoint has
+# -------------------------------------------------------------------------------------
 
 
-def test_a_late_scheduler_finds_the_cut_that_the_region_made_itself(start: Start) -> None:
+def test_a_late_scheduler_finds_the_checkpoint_that_the_region_made_itself(start: Start) -> None:
     driver = start("{every: 1d, request: auto}")
-    # What the region has done at its bound, long before a scheduler came.
-    bound = now_of(driver).replace(hour=0, minute=0, second=0, microsecond=0)
-    driver.request_cut(f"bound:{bound.isoformat()}", bound=bound, purpose=CutPurpose.SCHEDULE)
-    at_bound(driver, bound, 10)
-    made = driver.region.base
+    # What the region has done at its boundary, long before a scheduler came.
+    boundary = now_of(driver).replace(hour=0, minute=0, second=0, microsecond=0)
+    driver.request_checkpoint(f"boundary:{boundary.isoformat()}", boundary=boundary, purpose=CheckpointPurpose.SCHEDULE)
+    at_boundary(driver, boundary, 10)
+    made = driver.region.restore_point
     driver.process(width=5)
     before = driver.region.next_sequence
-    run = Run(bound, length=timedelta(days=1))
+    run = Run(boundary, length=timedelta(days=1))
     assert operator().execute(run.context)["sequence"] == made
     assert driver.region.next_sequence == before
 
 
 def test_each_run_has_the_records_of_its_interval_when_airflow_was_down_for_five(start: Start) -> None:
     driver = start(BY_RUN)
-    last = last_bound(driver)
+    last = last_boundary(driver)
     bounds = [last - n * FIVE for n in (4, 3, 2, 1, 0)]
     found = []
-    for number, bound in enumerate(bounds, start=1):
-        run = Run(bound)
+    for number, boundary in enumerate(bounds, start=1):
+        run = Run(boundary)
         waiting = deferred(run)
-        at_bound(driver, bound, 10 * number)
+        at_boundary(driver, boundary, 10 * number)
         found.append(resumed(waiting, run)["sequence"])
     assert found == sorted(set(found))
     offsets = [set(driver.region.offsets[s].values()) for s in found]
     assert offsets == [{10}, {20}, {30}, {40}, {50}]
 
 
-def test_runs_that_wait_at_once_are_served_in_the_order_of_their_bounds(start: Start) -> None:
+def test_runs_that_wait_at_once_are_served_in_the_order_of_their_boundaries(start: Start) -> None:
     driver = start(BY_RUN)
-    last = last_bound(driver)
+    last = last_boundary(driver)
     bounds = [last - n * FIVE for n in (4, 0, 3, 1, 2)]
-    waiting = {bound: deferred(Run(bound)) for bound in bounds}
-    for number, bound in enumerate(sorted(bounds), start=1):
-        at_bound(driver, bound, 10 * number)
-    found = [resumed(waiting[bound], Run(bound))["sequence"] for bound in sorted(bounds)]
+    waiting = {boundary: deferred(Run(boundary)) for boundary in bounds}
+    for number, boundary in enumerate(sorted(bounds), start=1):
+        at_boundary(driver, boundary, 10 * number)
+    found = [resumed(waiting[boundary], Run(boundary))["sequence"] for boundary in sorted(bounds)]
     assert [set(driver.region.offsets[s].values()) for s in found] == [{10}, {20}, {30}, {40}, {50}]
 
 
-def test_an_earlier_run_that_asks_when_a_later_one_is_served_shares_its_cut_and_says_so(start: Start) -> None:
+def test_an_earlier_run_that_asks_when_a_later_one_is_served_shares_its_checkpoint_and_says_so(start: Start) -> None:
     driver = start(BY_RUN)
-    last = last_bound(driver)
+    last = last_boundary(driver)
     later, earlier = Run(last), Run(last - FIVE)
     waiting = {run: deferred(run) for run in (later, earlier)}
-    at_bound(driver, last, 20)
+    at_boundary(driver, last, 20)
     assert resumed(waiting[earlier], earlier) == resumed(waiting[later], later)
     said = remarks(driver, earlier)
-    assert f"no cut was made at {text(last - FIVE)}" in said[0]
+    assert f"no checkpoint was made at {text(last - FIVE)}" in said[0]
     assert f"of {text(last)}" in said[0]
-    assert remarks(driver, later) == [f"it is the region's first cut: it holds all records before {text(last)}"]
+    assert remarks(driver, later) == [f"it is the region's first checkpoint: it holds all records before {text(last)}"]
 
 
 def test_a_skipped_run_leaves_its_records_to_the_next_one_which_says_so(start: Start) -> None:
     driver = start(BY_RUN)
-    last = last_bound(driver)
+    last = last_boundary(driver)
     first, third = Run(last - 2 * FIVE), Run(last)
     waiting = deferred(first)
-    at_bound(driver, last - 2 * FIVE, 10)
+    at_boundary(driver, last - 2 * FIVE, 10)
     resumed(waiting, first)
     waiting = deferred(third)
-    at_bound(driver, last, 30)
+    at_boundary(driver, last, 30)
     sequence = resumed(waiting, third)["sequence"]
     assert set(driver.region.offsets[sequence].values()) == {30}
     assert remarks(driver, third) == [
-        f"no cut was made at {text(last - FIVE)}, the begin of the run's interval: this one holds the records since "
+        f"no checkpoint was made at {text(last - FIVE)}, the begin of the run's interval: this one holds the "
+        "records since "
         f"{text(last - 2 * FIVE)}"
     ]
 
 
-def test_a_cut_that_somebody_made_in_between_holds_the_first_records_of_the_interval(start: Start) -> None:
+def test_a_checkpoint_that_somebody_made_in_between_holds_the_first_records_of_the_interval(start: Start) -> None:
     driver = start(BY_RUN)
-    last = last_bound(driver)
+    last = last_boundary(driver)
     driver.process(width=5)
-    between = driver.cut("somebody")
+    between = driver.checkpoint("somebody")
     run = Run(last)
     waiting = deferred(run)
-    at_bound(driver, last, 10)
+    at_boundary(driver, last, 10)
     resumed(waiting, run)
     assert remarks(driver, run) == [
-        f"cut {between} before it has no bound: the interval's records up to there are in that one"
+        f"checkpoint {between} before it has no boundary: the interval's records up to there are in that one"
     ]
 
 
-def test_a_cut_that_holds_just_the_interval_needs_no_remark(start: Start) -> None:
+def test_a_checkpoint_that_holds_just_the_interval_needs_no_remark(start: Start) -> None:
     driver = start(BY_RUN)
-    last = last_bound(driver)
-    for number, bound in enumerate((last - FIVE, last), start=1):
-        waiting = deferred(Run(bound))
-        at_bound(driver, bound, 10 * number)
-        resumed(waiting, Run(bound))
+    last = last_boundary(driver)
+    for number, boundary in enumerate((last - FIVE, last), start=1):
+        waiting = deferred(Run(boundary))
+        at_boundary(driver, boundary, 10 * number)
+        resumed(waiting, Run(boundary))
     assert remarks(driver, Run(last)) == []
 
 
-def test_a_run_for_a_bound_that_a_later_cut_has_passed_is_answered_by_that_one(start: Start) -> None:
+def test_a_run_for_a_boundary_that_a_later_checkpoint_has_passed_is_answered_by_that_one(start: Start) -> None:
     driver = start(BY_RUN)
-    last = last_bound(driver)
+    last = last_boundary(driver)
     waiting = deferred(Run(last))
-    at_bound(driver, last, 20)
+    at_boundary(driver, last, 20)
     made = resumed(waiting, Run(last))
     missed = operator().execute(Run(last - FIVE).context)
     assert missed == made
 
 
-def test_two_runs_at_once_of_one_bound_share_a_cut(start: Start) -> None:
+def test_two_runs_at_once_of_one_boundary_share_a_checkpoint(start: Start) -> None:
     driver = start(BY_RUN)
-    bound = last_bound(driver)
-    one, other = Run(bound), Run(bound, "manual__again")
+    boundary = last_boundary(driver)
+    one, other = Run(boundary), Run(boundary, "manual__again")
     waiting = [deferred(run) for run in (one, other)]
-    at_bound(driver, bound, 10)
+    at_boundary(driver, boundary, 10)
     assert resumed(waiting[0], one) == resumed(waiting[1], other)
     assert len(driver.region.checkpoints) == 1
 
 
-def test_a_run_without_an_interval_cuts_where_the_members_are(start: Start) -> None:
+def test_a_run_without_an_interval_checkpoints_where_the_members_are(start: Start) -> None:
     driver = start("")
     driver.process(width=7)
     run = Run(None, "manual__2026-01-01")
@@ -316,19 +318,19 @@ def test_a_run_without_an_interval_cuts_where_the_members_are(start: Start) -> N
     driver.complete()
     driver.publish()
     answer = resumed(waiting, run)
-    assert answer["bound"] is None
+    assert answer["boundary"] is None
     assert set(driver.region.offsets[answer["sequence"]].values()) == {7}
 
 
-def test_a_given_bound_counts_instead_of_the_interval_whatever_the_schedule_says(start: Start) -> None:
+def test_a_given_boundary_counts_instead_of_the_interval_whatever_the_schedule_says(start: Start) -> None:
     driver = start(BY_RUN)
-    odd = last_bound(driver) - MINUTE
+    odd = last_boundary(driver) - MINUTE
     deferred(Run(None, "manual__1"), until=odd.isoformat())
     deferred(Run(None, "manual__2"), until=odd)
-    assert {r.bound for r in driver.region.requests.values()} == {odd}
+    assert {r.boundary for r in driver.region.requests.values()} == {odd}
 
 
-def test_a_given_bound_that_is_none_is_not_retried(start: Start) -> None:
+def test_a_given_boundary_that_is_none_is_not_retried(start: Start) -> None:
     start(BY_RUN)
     with pytest.raises(AirflowFailException, match="'' is not a time"):
         operator(until="").execute(Run(None, "manual__1").context)
@@ -339,8 +341,8 @@ def test_a_given_bound_that_is_none_is_not_retried(start: Start) -> None:
 
 def test_an_interval_of_another_phase_is_refused_without_a_retry_and_nothing_is_asked(start: Start) -> None:
     driver = start(BY_RUN)
-    with pytest.raises(AirflowFailException, match="does not end at a bound of region flights"):
-        operator().execute(Run(last_bound(driver) - MINUTE).context)
+    with pytest.raises(AirflowFailException, match="does not end at a boundary of region flights"):
+        operator().execute(Run(last_boundary(driver) - MINUTE).context)
     assert driver.region.requests == {}
 
 
@@ -354,36 +356,36 @@ def test_an_interval_of_another_zone_is_refused(start: Start) -> None:
 def test_an_interval_of_no_length_is_refused_with_the_timetables_that_have_one(start: Start) -> None:
     driver = start(BY_RUN)
     with pytest.raises(AirflowFailException, match="CronDataIntervalTimetable"):
-        operator().execute(Run(last_bound(driver), length=timedelta(0)).context)
+        operator().execute(Run(last_boundary(driver), length=timedelta(0)).context)
 
 
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_cleared_run_finds_its_cut_again(start: Start) -> None:
+def test_a_cleared_run_finds_its_checkpoint_again(start: Start) -> None:
     driver = start(BY_RUN)
-    bound = last_bound(driver)
-    run = Run(bound - FIVE)
+    boundary = last_boundary(driver)
+    run = Run(boundary - FIVE)
     waiting = deferred(run)
-    at_bound(driver, bound - FIVE, 10)
+    at_boundary(driver, boundary - FIVE, 10)
     first = resumed(waiting, run)
-    later = Run(bound)
+    later = Run(boundary)
     waiting = deferred(later)
-    at_bound(driver, bound, 20)
+    at_boundary(driver, boundary, 20)
     assert resumed(waiting, later)["sequence"] > first["sequence"]
     assert operator().execute(run.context) == first
 
 
 def test_a_retry_while_the_first_try_still_waits_asks_for_nothing_new(start: Start) -> None:
     driver = start(BY_RUN)
-    run = Run(last_bound(driver))
+    run = Run(last_boundary(driver))
     deferred(run)
     counter = driver.region.counter
     deferred(run)
     assert driver.region.counter == counter
 
 
-def test_an_aborted_cut_fails_with_who_was_late_and_a_retry_gets_another_one(store_connection: str) -> None:
+def test_an_aborted_checkpoint_fails_with_who_was_late_and_a_retry_gets_another_one(store_connection: str) -> None:
     quick = SPEC.replace("lease: 60s", "lease: 60s, drain: 2s") + "batch: {target: 500ms, timeout: 1s}\n"
     run = Run(None, "manual__1")
     with live_region(store_connection, quick) as driver:
@@ -392,12 +394,12 @@ def test_an_aborted_cut_fails_with_who_was_late_and_a_retry_gets_another_one(sto
         driver.contribute(driver.member(0))
         region = Region(driver.name, driver.store)
         with pytest.raises(TimedOut) as late:
-            region.wait_for_cut(run.nonce)
+            region.wait_for_checkpoint(run.request_id)
         event = Answer(status=Status.TIMED_OUT, detail=late.value.message).to_json()
         with pytest.raises(AirflowException, match=r"aborted.*late: g\[1\]") as failed:
             resumed(waiting, run, event)
         assert not isinstance(failed.value, AirflowFailException)
-        aborted = driver.region.requests[run.nonce].sequence
+        aborted = driver.region.requests[run.request_id].sequence
         waiting = deferred(run)
         driver.complete()
         driver.publish()
@@ -406,19 +408,19 @@ def test_an_aborted_cut_fails_with_who_was_late_and_a_retry_gets_another_one(sto
         assert sequence > aborted
 
 
-def test_a_cut_that_a_reset_has_undone_is_asked_for_anew(start: Start) -> None:
+def test_a_checkpoint_that_a_reset_has_undone_is_asked_for_anew(start: Start) -> None:
     from airflow_kcr.protocol.targets import ToCheckpoint
     from tests.support.scripts import rewind
 
     driver = start("")
     driver.process()
-    first = driver.cut("before")
+    first = driver.checkpoint("before")
     driver.process()
     run = Run(None, "manual__1")
     waiting = deferred(run)
     driver.complete()
     driver.publish()
-    undone = driver.region.requests[run.nonce].sequence
+    undone = driver.region.requests[run.request_id].sequence
     rewind(driver, ToCheckpoint(sequence=first))
     with pytest.raises(TaskDeferred) as again:
         resumed(waiting, run)
@@ -427,7 +429,7 @@ def test_a_cut_that_a_reset_has_undone_is_asked_for_anew(start: Start) -> None:
     answer = resumed(again.value, run)
     assert undone is not None
     assert answer["sequence"] > undone
-    assert answer["lineage"] == driver.region.lineage == 2
+    assert answer["timeline"] == driver.region.timeline == 2
 
 
 # -- a region that can't -----------------------------------------------------------------------------------------------
@@ -446,7 +448,7 @@ def test_a_region_that_halts_while_the_task_waits_fails_it_without_a_retry(start
     waiting = deferred(run)
     with pytest.raises(AirflowFailException, match="halted"):
         resumed(waiting, run, {"status": "refused", "detail": "region flights is halted: somebody"})
-    driver.store.report_outsider(driver.name, "somebody@host is in group g")
+    driver.store.report_foreign_consumer(driver.name, "somebody@host is in group g")
     with pytest.raises(AirflowFailException, match="somebody@host"):
         operator().execute(run.context)
 
@@ -466,17 +468,17 @@ def test_an_unknown_region_is_named_with_those_that_there_are(start: Start) -> N
         operator(region="flight").execute(Run(None, "manual__1").context)
 
 
-def test_a_position_past_the_bound_is_refused_unless_an_inexact_cut_is_allowed(start: Start) -> None:
+def test_a_position_past_the_boundary_is_refused_unless_an_inexact_checkpoint_is_allowed(start: Start) -> None:
     driver = start("")
-    bound = last_bound(driver)
+    boundary = last_boundary(driver)
     for member in sorted(driver.processes):
-        found = {p: BoundOffset(offset=Offset(5)) for p in driver.claims(member)}
-        driver.store.store_bounds(driver.name, driver.caller(member), bound, found)
+        found = {p: BoundaryOffset(offset=Offset(5)) for p in driver.claims(member)}
+        driver.store.store_bounds(driver.name, driver.caller(member), boundary, found)
     driver.process(width=7)
-    run = Run(bound)
-    with pytest.raises(AirflowFailException, match="past the bound's offset 5"):
+    run = Run(boundary)
+    with pytest.raises(AirflowFailException, match="past the boundary's offset 5"):
         operator().execute(run.context)
-    assert driver.region.requests[run.nonce].state is RequestState.REFUSED
+    assert driver.region.requests[run.request_id].state is RequestState.REFUSED
     waiting = deferred(run, allow_inexact=True)
     driver.complete()
     driver.publish()

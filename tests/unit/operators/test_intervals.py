@@ -13,15 +13,16 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def region(cut: str) -> RegionSpec:
+def region(checkpoint: str) -> RegionSpec:
     return parse(
         "region: flights\nkafka: {bootstrap.servers: 'b:9092'}\n"
-        "groups: [{group_id: g, topics: [t], pipeline: 'm:f'}]\n" + (f"cut: {cut}\n" if cut else "")
+        "groups: [{group_id: g, topics: [t], pipeline: 'm:f'}]\n"
+        + (f"checkpoint: {checkpoint}\n" if checkpoint else "")
     )
 
 
 @pytest.mark.parametrize(
-    ("cut", "start", "end"),
+    ("checkpoint", "start", "end"),
     [
         ("{every: 5m}", NOON, NOON + 5 * MINUTE),
         ("{cron: '*/5 * * * *'}", NOON, NOON + 5 * MINUTE),
@@ -31,8 +32,8 @@ def region(cut: str) -> RegionSpec:
         ("{records: 100}", NOON, NOON + 7 * MINUTE),
     ],
 )
-def test_an_interval_between_two_neighbouring_bounds_fits(cut: str, start: datetime, end: datetime) -> None:
-    require_fit(region(cut), start, end)
+def test_an_interval_between_two_neighbouring_boundaries_fits(checkpoint: str, start: datetime, end: datetime) -> None:
+    require_fit(region(checkpoint), start, end)
 
 
 def test_an_interval_across_a_change_of_the_clock_fits() -> None:
@@ -42,7 +43,7 @@ def test_an_interval_across_a_change_of_the_clock_fits() -> None:
     require_fit(region("{cron: '0 0 * * *', timezone: Europe/Berlin}"), start, end)
 
 
-def test_another_phase_is_refused_with_the_bounds_nearby() -> None:
+def test_another_phase_is_refused_with_the_boundaries_nearby() -> None:
     with pytest.raises(ConfigurationError) as refused:
         require_fit(region("{every: 5m}"), NOON + 2 * MINUTE, NOON + 7 * MINUTE)
     said = refused.value.message
@@ -50,7 +51,7 @@ def test_another_phase_is_refused_with_the_bounds_nearby() -> None:
     assert "region flights" in said
     assert "every PT5M" in said or "every 5m" in said
     assert "2026-01-01T12:05:00Z and 2026-01-01T12:10:00Z" in said
-    assert "start date that is a bound" in said
+    assert "start date that is a boundary" in said
 
 
 def test_another_zone_is_refused_and_both_are_named() -> None:
@@ -63,7 +64,7 @@ def test_another_zone_is_refused_and_both_are_named() -> None:
     assert "2026-01-01T23:00:00Z and 2026-01-02T23:00:00Z" in refused.value.message
 
 
-def test_an_interval_of_several_periods_is_refused_as_its_cut_would_hold_the_last_one_only() -> None:
+def test_an_interval_of_several_periods_is_refused_as_its_checkpoint_would_hold_the_last_one_only() -> None:
     with pytest.raises(ConfigurationError, match=r"longer than a period.*before 2026-01-01T13:00:00Z is .*12:55:00Z"):
         require_fit(region("{every: 5m}"), NOON, NOON + 60 * MINUTE)
 

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.operators.pause import KcrPauseOperator
-from airflow_kcr.protocol.region.rows import Wanted
+from airflow_kcr.protocol.region.rows import DesiredState
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
@@ -24,7 +24,7 @@ def test_an_idle_region_is_paused_at_once_and_again(driver: Driver) -> None:
     task = FakeTask()
     made = KcrPauseOperator(task_id="pause", region="flights")
     said = made.execute(task_context(task, user="ada"))
-    assert said == {"region": "flights", "state": "running", "wanted": "paused", "epoch": driver.region.epoch}
+    assert said == {"region": "flights", "state": "running", "desired_state": "paused", "epoch": driver.region.epoch}
     assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
     assert "ada" in repr(driver.events[-1])
     assert made.execute(task_context()) == said
@@ -42,8 +42,8 @@ def test_a_batch_in_flight_is_waited_for_without_a_slot(driver: Driver) -> None:
     said = getattr(made, deferred.value.method_name)(
         task_context(), event={"status": "reached"}, **(deferred.value.kwargs or {})
     )
-    assert said["wanted"] == "paused"
-    assert driver.region.wanted is Wanted.PAUSED
+    assert said["desired_state"] == "paused"
+    assert driver.region.desired_state is DesiredState.PAUSED
 
 
 def test_a_region_that_can_not_be_paused_is_not_retried(driver: Driver, store_connection: str) -> None:

@@ -13,13 +13,13 @@ from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
 from tests.support.reset_tasks import DAG as DAG_ID
-from tests.support.reset_tasks import RUN, World, prepared, with_two_cuts
+from tests.support.reset_tasks import RUN, World, prepared, with_two_checkpoints
 
 
 @pytest.fixture
 def driver(store_connection: str) -> Iterator[Driver]:
     with live_region(store_connection) as driver:
-        with_two_cuts(driver)
+        with_two_checkpoints(driver)
         yield driver
 
 
@@ -45,7 +45,7 @@ def planned(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401
         ("to_earliest", 0),
         ({"to-checkpoint": 2}, 100),
         ({"to_checkpoint": "2"}, 100),
-        ({"to-run": "flights_cut/monday"}, 100),
+        ({"to-run": "flights_checkpoint/monday"}, 100),
         ({"shift-by": -50}, 250),
         ({"by-duration": "PT1H"}, 150),
         ({"from-file": "t,0,7\nt,1,7\nt,2,7\nt,3,7\n"}, 7),

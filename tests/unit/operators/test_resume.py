@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.operators.resume import KcrResumeOperator
-from airflow_kcr.protocol.region.rows import RegionState, Wanted
+from airflow_kcr.protocol.region.rows import DesiredState, RegionState
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
@@ -23,8 +23,8 @@ def test_a_paused_region_goes_on_in_the_name_of_the_run(driver: Driver) -> None:
     driver.store.pause(driver.name)
     task = FakeTask()
     said = KcrResumeOperator(task_id="resume", region="flights").execute(task_context(task, user="ada"))
-    assert said == {"region": "flights", "state": "running", "wanted": "running", "epoch": driver.region.epoch}
-    assert driver.region.wanted is Wanted.RUNNING
+    assert said == {"region": "flights", "state": "running", "desired_state": "running", "epoch": driver.region.epoch}
+    assert driver.region.desired_state is DesiredState.RUNNING
     assert "ada" in repr(driver.events[-1])
     assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
 

@@ -19,10 +19,10 @@ def driver(store_connection: str) -> Iterator[Driver]:
 
 def test_checkpoints_that_retention_gives_up_are_forgotten_once(driver: Driver) -> None:
     driver.up()
-    first = driver.cut("a")
+    first = driver.checkpoint("a")
     driver.store.pin(driver.name, first, "kept", "until the region is stopped, which then forgets nothing by itself")
-    for nonce in ("b", "c", "d"):
-        driver.cut(nonce)
+    for request_id in ("b", "c", "d"):
+        driver.checkpoint(request_id)
     driver.store.kill(driver.name)
     driver.store.pin(driver.name, first, "", "")
     made = KcrRetireOperator(task_id="retire", region="flights")

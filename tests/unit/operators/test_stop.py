@@ -25,8 +25,8 @@ def finish_stop(driver: Driver) -> None:
     sequence = driver.complete()
     driver.publish()
     for member in sorted(driver.processes):
-        if driver.region.base == sequence:
-            driver.echo(member)
+        if driver.region.restore_point == sequence:
+            driver.read_back(member)
     for member in sorted(driver.processes):
         driver.leave(member)
 
@@ -34,7 +34,7 @@ def finish_stop(driver: Driver) -> None:
 def test_a_region_without_members_is_stopped_at_once(driver: Driver) -> None:
     task = FakeTask()
     said = KcrStopOperator(task_id="stop", region="flights").execute(task_context(task))
-    assert said == {"region": "flights", "state": "stopped", "lineage": driver.region.lineage, "sequence": None}
+    assert said == {"region": "flights", "state": "stopped", "timeline": driver.region.timeline, "sequence": None}
     assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}
 
 
@@ -53,7 +53,7 @@ def test_a_running_region_is_waited_for_without_a_slot(driver: Driver) -> None:
     said = getattr(made, deferred.value.method_name)(
         task_context(), event={"status": "reached"}, **(deferred.value.kwargs or {})
     )
-    assert (said["state"], said["sequence"]) == ("stopped", driver.region.base)
+    assert (said["state"], said["sequence"]) == ("stopped", driver.region.restore_point)
     assert driver.region.state is RegionState.STOPPED
 
 
@@ -65,7 +65,7 @@ def test_a_task_that_has_lost_what_it_kept_asks_once_more_as_in_dag_test(driver:
         made.execute(task_context())
     finish_stop(driver)
     said = getattr(made, deferred.value.method_name)(task_context(), event={"status": "reached"})
-    assert (said["state"], said["sequence"]) == ("stopped", driver.region.base)
+    assert (said["state"], said["sequence"]) == ("stopped", driver.region.restore_point)
 
 
 def test_what_the_trigger_could_not_reach_fails_the_task(driver: Driver) -> None:

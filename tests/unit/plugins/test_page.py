@@ -60,7 +60,7 @@ def driver(database_url: str) -> Iterator[Driver]:
 
 OWNERS: Mapping[access.Place, frozenset[str]] = {
     ("kcr_default", "mine"): frozenset({"mine"}),
-    ("kcr_default", "flights"): frozenset({"flights_cut"}),
+    ("kcr_default", "flights"): frozenset({"flights_checkpoint"}),
     ("other", "flights"): frozenset({"others"}),
 }
 """Which DAGs work on which regions, in the place of Airflow's own tables."""
@@ -135,7 +135,7 @@ def as_owner_of(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return client
 
 
-@pytest.mark.parametrize("asked", ["", "?dag_id=mine", "?dag_id=~", "?dag_id=flights_cut", "?region=mine"])
+@pytest.mark.parametrize("asked", ["", "?dag_id=mine", "?dag_id=~", "?dag_id=flights_checkpoint", "?region=mine"])
 def test_the_region_decides_whose_right_is_asked_and_never_the_request(
     as_owner_of: Callable[[str], TestClient], driver: Driver, asked: str
 ) -> None:
@@ -149,7 +149,7 @@ def test_the_region_decides_whose_right_is_asked_and_never_the_request(
     # There is none: said only to who may know.
     assert other.get("/regions/mine" + asked).status_code == 404
     assert other.get("/regions/nowhere" + asked).status_code == 403
-    own = as_owner_of("flights_cut+else")
+    own = as_owner_of("flights_checkpoint+else")
     assert own.get("/regions/flights" + asked).status_code == 200
     assert "flights" in own.get("/" + asked).text
     # A region of the same name in another store is another one.
@@ -221,19 +221,19 @@ def test_a_store_without_regions_says_how_to_make_one(viewer: TestClient) -> Non
 def test_a_region_shows_members_partitions_checkpoints_and_resets(viewer: TestClient, driver: Driver) -> None:
     driver.up()
     driver.process(width=10)
-    sequence = driver.cut("n")
+    sequence = driver.checkpoint("n")
     driver.process(width=5)
     said = words(viewer.get("/regions/flights").text)
-    assert "State running Wanted running" in said
+    assert "State running Desired state running" in said
     assert f"Newest checkpoint {sequence}" in said
     assert "g[0] processing yes 1 2" in said
     place = driver.partition(0)
     claim = driver.region.claims[place]
     assert claim.position == 15
-    # of a log that ends at 1,000: 10 were cut, 5 more are done
+    # of a log that ends at 1,000: 10 were checkpointed, 5 more are done
     assert f"{place} g[0] 15 10 1,000 985" in said
     assert "Offsets behind, as seen at that checkpoint 3,940" in said
-    assert f"{sequence} {driver.region.lineage} published request" in said
+    assert f"{sequence} {driver.region.timeline} published request" in said
     assert "start" in said.partition("Resets")[2]
 
 
@@ -241,9 +241,9 @@ def test_a_refresh_takes_as_many_statements_whatever_there_is_to_show(viewer: Te
     driver.up()
     taken: list[list[int]] = []
     for number in range(3):
-        for cut in range(1 + 3 * number):
+        for checkpoint in range(1 + 3 * number):
             driver.process()
-            driver.cut(f"{number}-{cut}")
+            driver.checkpoint(f"{number}-{checkpoint}")
         sizes = list[int]()
         for place in ("/", f"/regions/{driver.name}"):
             with statements() as run:
@@ -256,9 +256,9 @@ def test_a_refresh_takes_as_many_statements_whatever_there_is_to_show(viewer: Te
 def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, driver: Driver) -> None:
     driver.up()
     driver.process(width=10)
-    driver.cut("n")
+    driver.checkpoint("n")
     driver.process(width=10)
-    driver.request_cut("still open")
+    driver.request_checkpoint("still open")
     said = words(viewer.get("/regions/flights").text)
     assert "open request" in said
     assert "undone" not in said
@@ -273,14 +273,14 @@ def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, drive
     driver.complete()
     driver.settle_reset()
     said = words(viewer.get("/regions/flights").text)
-    assert f"undone by a reset (lineage {driver.region.lineage})." in said
+    assert f"undone by a reset (timeline {driver.region.timeline})." in said
     assert values_in(said) == []
 
 
-def test_a_bound_that_has_passed_without_a_cut_is_marked_with_how_long_ago(
+def test_a_boundary_that_has_passed_without_a_checkpoint_is_marked_with_how_long_ago(
     database_url: str, viewer: TestClient
 ) -> None:
-    with live_region(database_url, f"{SPEC}cut: {{every: 1s, request: dag_run, grace: 0s}}\n") as driver:
+    with live_region(database_url, f"{SPEC}checkpoint: {{every: 1s, request: dag_run, grace: 0s}}\n") as driver:
         driver.up()
         assert happened(lambda: "overdue by" in viewer.get("/regions/flights").text, within=30, pause=0.1)
         for path in ("/", "/regions/flights"):
@@ -305,7 +305,7 @@ def test_a_new_region_has_nothing_to_show_yet_and_says_so(viewer: TestClient, dr
     said = words(viewer.get("/regions/flights").text)
     assert "State stopped" in said
     assert "No member has claimed a partition yet." in said
-    assert "No cut was made yet." in said
+    assert "No checkpoint was made yet." in said
     assert "There was none." in said
 
 
@@ -338,7 +338,7 @@ def test_a_stalled_region_is_an_alert_with_the_rule_that_waits(
 
 def test_what_people_have_written_is_text_and_nothing_else(viewer: TestClient, driver: Driver) -> None:
     driver.up()
-    sequence = driver.cut("n")
+    sequence = driver.checkpoint("n")
     driver.store.pin(driver.name, sequence, EVIL, "")
     driver.store.stop(driver.name, Requester(who=EVIL, dag_id=EVIL, run_id=EVIL, reason=EVIL))
     text = viewer.get("/regions/flights").text
@@ -355,7 +355,7 @@ def test_a_page_loads_nothing_runs_nothing_and_may_be_framed_by_airflow_alone(
         assert "frame-ancestors 'self'" in answer.headers["content-security-policy"]
         assert answer.headers["cache-control"] == "no-store"
         seen = Tags(answer.text)
-        assert not seen.tags & {"script", "link", "img", "iframe", "form", "object", "embed", "base"}
+        assert not seen.tags & {"script", "link", "img", "iframe", "form", "object", "embed", "restore_point"}
         assert all(not link.startswith(("http", "/")) for link in seen.links)
         assert "url(" not in answer.text
         assert "@import" not in answer.text

@@ -7,17 +7,27 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from airflow_kcr.protocol.evidence import SHOWN, Check, Evidence, Findings, Question, Roster, Verdict, answer, listed
-from airflow_kcr.protocol.group_checks import outsiders_in
-from airflow_kcr.protocol.group_members import GroupSeen, MemberSeen, Outsider
+from airflow_kcr.protocol.evidence import (
+    SHOWN,
+    Check,
+    Evidence,
+    Findings,
+    Participants,
+    Question,
+    Verdict,
+    answer,
+    listed,
+)
+from airflow_kcr.protocol.group_checks import foreign_consumers_in
+from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.membership_checks import is_all_right, judge
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
-from airflow_kcr.protocol.region.state import base_offsets, put
+from airflow_kcr.protocol.region.state import put, restore_point_offsets
 from airflow_kcr.protocol.region.unowned import Inventory
-from airflow_kcr.protocol.rules import GroupRules, OutsiderPolicy, RegionRules
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupRules, RegionRules
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicId, TopicName, TopicPartition
 from tests.support.driver import GROUP, TOPIC, Driver, group_rules
 from tests.support.scripts import started
@@ -33,9 +43,9 @@ def client(index: int) -> str:
     return f"kcr-flights-g-{index}"
 
 
-def roster_of(*indexes: int) -> Roster:
+def participants_of(*indexes: int) -> Participants:
     members = {n: MemberId(GROUP, n) for n in indexes}
-    return Roster(
+    return Participants(
         instance_ids={instance(n): m for n, m in members.items()}, client_ids={client(n): m for n, m in members.items()}
     )
 
@@ -76,11 +86,11 @@ class World:
         )
         whole = Evidence(
             rules=region.rules.groups[GROUP],
-            roster=roster_of(*range(4)),
+            participants=participants_of(*range(4)),
             described=seen,
             topics=self.topics,
             bounds=dict(self.driver.logs),
-            committed=base_offsets(region),
+            committed=restore_point_offsets(region),
         )
         return replace(whole, **changes)  # type: ignore[arg-type]
 
@@ -94,8 +104,8 @@ class World:
         return self.check(question, evidence).verdict
 
 
-def world(policy: OutsiderPolicy = OutsiderPolicy.FAIL, group: GroupRules | None = None) -> World:
-    rules = RegionRules(groups={GROUP: group or group_rules()}, outsiders=policy)
+def world(policy: ForeignConsumerPolicy = ForeignConsumerPolicy.FAIL, group: GroupRules | None = None) -> World:
+    rules = RegionRules(groups={GROUP: group or group_rules()}, foreign_consumers=policy)
     return World(driver=started(Driver(rules=rules)))
 
 
@@ -122,7 +132,7 @@ def test_what_could_not_be_read_is_unknown_with_the_reason_and_not_all_right() -
     found = {c.question: c for c in judge(region, now, blind)}
     unknown = {q for q, c in found.items() if c.verdict is UNKNOWN}
     assert unknown == set(Question) - {Question.REGION, Question.TOPICS, Question.CLAIMS, Question.PROGRESS}
-    assert "no answer from broker:9092" in found[Question.ROSTER].detail
+    assert "no answer from broker:9092" in found[Question.PARTICIPANTS].detail
     assert not is_all_right(found.values())
 
 
@@ -219,13 +229,13 @@ def test_another_assignor_than_the_specs_fails_and_none_yet_is_a_warning() -> No
 
 
 @pytest.mark.parametrize("kind", ["share", "streams"])
-def test_a_group_that_no_consumer_can_be_in_is_an_outsider_as_a_whole(kind: str) -> None:
+def test_a_group_that_no_consumer_can_be_in_is_a_foreign_consumer_as_a_whole(kind: str) -> None:
     here = world()
     here.members, here.type = [], kind
     assert here.verdict(Question.PROTOCOL) is FAILED
-    assert outsiders_in(here.evidence()) == (Outsider(group=GROUP, what=f"{kind} group"),)
+    assert foreign_consumers_in(here.evidence()) == (ForeignConsumer(group=GROUP, what=f"{kind} group"),)
     here.members = [STRANGER]
-    assert [o.what for o in outsiders_in(here.evidence())] == [f"{kind} member"]
+    assert [o.what for o in foreign_consumers_in(here.evidence())] == [f"{kind} member"]
 
 
 def test_members_of_different_revisions_are_a_warning() -> None:
@@ -245,23 +255,24 @@ def test_a_member_that_owns_what_the_spec_does_not_subscribe_fails() -> None:
     assert (check.verdict, "g[0] owns other-1" in check.detail) == (FAILED, True)
 
 
-# -- roster and outsiders ---------------------------------------------------------------------------------------------
+# -- participants and foreign consumers
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_live_member_that_kafka_does_not_list_fails_by_name_once_the_group_is_settled() -> None:
     here = world()
     here.members = [member_seen(0, 0, 1, 2, 3)]
-    check = here.check(Question.ROSTER)
+    check = here.check(Question.PARTICIPANTS)
     assert (check.verdict, "g[1] is alive but not in the group" in check.detail) == (FAILED, True)
     here.state = "preparing_rebalancing"
-    assert here.verdict(Question.ROSTER) is WARNING
+    assert here.verdict(Question.PARTICIPANTS) is WARNING
 
 
 def test_a_member_of_the_spec_that_does_not_run_is_a_warning() -> None:
     here = world()
     here.driver.leave(here.driver.member(1))
     here.members = [member_seen(0, 0, 1, 2, 3)]
-    check = here.check(Question.ROSTER)
+    check = here.check(Question.PARTICIPANTS)
     assert (check.verdict, check.detail) == (WARNING, "g[1] of the spec is not running; start it")
 
 
@@ -270,71 +281,71 @@ def test_one_that_can_not_start_fails_with_the_reason_and_the_way_out() -> None:
     here.driver.leave(here.driver.member(1))
     here.members = [member_seen(0, 0, 1, 2, 3)]
     here.driver.check_spec(here.driver.member(1), refusal="there is no module 'nowhere'")
-    check = here.check(Question.ROSTER)
+    check = here.check(Question.PARTICIPANTS)
     assert (check.verdict, check.detail) == (
         FAILED,
         "g[1] could not start with revision 1 of the spec, which is in force: there is no module 'nowhere'; put that "
-        "right, or apply a corrected spec, which counts at the next cut, and start the member again",
+        "right, or apply a corrected spec, which counts at the next checkpoint, and start the member again",
     )
 
 
-def test_a_slot_without_a_lease_and_one_of_an_earlier_spec_are_warnings_and_no_outsiders() -> None:
+def test_a_slot_without_a_lease_and_one_of_an_earlier_spec_are_warnings_and_no_foreign_consumers() -> None:
     here = world()
     here.driver.leave(here.driver.member(1))
     here.members.append(member_seen(3))
-    check = here.check(Question.ROSTER)
+    check = here.check(Question.PARTICIPANTS)
     assert check.verdict is WARNING
     assert "g[1] is in the group without a lease" in check.detail
     assert "g[3] is of an earlier spec" in check.detail
-    assert here.verdict(Question.OUTSIDERS) is OK
+    assert here.verdict(Question.FOREIGN_CONSUMERS) is OK
 
 
 def test_an_index_that_is_there_twice_is_a_warning() -> None:
     here = world(group=replace(group_rules(), static_membership=False))
     here.members = [member_seen(0, 0, static=False), member_seen(0, 1, static=False), member_seen(1, 2, static=False)]
-    check = here.check(Question.ROSTER)
+    check = here.check(Question.PARTICIPANTS)
     assert (check.verdict, "g[0] is in the group 2 times" in check.detail) == (WARNING, True)
 
 
 @pytest.mark.parametrize(
     ("policy", "verdict", "then"),
     [
-        (OutsiderPolicy.FAIL, FAILED, "halts until it is gone and somebody resumes"),
-        (OutsiderPolicy.HOLD, FAILED, "holds until it is gone"),
-        (OutsiderPolicy.WARN, WARNING, "goes on"),
+        (ForeignConsumerPolicy.FAIL, FAILED, "halts until it is gone and somebody resumes"),
+        (ForeignConsumerPolicy.HOLD, FAILED, "holds until it is gone"),
+        (ForeignConsumerPolicy.WARN, WARNING, "goes on"),
     ],
 )
-def test_an_outsider_is_named_with_host_and_client_id_and_what_follows(
-    policy: OutsiderPolicy, verdict: Verdict, then: str
+def test_a_foreign_consumer_is_named_with_host_and_client_id_and_what_follows(
+    policy: ForeignConsumerPolicy, verdict: Verdict, then: str
 ) -> None:
     here = world(policy)
     here.members.append(STRANGER)
-    check = here.check(Question.OUTSIDERS)
+    check = here.check(Question.FOREIGN_CONSUMERS)
     assert check.verdict is verdict
     assert check.detail.startswith("consumer console on host 10.0.0.1 in group g is not the region's")
     assert then in check.detail
 
 
-def test_in_a_static_group_a_dynamic_member_is_an_outsider_whatever_its_client_id() -> None:
+def test_in_a_static_group_a_dynamic_member_is_a_foreign_consumer_whatever_its_client_id() -> None:
     here = world()
     here.members.append(member_seen(0, static=False))
-    assert [o.client_id for o in outsiders_in(here.evidence())] == [client(0)]
+    assert [o.client_id for o in foreign_consumers_in(here.evidence())] == [client(0)]
     here.members[-1] = replace(STRANGER, instance_id="copy-0")
-    assert [o.instance_id for o in outsiders_in(here.evidence())] == ["copy-0"]
+    assert [o.instance_id for o in foreign_consumers_in(here.evidence())] == ["copy-0"]
 
 
-def test_in_a_dynamic_group_the_client_id_counts_and_slots_of_static_times_are_no_outsiders() -> None:
+def test_in_a_dynamic_group_the_client_id_counts_and_slots_of_static_times_are_no_foreign_consumers() -> None:
     here = world(group=replace(group_rules(), static_membership=False))
     here.members = [member_seen(0, static=False), member_seen(1)]
-    assert outsiders_in(here.evidence()) == ()
+    assert foreign_consumers_in(here.evidence()) == ()
     here.members.append(STRANGER)
-    assert [o.client_id for o in outsiders_in(here.evidence())] == ["console"]
+    assert [o.client_id for o in foreign_consumers_in(here.evidence())] == ["console"]
 
 
-def test_a_consumer_that_joins_again_is_the_same_outsider() -> None:
+def test_a_consumer_that_joins_again_is_the_same_foreign_consumer() -> None:
     here = world()
     here.members += [STRANGER, replace(STRANGER, member_id="x-2")]
-    assert len(outsiders_in(here.evidence())) == 1
+    assert len(foreign_consumers_in(here.evidence())) == 1
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
@@ -405,14 +416,14 @@ def test_while_members_come_missing_claims_are_warnings_and_a_stopped_region_has
 # -- offsets ----------------------------------------------------------------------------------------------------------
 
 
-def cut_at_ten(here: World) -> None:
+def checkpoint_at_ten(here: World) -> None:
     here.driver.process()
-    here.driver.cut("n1")
+    here.driver.checkpoint("n1")
 
 
 def test_a_position_that_retention_overtook_fails_with_the_policy() -> None:
     here = world()
-    cut_at_ten(here)
+    checkpoint_at_ten(here)
     check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(20, 50)}))
     assert check.verdict is FAILED
     assert "g:t-0 at 10: retention overtook it: the log now starts at 20 (policy fail)" in check.detail
@@ -420,32 +431,32 @@ def test_a_position_that_retention_overtook_fails_with_the_policy() -> None:
 
 def test_an_end_that_moved_back_fails() -> None:
     here = world()
-    cut_at_ten(here)
+    checkpoint_at_ten(here)
     check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(0, 5)}))
     assert (check.verdict, "the log's end moved back to 5" in check.detail) == (FAILED, True)
 
 
-def test_a_base_that_retention_overtook_fails_while_the_position_is_still_inside() -> None:
+def test_a_restore_point_that_retention_overtook_fails_while_the_position_is_still_inside() -> None:
     here = world()
-    cut_at_ten(here)
+    checkpoint_at_ten(here)
     here.driver.process()
     check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(15, 50)}))
     assert check.verdict is FAILED
-    assert "a reset to the base at 10 would miss 5 record(s)" in check.detail
+    assert "a reset to the restore point at 10 would miss 5 record(s)" in check.detail
 
 
 @pytest.mark.parametrize(("start", "verdict"), [(0, OK), (4, OK), (5, WARNING), (10, WARNING)])
-def test_retention_that_would_overtake_the_base_next_is_a_warning(start: int, verdict: Verdict) -> None:
+def test_retention_that_would_overtake_the_restore_point_next_is_a_warning(start: int, verdict: Verdict) -> None:
     here = world()
-    cut_at_ten(here)
+    checkpoint_at_ten(here)
     check = here.check(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(start, 50)}))
     assert check.verdict is verdict
-    assert ("retention is about to overtake the base" in check.detail) is (verdict is WARNING)
+    assert ("retention is about to overtake the restore point" in check.detail) is (verdict is WARNING)
 
 
-def test_retention_behind_a_base_at_the_end_of_its_log_harms_nothing() -> None:
+def test_retention_behind_a_restore_point_at_the_end_of_its_log_harms_nothing() -> None:
     here = world()
-    cut_at_ten(here)
+    checkpoint_at_ten(here)
     assert here.verdict(Question.OFFSETS, here.evidence(bounds={here.driver.partition(0): log(10, 10)})) is OK
 
 
@@ -456,11 +467,11 @@ def own(here: World) -> dict[GroupPartition, Offset]:
 
 def test_a_committed_offset_that_is_not_the_regions_is_a_warning() -> None:
     here = world()
-    cut_at_ten(here)
+    checkpoint_at_ten(here)
     held = own(here) | {here.driver.partition(0): Offset(3)}
     region = here.driver.region
-    assert region.base is not None
-    assert region.checkpoints[region.base].committed is Committed.YES
+    assert region.restore_point is not None
+    assert region.checkpoints[region.restore_point].committed is Committed.YES
     check = here.check(Question.OFFSETS, here.evidence(committed=held))
     assert check.verdict is WARNING
     assert "Kafka's committed offset is 3, the region committed 10: somebody else commits" in check.detail
@@ -470,7 +481,7 @@ def test_a_committed_offset_that_is_not_the_regions_is_a_warning() -> None:
 
 def test_a_group_that_was_deleted_in_kafka_is_a_warning() -> None:
     here = world()
-    cut_at_ten(here)
+    checkpoint_at_ten(here)
     check = here.check(Question.OFFSETS, here.evidence(committed={}))
     assert check.verdict is WARNING
     assert "Kafka holds no committed offset, the region committed 10: the group, or its offsets, were" in check.detail
@@ -478,7 +489,7 @@ def test_a_group_that_was_deleted_in_kafka_is_a_warning() -> None:
 
 def test_a_commit_of_the_regions_own_that_the_store_has_not_is_told_as_a_restored_store() -> None:
     here = world()
-    cut_at_ten(here)
+    checkpoint_at_ten(here)
     newer = here.driver.region.next_sequence
     held = own(here) | {here.driver.partition(0): Offset(30)}
     noted = {here.driver.partition(0): newer}
@@ -488,7 +499,7 @@ def test_a_commit_of_the_regions_own_that_the_store_has_not_is_told_as_a_restore
     assert "somebody else" not in check.detail
 
 
-def test_before_the_first_cut_is_committed_nothing_is_expected_of_kafka() -> None:
+def test_before_the_first_checkpoint_is_committed_nothing_is_expected_of_kafka() -> None:
     here = world()
     assert here.verdict(Question.OFFSETS, here.evidence(committed={here.driver.partition(0): Offset(3)})) is OK
 

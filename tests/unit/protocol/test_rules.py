@@ -8,11 +8,11 @@ import pytest
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.rules import (
     Assignor,
-    CutMode,
-    CutRules,
+    CheckpointMode,
+    CheckpointRules,
+    ForeignConsumerPolicy,
     GroupRules,
     OutOfRangePolicy,
-    OutsiderPolicy,
     RegionRules,
     RetentionRules,
 )
@@ -87,9 +87,11 @@ def test_the_defaults_are_those_of_the_design() -> None:
     region = RegionRules(groups={ETL: group})
     assert region.timeouts == Timeouts()
     assert region.max_failures == 5
-    assert region.outsiders is OutsiderPolicy.FAIL
+    assert region.foreign_consumers is ForeignConsumerPolicy.FAIL
     assert region.out_of_range is OutOfRangePolicy.FAIL
     assert region.beyond_end is OutOfRangePolicy.FAIL
     assert region.retention == RetentionRules(keep=20, max_age=None)
-    assert region.cut == CutRules(schedule=None, records=None, mode=CutMode.AUTO, grace=timedelta(seconds=2))
-    assert not region.cut.catchup
+    assert region.checkpoint == CheckpointRules(
+        schedule=None, records=None, mode=CheckpointMode.AUTO, grace=timedelta(seconds=2)
+    )
+    assert not region.checkpoint.catchup

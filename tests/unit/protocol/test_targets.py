@@ -34,7 +34,7 @@ from airflow_kcr.protocol.targets import (
     describe,
     parse_target,
 )
-from airflow_kcr.protocol.values import MAX_NUMBER, GroupId, GroupPartition, Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
 
 ETL, AUDIT = GroupId("etl"), GroupId("audit")
 FLIGHTS, WEATHER = TopicName("flights"), TopicName("weather")
@@ -99,9 +99,9 @@ def entry_of(resolution: Resolution, partition: GroupPartition) -> SeekEntry:
 
 
 ALL_TARGETS: list[Target] = [
-    ToCheckpoint(sequence=Sequence(12)),
+    ToCheckpoint(sequence=CheckpointNumber(12)),
     ToInitial(),
-    ToRun(dag_id="hourly_cut", run_id="scheduled__2026-01-01T00:00:00+00:00"),
+    ToRun(dag_id="hourly_checkpoint", run_id="scheduled__2026-01-01T00:00:00+00:00"),
     ToEarliest(),
     ToLatest(),
     ToDatetime(instant=MORNING),
@@ -118,7 +118,7 @@ class TestValues:
         assert [target.kind for target in ALL_TARGETS] == list(TargetKind)
         assert len(TargetKind) == 11
 
-    def test_only_to_current_needs_nothing_but_the_cut(self) -> None:
+    def test_only_to_current_needs_nothing_but_the_checkpoint(self) -> None:
         assert [t.kind for t in ALL_TARGETS if t.needs is Needs.NOTHING] == [TargetKind.TO_CURRENT]
 
     def test_times_need_the_time_index_and_checkpoints_a_checkpoint(self) -> None:
@@ -132,7 +132,7 @@ class TestValues:
         [
             pytest.param(lambda: ToOffset(offset=Offset(-1)), "between 0 and", id="negative-offset"),
             pytest.param(lambda: ToOffset(offset=Offset(MAX_NUMBER + 1)), "between 0 and", id="offset-too-large"),
-            pytest.param(lambda: ToCheckpoint(sequence=Sequence(-1)), "between 0 and", id="negative-sequence"),
+            pytest.param(lambda: ToCheckpoint(sequence=CheckpointNumber(-1)), "between 0 and", id="negative-sequence"),
             pytest.param(lambda: ShiftBy(by=-MAX_NUMBER - 1), "between 0 and", id="shift-too-large"),
             pytest.param(lambda: ToDatetime(instant=MORNING.replace(tzinfo=None)), "no zone", id="naive-datetime"),
             pytest.param(lambda: ToDatetime(instant=datetime(1969, 1, 1, tzinfo=UTC)), "before 1970", id="before-1970"),
@@ -159,7 +159,7 @@ class TestText:
     @pytest.mark.parametrize(
         ("kind", "value", "target"),
         [
-            ("to-checkpoint", "12", ToCheckpoint(sequence=Sequence(12))),
+            ("to-checkpoint", "12", ToCheckpoint(sequence=CheckpointNumber(12))),
             ("to-initial", None, ToInitial()),
             ("to-run", "hourly/manual__1/2", ToRun(dag_id="hourly", run_id="manual__1/2")),
             ("to-earliest", None, ToEarliest()),
@@ -206,7 +206,7 @@ class TestText:
         assert [describe(target) for target in ALL_TARGETS] == [
             "to-checkpoint 12",
             "to-initial",
-            "to-run hourly_cut/scheduled__2026-01-01T00:00:00+00:00",
+            "to-run hourly_checkpoint/scheduled__2026-01-01T00:00:00+00:00",
             "to-earliest",
             "to-latest",
             "to-datetime 2026-01-01T06:00:00Z",
@@ -225,9 +225,9 @@ class TestJson:
 
     @pytest.mark.parametrize("number", [999, 1000, 1_234_567, 2**31, MAX_NUMBER])
     def test_large_numbers_stay_plain_digits(self, number: int) -> None:
-        text = json.dumps(target_to_json(ToCheckpoint(sequence=Sequence(number))))
+        text = json.dumps(target_to_json(ToCheckpoint(sequence=CheckpointNumber(number))))
         assert text == f'{{"kind": "to-checkpoint", "sequence": {number}}}'
-        assert target_from_json(json.loads(text)) == ToCheckpoint(sequence=Sequence(number))
+        assert target_from_json(json.loads(text)) == ToCheckpoint(sequence=CheckpointNumber(number))
 
     def test_the_stored_form_is_plain(self) -> None:
         assert target_to_json(FromFile(entries=offsets({E0: 5}))) == {
@@ -362,7 +362,7 @@ class TestTimeTargets:
 
 
 class TestCheckpointTargets:
-    @pytest.mark.parametrize("target", [ToCheckpoint(sequence=Sequence(7)), ToRun(dag_id="d", run_id="r")])
+    @pytest.mark.parametrize("target", [ToCheckpoint(sequence=CheckpointNumber(7)), ToRun(dag_id="d", run_id="r")])
     def test_a_checkpoint_is_its_merge(self, target: Target) -> None:
         merged = offsets({A0: 120, E0: 121, E1: 122, W0: 123})
         found = resolve(target, EVERYTHING, situation(checkpoint=merged))
@@ -370,36 +370,38 @@ class TestCheckpointTargets:
         assert {entry.source for entry in found.seek.values()} == {SeekSource.MERGED}
 
     def test_a_partition_that_it_lacks_goes_to_its_initial_offset_and_does_not_stay(self) -> None:
-        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, situation(checkpoint=offsets({E0: 120})))
+        found = resolve(
+            ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, situation(checkpoint=offsets({E0: 120}))
+        )
         assert entry_of(found, E1) == at(110, SeekSource.INITIAL)
 
     def test_without_an_initial_offset_the_entry_stays_open_for_the_first_owner(self) -> None:
         given = situation(checkpoint=offsets({E0: 120}), initial=OffsetMap())
-        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        found = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
         assert entry_of(found, E1) == at(None, SeekSource.START_POSITION)
 
     def test_gaps_of_an_incomplete_one_are_filled_before_the_initial_offsets(self) -> None:
         fills = SeekMap({E0: at(1, SeekSource.COMMITTED), E1: at(115, SeekSource.PREVIOUS_CHECKPOINT)})
         given = situation(checkpoint=offsets({E0: 120}), fills=fills)
-        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        found = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
         assert entry_of(found, E0) == at(120, SeekSource.MERGED)
         assert entry_of(found, E1) == at(115, SeekSource.PREVIOUS_CHECKPOINT)
         assert entry_of(found, W0) == at(110, SeekSource.INITIAL)
 
     def test_a_checkpoint_that_nobody_gave_is_an_error_and_not_an_empty_one(self) -> None:
         with pytest.raises(ProtocolError, match="to-checkpoint 7 can't be resolved"):
-            resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, situation())
+            resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, situation())
 
     def test_what_retention_overtook_is_reported_and_not_clamped(self) -> None:
         given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
-        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        found = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
         assert [(u.partition, u.offset) for u in found.unreachable] == [(E0, 99), (E1, 201)]
         assert entry_of(found, E0) == at(99, SeekSource.MERGED)
         assert str(found.unreachable[0]) == "etl:flights-0 would resume at 99, its log has 100 to 200"
 
     def test_the_loss_is_accepted_by_asking_for_the_same_by_a_file_and_is_then_marked(self) -> None:
         given = situation(checkpoint=offsets({A0: 120, E0: 99, E1: 201, W0: 100}))
-        lost = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        lost = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
         accepted = resolve(FromFile(entries=lost.seek.offsets), EVERYTHING, given)
         assert accepted.unreachable == ()
         assert entry_of(accepted, E0) == at(100, SeekSource.EXPLICIT, clamped_from=99)
@@ -408,19 +410,19 @@ class TestCheckpointTargets:
 
     def test_what_is_unreachable_out_of_scope_is_none_of_the_targets_business(self) -> None:
         given = situation(checkpoint=offsets({E0: 120, E1: 1}), current=offsets(dict.fromkeys(PARTITIONS, 1)))
-        assert resolve(ToCheckpoint(sequence=Sequence(7)), ONLY_E0, given).unreachable == ()
+        assert resolve(ToCheckpoint(sequence=CheckpointNumber(7)), ONLY_E0, given).unreachable == ()
 
     def test_partitions_that_left_the_region_are_listed_and_ignored(self) -> None:
         gone = E0._replace(partition=9)
         given = situation(checkpoint=offsets({E0: 120, gone: 5}))
-        found = resolve(ToCheckpoint(sequence=Sequence(7)), EVERYTHING, given)
+        found = resolve(ToCheckpoint(sequence=CheckpointNumber(7)), EVERYTHING, given)
         assert found.ignored == (gone,)
         assert gone not in found.seek
 
     def test_partitions_that_left_are_not_listed_where_they_are_out_of_scope(self) -> None:
         gone = W0._replace(partition=9)
         given = situation(checkpoint=offsets({E0: 120, gone: 5}))
-        assert resolve(ToCheckpoint(sequence=Sequence(7)), ONLY_E0, given).ignored == ()
+        assert resolve(ToCheckpoint(sequence=CheckpointNumber(7)), ONLY_E0, given).ignored == ()
 
     def test_initial_is_every_partitions_own_and_may_be_overtaken(self) -> None:
         found = resolve(ToInitial(), EVERYTHING, situation(initial=offsets({A0: 110, E0: 50})))

@@ -20,16 +20,16 @@ from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    Timeline,
 )
 from airflow_kcr.runtime.asking import Asking
 from airflow_kcr.runtime.clocks import StoreClock
@@ -178,7 +178,7 @@ def test_an_index_that_another_process_holds_is_asked_for_again_until_two_leases
     while waited <= patience:
         desk.hear(events.Tick)
         assert desk.asking.refusal is None
-        desk.driver.beat()
+        desk.driver.heartbeat()
         desk.wait(5)
         waited += timedelta(seconds=5)
         desk.try_again()
@@ -216,16 +216,16 @@ def test_a_takeover_does_not_wait_for_the_holders_lease(desks: Callable[..., Des
 
 def test_a_takeover_waits_for_a_running_drain_as_long_as_that_may_take(desks: Callable[..., Desk], desk: Desk) -> None:
     driver, newcomer = desk.driver, desks(desk.driver, takeover=True)
-    driver.request_cut("n1")
+    driver.request_checkpoint("n1")
     newcomer.register()
     newcomer.hear(events.Tick)
     # Longer than whoever takes nothing over would wait.
     for _ in range(20):
-        driver.beat()
+        driver.heartbeat()
         newcomer.wait(5)
         newcomer.try_again()
         newcomer.hear(events.Tick)
-    driver.beat()
+    driver.heartbeat()
     driver.complete()
     newcomer.try_again()
     assert newcomer.hear(events.Registered).incarnation == 2
@@ -239,15 +239,15 @@ def test_a_renewal_tells_where_the_region_stands_and_what_the_stores_clock_says(
 
 
 def test_a_renewal_tells_what_is_due(desk: Desk) -> None:
-    # A cut whose only member never contributes is due to be aborted.
-    desk.driver.request_cut("n1")
+    # A checkpoint whose only member never contributes is due to be aborted.
+    desk.driver.request_checkpoint("n1")
     drain = desk.driver.region.rules.timeouts.drain.total_seconds()
     for _ in range(int(drain // 5) + 1):
         desk.driver.clock.advance(5)
-        desk.driver.beat()
+        desk.driver.heartbeat()
     renewed = desk.renew()
     assert isinstance(renewed, events.Renewed)
-    assert renewed.due
+    assert renewed.needs_reconciling
 
 
 def test_a_lease_that_is_over_is_not_renewed(desk: Desk) -> None:
@@ -346,7 +346,8 @@ def test_a_discard_is_always_answered_whatever_the_store_says_of_it(desk: Desk) 
     assert desk.hear(events.Discarded) == events.Discarded(batch=BATCH)
 
 
-# -- resets and cuts -----------------------------------------------------------------------------------------------
+# -- resets and checkpoints
+# -----------------------------------------------------------------------------------------------
 
 
 def test_an_acknowledgement_of_an_older_epoch_is_refused(desk: Desk) -> None:
@@ -369,7 +370,7 @@ def test_a_reset_is_asked_for_and_acknowledged(desk: Desk) -> None:
 def part(desk: Desk, offset: int) -> Part:
     offsets = OffsetMap({desk.driver.partition(n): Offset(offset if n == 0 else 0) for n in range(4)})
     return Part(
-        sequence=desk.driver.region.open_cut or Sequence(0),
+        sequence=desk.driver.region.open_checkpoint or CheckpointNumber(0),
         member=desk.member,
         incarnation=desk.incarnation,
         epoch=desk.caller.epoch,
@@ -378,8 +379,8 @@ def part(desk: Desk, offset: int) -> Part:
     )
 
 
-def test_a_contribution_is_stored_and_the_cut_published_and_echoed(desk: Desk) -> None:
-    desk.driver.request_cut("n1")
+def test_a_contribution_is_stored_and_the_checkpoint_published_and_read_back(desk: Desk) -> None:
+    desk.driver.request_checkpoint("n1")
     mine = part(desk, 0)
     desk.asking.contribute(effects.Contribute(part=mine))
     contributed = desk.hear(events.Contributed)
@@ -388,21 +389,23 @@ def test_a_contribution_is_stored_and_the_cut_published_and_echoed(desk: Desk) -
     desk.asking.published(mine.sequence)
     published = desk.hear(events.Published)
     assert (published.sequence, published.view) == (mine.sequence, desk.view())
-    desk.asking.echo(effects.Echo(sequence=mine.sequence, incarnation=desk.incarnation, offsets=mine.offsets))
+    desk.asking.read_back(
+        effects.ReportReadBack(sequence=mine.sequence, incarnation=desk.incarnation, offsets=mine.offsets)
+    )
     desk.hear(events.Tick)
-    cut = desk.driver.region.checkpoints[mine.sequence]
-    assert (cut.state, cut.committed.value) == (CheckpointState.PUBLISHED, "yes")
+    checkpoint = desk.driver.region.checkpoints[mine.sequence]
+    assert (checkpoint.state, checkpoint.committed.value) == (CheckpointState.PUBLISHED, "yes")
 
 
 def test_a_contribution_that_disagrees_with_the_store_is_refused(desk: Desk) -> None:
-    desk.driver.request_cut("n1")
+    desk.driver.request_checkpoint("n1")
     mine = part(desk, 5)
     desk.asking.contribute(effects.Contribute(part=mine))
     assert desk.hear(events.ContributionRefused).sequence == mine.sequence
 
 
 def test_a_publication_is_always_answered(desk: Desk) -> None:
-    desk.asking.published(Sequence(77))
+    desk.asking.published(CheckpointNumber(77))
     assert desk.hear(events.Published).sequence == 77
 
 
@@ -410,13 +413,15 @@ def test_a_publication_is_always_answered(desk: Desk) -> None:
 
 
 def held(desk: Desk, sequence: int, region: str = "flights") -> dict[object, CommittedOffset]:
-    note = CommitNote(region=RegionName(region), lineage=Lineage(1), sequence=Sequence(sequence), epoch=Epoch(9))
+    note = CommitNote(
+        region=RegionName(region), timeline=Timeline(1), sequence=CheckpointNumber(sequence), epoch=Epoch(9)
+    )
     return {desk.driver.partition(0): CommittedOffset(offset=Offset(5), metadata=note.text())}
 
 
-def test_kafka_remembering_a_later_cut_of_the_region_than_the_store_halts_it(desk: Desk) -> None:
+def test_kafka_remembering_a_later_checkpoint_of_the_region_than_the_store_halts_it(desk: Desk) -> None:
     before = desk.driver.region
-    desk.asking.compare(held(desk, 3), Sequence(2))  # type: ignore[arg-type]
+    desk.asking.compare(held(desk, 3), CheckpointNumber(2))  # type: ignore[arg-type]
     desk.hear(events.Tick)
     region = desk.driver.region
     assert region.state is RegionState.HALTED
@@ -427,10 +432,10 @@ def test_kafka_remembering_a_later_cut_of_the_region_than_the_store_halts_it(des
 
 
 @pytest.mark.parametrize(("sequence", "region"), [(2, "flights"), (1, "flights"), (99, "another")])
-def test_what_kafka_remembers_of_older_cuts_or_of_other_regions_is_not_told(
+def test_what_kafka_remembers_of_older_checkpoints_or_of_other_regions_is_not_told(
     desk: Desk, sequence: int, region: str
 ) -> None:
-    desk.asking.compare(held(desk, sequence, region), Sequence(2))  # type: ignore[arg-type]
+    desk.asking.compare(held(desk, sequence, region), CheckpointNumber(2))  # type: ignore[arg-type]
     assert desk.driver.region.state is RegionState.RUNNING
     desk.calls.end(10)
     assert desk.heard == []
@@ -438,6 +443,6 @@ def test_what_kafka_remembers_of_older_cuts_or_of_other_regions_is_not_told(
 
 def test_offsets_that_somebody_else_committed_are_not_told(desk: Desk) -> None:
     offsets = {desk.driver.partition(0): CommittedOffset(offset=Offset(5), metadata="by hand")}
-    desk.asking.compare(offsets, Sequence(2))
+    desk.asking.compare(offsets, CheckpointNumber(2))
     desk.calls.end(10)
     assert desk.heard == []

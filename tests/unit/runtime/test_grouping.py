@@ -10,14 +10,14 @@ from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import Epoch, Incarnation, Lineage, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, Timeline
 from airflow_kcr.runtime.grouping import Grouping, Happening
 from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.metrics import Metrics
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER, FakeMembership, p
 
-COMMIT = effects.Commit(sequence=Sequence(4), offsets=OffsetMap({p(0): Offset(7)}), epoch=Epoch(2))
+COMMIT = effects.Commit(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}), epoch=Epoch(2))
 SEEK = effects.CommitSeek(
     caller=Caller(member=MEMBER, incarnation=Incarnation(1), epoch=Epoch(3)), offsets=OffsetMap({p(0): Offset(5)})
 )
@@ -79,31 +79,31 @@ def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(de
 
 
 def test_a_commit_says_who_wrote_it(desk: Desk) -> None:
-    desk.grouping.commit(COMMIT, Lineage(1), always)
-    assert json.loads(desk.membership.notes[0]) == {"region": "flights", "lineage": 1, "sequence": 4, "epoch": 2}
+    desk.grouping.commit(COMMIT, Timeline(1), always)
+    assert json.loads(desk.membership.notes[0]) == {"region": "flights", "timeline": 1, "sequence": 4, "epoch": 2}
 
 
-def test_the_echo_of_a_commit_is_what_kafka_holds_of_the_partitions_asked_for(desk: Desk) -> None:
+def test_the_commit_read_back_of_a_commit_is_what_kafka_holds_of_the_partitions_asked_for(desk: Desk) -> None:
     desk.membership.held = {p(1): CommittedOffset(offset=Offset(99))}
-    desk.grouping.commit(COMMIT, Lineage(1), always)
-    assert desk.loop() == [events.Committed(sequence=Sequence(4), offsets=OffsetMap({p(0): Offset(7)}))]
+    desk.grouping.commit(COMMIT, Timeline(1), always)
+    assert desk.loop() == [events.Committed(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}))]
     assert desk.metrics.commits_failed == 0
 
 
 def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk: Desk) -> None:
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3)), p(1): CommittedOffset(offset=Offset(9))}
     desk.membership.commit_failure = "the coordinator moved"
-    desk.grouping.commit(COMMIT, Lineage(1), always)
-    assert desk.loop() == [events.Committed(sequence=Sequence(4), offsets=OffsetMap({p(0): Offset(3)}))]
+    desk.grouping.commit(COMMIT, Timeline(1), always)
+    assert desk.loop() == [events.Committed(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(3)}))]
     assert desk.metrics.commits_failed == 1
     assert "the coordinator moved" in desk.metrics.last_trouble
-    assert "cut 4" in desk.metrics.last_trouble
+    assert "checkpoint 4" in desk.metrics.last_trouble
 
 
 def test_where_a_reset_resumed_is_told_to_kafka_and_noted(desk: Desk) -> None:
     noted: list[str] = []
-    desk.grouping.commit_seek(SEEK, Lineage(2), Sequence(6), noted.append, always)
-    assert json.loads(desk.membership.notes[0]) == {"region": "flights", "lineage": 2, "sequence": 6, "epoch": 3}
+    desk.grouping.commit_seek(SEEK, Timeline(2), CheckpointNumber(6), noted.append, always)
+    assert json.loads(desk.membership.notes[0]) == {"region": "flights", "timeline": 2, "sequence": 6, "epoch": 3}
     assert noted == [""]
     assert desk.loop() == []
 
@@ -111,7 +111,7 @@ def test_where_a_reset_resumed_is_told_to_kafka_and_noted(desk: Desk) -> None:
 def test_a_resume_that_kafka_did_not_take_is_counted_and_its_reason_noted(desk: Desk) -> None:
     noted: list[str] = []
     desk.membership.commit_failure = "not in the group"
-    desk.grouping.commit_seek(SEEK, Lineage(2), Sequence(6), noted.append, always)
+    desk.grouping.commit_seek(SEEK, Timeline(2), CheckpointNumber(6), noted.append, always)
     assert noted == ["not in the group"]
     desk.loop()
     assert desk.metrics.commits_failed == 1
@@ -120,4 +120,4 @@ def test_a_resume_that_kafka_did_not_take_is_counted_and_its_reason_noted(desk: 
 def test_without_a_client_nothing_can_be_committed() -> None:
     who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
     with pytest.raises(RuntimeError, match="no Kafka client"):
-        Grouping(who, lambda _: None, lambda _: None, Metrics()).commit(COMMIT, Lineage(1), always)
+        Grouping(who, lambda _: None, lambda _: None, Metrics()).commit(COMMIT, Timeline(1), always)

@@ -16,22 +16,22 @@ from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec, is_live
-from airflow_kcr.protocol.rules import CutRules, GroupRules, RegionRules
+from airflow_kcr.protocol.rules import CheckpointRules, GroupRules, RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
+    CheckpointNumber,
     EventNumber,
     GroupPartition,
     Incarnation,
     MemberId,
-    Nonce,
     Offset,
     Range,
-    Sequence,
+    RequestId,
 )
 from airflow_kcr.runtime.clocks import StoreClock, boot_time
-from airflow_kcr.runtime.hints import Hints
 from airflow_kcr.runtime.host import End, Ended, MemberHost, World
 from airflow_kcr.runtime.identity import Identity, read_note
+from airflow_kcr.runtime.notifications import Notifications
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.store.regions import RegionStore, SpecUpdate
@@ -62,7 +62,7 @@ TIMES = Timeouts(
     commit=timedelta(seconds=5),
     close=timedelta(seconds=4),
 )
-CUT = CutRules(grace=timedelta(seconds=0.1))
+CHECKPOINT = CheckpointRules(grace=timedelta(seconds=0.1))
 LIMITS = Limits(target=timedelta(seconds=2), least=50, most=200)
 SECOND = timedelta(seconds=1)
 
@@ -104,7 +104,7 @@ class Stage:
     def declare(self, *logs: Log, times: Timeouts = TIMES, members: int = 1, static: bool = True) -> None:
         self.logs.update({p(n): log for n, log in enumerate(logs)})
         group = replace(group_rules(members=members), static_membership=static)
-        self.rules = RegionRules(groups={GROUP: group}, timeouts=times, cut=CUT)
+        self.rules = RegionRules(groups={GROUP: group}, timeouts=times, checkpoint=CHECKPOINT)
         self.store.declare(FLIGHTS, Spec(text="{}", rules=self.rules))
         self.store.start(FLIGHTS)
 
@@ -155,7 +155,7 @@ class Stage:
             takeover=takeover,
             spec_revision=spec_revision,
         )
-        host = MemberHost(who, CUT, LIMITS, world)
+        host = MemberHost(who, CHECKPOINT, LIMITS, world)
         self.members.append(Played(host, memberships[0], engine, sinks, ends))
         host.start()
         return self.members[-1]
@@ -175,21 +175,23 @@ class Stage:
     def caught_up(self) -> None:
         eventually(self.everything_is_processed, "every record to be processed")
 
-    def cut(self, nonce: str, bound: datetime | None = None) -> Checkpoint:
-        """Ask for a cut, and wait until it is published and committed."""
-        self.store.request_cut(FLIGHTS, Nonce(nonce), bound=bound)
-        eventually(lambda: self.state_of(nonce) == (CheckpointState.PUBLISHED, Committed.YES), f"cut {nonce}")
-        return self.region.checkpoints[self.sequence(nonce)]
+    def checkpoint(self, request_id: str, boundary: datetime | None = None) -> Checkpoint:
+        """Ask for a checkpoint, and wait until it is published and committed."""
+        self.store.request_checkpoint(FLIGHTS, RequestId(request_id), boundary=boundary)
+        eventually(
+            lambda: self.state_of(request_id) == (CheckpointState.PUBLISHED, Committed.YES), f"checkpoint {request_id}"
+        )
+        return self.region.checkpoints[self.sequence(request_id)]
 
-    def offsets(self, cut: Checkpoint) -> dict[GroupPartition, int]:
-        return dict(self.region.offsets[cut.sequence])
+    def offsets(self, checkpoint: Checkpoint) -> dict[GroupPartition, int]:
+        return dict(self.region.offsets[checkpoint.sequence])
 
-    def sequence(self, nonce: str) -> Sequence:
-        return self.region.requests[Nonce(nonce)].sequence or Sequence(0)
+    def sequence(self, request_id: str) -> CheckpointNumber:
+        return self.region.requests[RequestId(request_id)].sequence or CheckpointNumber(0)
 
-    def state_of(self, nonce: str) -> tuple[CheckpointState, Committed] | None:
-        cut = self.region.checkpoints.get(self.sequence(nonce))
-        return None if cut is None else (cut.state, cut.committed)
+    def state_of(self, request_id: str) -> tuple[CheckpointState, Committed] | None:
+        checkpoint = self.region.checkpoints.get(self.sequence(request_id))
+        return None if checkpoint is None else (checkpoint.state, checkpoint.committed)
 
     def outcomes(self) -> set[Outcome | None]:
         return {batch.outcome for batch in self.store.batches(FLIGHTS)}
@@ -264,8 +266,8 @@ def test_the_pipeline_is_told_what_the_store_let_begin(stage: Stage) -> None:
     rows = {row.batch: row for row in stage.store.batches(FLIGHTS)}
     for call in member.engine.done:
         row = rows[call.batch]
-        assert (call.region, call.member, call.bound) == (FLIGHTS, MemberId(GROUP, 0), None)
-        assert (call.epoch, call.lineage, call.sequence) == (row.epoch, row.lineage, row.sequence)
+        assert (call.region, call.member, call.boundary) == (FLIGHTS, MemberId(GROUP, 0), None)
+        assert (call.epoch, call.timeline, call.sequence) == (row.epoch, row.timeline, row.sequence)
         assert call.ranges == row.ranges
         assert dict(call.progress) == {partition: r.to for partition, r in row.ranges.items()}
 
@@ -302,9 +304,11 @@ def test_two_members_share_a_region(stage: Stage) -> None:
     stage.caught_up()
     assert tiles(first.engine.done, p(0), 300)
     assert tiles(second.engine.done, p(1), 200)
-    cut = stage.cut("n1")
-    assert stage.offsets(cut) == {p(0): 300, p(1): 200}
-    eventually(lambda: {m.counters()["nCuts"] for m in (first, second)} == {1}, "both to have counted the cut")
+    checkpoint = stage.checkpoint("n1")
+    assert stage.offsets(checkpoint) == {p(0): 300, p(1): 200}
+    eventually(
+        lambda: {m.counters()["nCheckpoints"] for m in (first, second)} == {1}, "both to have counted the checkpoint"
+    )
 
 
 def test_a_failed_batch_is_followed_by_a_reset_and_its_records_by_another_batch(stage: Stage) -> None:
@@ -336,35 +340,36 @@ def test_what_a_member_does_is_counted_and_shown(stage: Stage) -> None:
     assert member.counters()["nPendingMessages"] == 0
 
 
-# -- cuts ----------------------------------------------------------------------------------------------------------
+# -- checkpoints
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_takes_part_in_a_cut_from_the_request_to_kafkas_echo(stage: Stage) -> None:
+def test_a_member_takes_part_in_a_checkpoint_from_the_request_to_kafkas_commit_read_back(stage: Stage) -> None:
     stage.declare(records(100), records(40))
     member = stage.member()
     stage.caught_up()
-    cut = stage.cut("n1")
-    assert stage.offsets(cut) == {p(0): 100, p(1): 40}
+    checkpoint = stage.checkpoint("n1")
+    assert stage.offsets(checkpoint) == {p(0): 100, p(1): 40}
     assert {partition: row.offset for partition, row in member.membership.held.items()} == {p(0): 100, p(1): 40}
     notes = [note for text in member.membership.notes if (note := read_note(text)) is not None]
-    assert notes[-1].sequence == cut.sequence
+    assert notes[-1].sequence == checkpoint.sequence
     asked = [what for what in member.sinks.asked if not what.startswith("reset")]
-    assert asked == [f"prepare {cut.sequence}", f"publish {cut.sequence}"]
-    eventually(lambda: member.counters()["nCuts"] == 1, "the cut to be counted")
+    assert asked == [f"prepare {checkpoint.sequence}", f"publish {checkpoint.sequence}"]
+    eventually(lambda: member.counters()["nCheckpoints"] == 1, "the checkpoint to be counted")
     assert member.counters()["drainTimeMillis"] >= 0
     stage.logs[p(0)].stamps.extend([NOON] * 10)
     stage.caught_up()
 
 
-def test_a_bounded_cut_holds_exactly_the_records_before_its_bound(stage: Stage) -> None:
+def test_a_bounded_checkpoint_holds_exactly_the_records_before_its_boundary(stage: Stage) -> None:
     stage.declare(Log(stamps=[NOON - SECOND] * 120 + [NOON + SECOND] * 80), records(30, at=NOON - SECOND))
     member = stage.member(engine=closed())
     eventually(lambda: bool(member.engine.started), "the first batch")
-    stage.store.request_cut(FLIGHTS, Nonce("n1"), bound=NOON)
-    eventually(lambda: member.host.snapshot.cut is not None, "the member to know of the bound")
+    stage.store.request_checkpoint(FLIGHTS, RequestId("n1"), boundary=NOON)
+    eventually(lambda: member.host.snapshot.checkpoint is not None, "the member to know of the boundary")
     member.engine.gate.set()
-    cut = stage.cut("n1", bound=NOON)
-    assert stage.offsets(cut) == {p(0): 120, p(1): 30}
+    checkpoint = stage.checkpoint("n1", boundary=NOON)
+    assert stage.offsets(checkpoint) == {p(0): 120, p(1): 30}
     stage.caught_up()
 
 
@@ -374,8 +379,8 @@ def test_a_publication_that_fails_is_tried_again(stage: Stage) -> None:
     stage.caught_up()
     member.sinks.failing = "publish"
     member.sinks.failures.extend([SinkError("not visible yet")] * 2)
-    cut = stage.cut("n1")
-    assert member.sinks.asked[-4:] == [f"prepare {cut.sequence}", *[f"publish {cut.sequence}"] * 3]
+    checkpoint = stage.checkpoint("n1")
+    assert member.sinks.asked[-4:] == [f"prepare {checkpoint.sequence}", *[f"publish {checkpoint.sequence}"] * 3]
 
 
 def test_a_commit_that_fails_is_counted_and_the_member_goes_on(stage: Stage) -> None:
@@ -383,7 +388,7 @@ def test_a_commit_that_fails_is_counted_and_the_member_goes_on(stage: Stage) -> 
     member = stage.member()
     stage.caught_up()
     member.membership.commit_failure = "the coordinator moved"
-    stage.store.request_cut(FLIGHTS, Nonce("n1"))
+    stage.store.request_checkpoint(FLIGHTS, RequestId("n1"))
     eventually(lambda: member.counters()["nFailedCommits"] >= 1, "the failure to be counted")
     stage.logs[p(0)].stamps.extend([NOON] * 10)
     stage.caught_up()
@@ -392,7 +397,7 @@ def test_a_commit_that_fails_is_counted_and_the_member_goes_on(stage: Stage) -> 
 def test_a_commit_may_be_sent_only_under_the_lease_under_which_it_was_asked_for(stage: Stage) -> None:
     stage.declare(records(10))
     member = stage.member()
-    stage.cut("n1")
+    stage.checkpoint("n1")
     asked = member.membership.may_write
     assert asked()
     member.host.terminate()
@@ -501,7 +506,7 @@ def test_a_member_that_was_built_from_an_older_spec_is_refused_and_consumes_noth
     assert member.engine.started == []
 
 
-def test_a_changed_spec_ends_its_members_at_the_next_cut(stage: Stage) -> None:
+def test_a_changed_spec_ends_its_members_at_the_next_checkpoint(stage: Stage) -> None:
     stage.declare(records(100))
     member = stage.member(spec_revision=stage.region.spec.revision)
     stage.caught_up()
@@ -510,7 +515,7 @@ def test_a_changed_spec_ends_its_members_at_the_next_cut(stage: Stage) -> None:
     stage.store.change_spec(FLIGHTS, SpecUpdate(at_once=spec, later=later))
     eventually(lambda: member.host.proposed_spec == later.digest, "the member to see it")
     accept(stage.store, FLIGHTS)
-    stage.store.request_cut(FLIGHTS, Nonce("n"))
+    stage.store.request_checkpoint(FLIGHTS, RequestId("n"))
     end = member.ended()
     assert (end.how, end.is_outdated) == (End.REFUSED, True)
     assert stage.causes() == [ResetCause.START, ResetCause.SPEC_CHANGED]
@@ -523,7 +528,7 @@ def test_a_member_follows_what_changes_at_once_and_its_next_incarnation_is_not_r
     spec = stage.region.spec
     stage.store.change_spec(FLIGHTS, SpecUpdate(at_once=replace(spec, text="now", revision=spec.revision + 1)))
     eventually(lambda: member.host.spec_revision == spec.revision + 1, "the member to see it")
-    member.host.adopt(CUT, replace(LIMITS, least=3, most=3), spec.revision + 1)
+    member.host.adopt(CHECKPOINT, replace(LIMITS, least=3, most=3), spec.revision + 1)
     before = len(member.engine.done)
     stage.logs[p(0)].stamps.extend([NOON] * 30)
     stage.caught_up()
@@ -542,11 +547,11 @@ def test_a_member_that_another_process_took_over_is_fenced_and_writes_nothing_mo
     assert Outcome.DONE not in stage.outcomes()
 
 
-def test_a_takeover_goes_on_where_the_last_cut_stood(stage: Stage) -> None:
+def test_a_takeover_goes_on_where_the_last_checkpoint_stood(stage: Stage) -> None:
     stage.declare(records(200))
     first = stage.member()
     stage.caught_up()
-    stage.cut("n1")
+    stage.checkpoint("n1")
     second = stage.member(takeover=True)
     assert first.ended() == Ended(how=End.FENCED)
     stage.logs[p(0)].stamps.extend([NOON] * 50)
@@ -639,7 +644,7 @@ def test_a_pipeline_that_has_become_slow_is_given_smaller_batches(stage: Stage) 
     slow.most = 1_000
     member = stage.member(engine=slow)
     stage.caught_up()
-    stage.cut("n1")
+    stage.checkpoint("n1")
     assert max(sum(r.width for r in call.ranges.values()) for call in member.engine.done) == LIMITS.most
     slow.most = 3
     stage.logs[p(0)].stamps.extend([NOON] * 300)
@@ -663,7 +668,7 @@ def test_members_whose_process_ends_with_each_batch_that_is_too_large_come_to_on
     assert ended > 0
 
 
-def test_a_cancelled_batch_that_does_not_become_quiet_ends_the_process(stage: Stage) -> None:
+def test_a_cancelled_batch_that_does_not_quiesce_ends_the_process(stage: Stage) -> None:
     stage.declare(records(40), times=replace(SOON, batch=SECOND / 2))
     member = stage.member(engine=closed())
     member.engine.stubborn = True
@@ -671,7 +676,7 @@ def test_a_cancelled_batch_that_does_not_become_quiet_ends_the_process(stage: St
     assert end.how is End.FAILED
     assert isinstance(end.error, ProcessEnds)
     assert len(member.ends) == 1
-    assert "did not become quiet" in member.ends[0]
+    assert "did not quiesce" in member.ends[0]
 
 
 @pytest.mark.parametrize("where", ["engine", "sinks", "listener"])
@@ -685,7 +690,7 @@ def test_a_bug_ends_the_member_with_its_error(stage: Stage, where: str) -> None:
         stage.logs[p(0)].stamps.append(NOON)
     elif where == "sinks":
         member.sinks.failures.append(error)  # type: ignore[arg-type]
-        stage.store.request_cut(FLIGHTS, Nonce("n1"))
+        stage.store.request_checkpoint(FLIGHTS, RequestId("n1"))
     else:
         member.host.fail(error)
         member.host.fail(ValueError("what followed from it"))
@@ -708,42 +713,42 @@ def test_a_store_of_another_version_ends_the_member_at_once(stage: Stage, monkey
 
 
 @pytest.fixture
-def hinted(stage: Stage) -> Iterator[Callable[[Played], Hints]]:
+def notified(stage: Stage) -> Iterator[Callable[[Played], Notifications]]:
     """Starts what hears that the region changed; it ends with the test."""
-    started: list[Hints] = []
+    started: list[Notifications] = []
 
-    def start(member: Played) -> Hints:
-        started.append(Hints(stage.store, FLIGHTS, [member.host]))
+    def start(member: Played) -> Notifications:
+        started.append(Notifications(stage.store, FLIGHTS, [member.host]))
         started[-1].start()
         return started[-1]
 
     yield start
-    for hints in started:
-        hints.end()
+    for notifications in started:
+        notifications.end()
 
 
 def test_members_look_at_once_when_they_are_told_that_the_region_changed(
-    stage: Stage, hinted: Callable[[Played], Hints]
+    stage: Stage, notified: Callable[[Played], Notifications]
 ) -> None:
     # By themselves they would look with the next renewal, long after this test gave up.
     minutes = replace(TIMES, lease=timedelta(minutes=3), renew=timedelta(minutes=1))
     stage.declare(records(40), times=minutes)
     member = stage.member()
-    hinted(member)
+    notified(member)
     stage.caught_up()
-    for nonce in ("n1", "n2", "n3"):
-        stage.cut(nonce)
+    for request_id in ("n1", "n2", "n3"):
+        stage.checkpoint(request_id)
 
 
-def test_hints_outlive_a_store_that_is_away(stage: Stage, hinted: Callable[[Played], Hints]) -> None:
+def test_hints_outlive_a_store_that_is_away(stage: Stage, notified: Callable[[Played], Notifications]) -> None:
     minutes = replace(TIMES, lease=timedelta(minutes=3), renew=timedelta(minutes=1))
     stage.declare(records(40), times=minutes)
     member = stage.member()
-    hinted(member)
+    notified(member)
     stage.caught_up()
     # Whoever waits meets the outage; the requests of this thread and of the member come after it.
     stage.transactions.away = True
     waiting = stage.transactions.refused
     eventually(lambda: stage.transactions.refused > waiting, "a wait to be refused")
     stage.transactions.away = False
-    stage.cut("n1")
+    stage.checkpoint("n1")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import Epoch, Lineage, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName, Timeline
 from airflow_kcr.runtime.identity import CommitNote, Identity, read_note
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import FLIGHTS, MEMBER
@@ -27,10 +27,10 @@ def test_a_process_tells_people_where_it_runs() -> None:
     assert ", process " in start().label
 
 
-@given(region=st.text(), lineage=numbers, sequence=numbers, epoch=numbers)
-def test_a_note_is_read_as_it_was_written(region: str, lineage: int, sequence: int, epoch: int) -> None:
+@given(region=st.text(), timeline=numbers, sequence=numbers, epoch=numbers)
+def test_a_note_is_read_as_it_was_written(region: str, timeline: int, sequence: int, epoch: int) -> None:
     note = CommitNote(
-        region=RegionName(region), lineage=Lineage(lineage), sequence=Sequence(sequence), epoch=Epoch(epoch)
+        region=RegionName(region), timeline=Timeline(timeline), sequence=CheckpointNumber(sequence), epoch=Epoch(epoch)
     )
     assert read_note(note.text()) == note
 
@@ -38,7 +38,10 @@ def test_a_note_is_read_as_it_was_written(region: str, lineage: int, sequence: i
 def test_a_note_fits_into_what_kafka_allows() -> None:
     biggest = 2**63 - 1
     note = CommitNote(
-        region=RegionName("r" * 200), lineage=Lineage(biggest), sequence=Sequence(biggest), epoch=Epoch(biggest)
+        region=RegionName("r" * 200),
+        timeline=Timeline(biggest),
+        sequence=CheckpointNumber(biggest),
+        epoch=Epoch(biggest),
     )
     assert len(note.text().encode()) < 4096
 
@@ -54,10 +57,10 @@ def test_a_note_fits_into_what_kafka_allows() -> None:
         '"text"',
         "{}",
         '{"region":"flights"}',
-        '{"region":"flights","lineage":"x","sequence":1,"epoch":1}',
-        '{"region":"flights","lineage":null,"sequence":1,"epoch":1}',
-        '{"region":"flights","lineage":Infinity,"sequence":1,"epoch":1}',
-        '{"region":"flights","lineage":NaN,"sequence":1,"epoch":1}',
+        '{"region":"flights","timeline":"x","sequence":1,"epoch":1}',
+        '{"region":"flights","timeline":null,"sequence":1,"epoch":1}',
+        '{"region":"flights","timeline":Infinity,"sequence":1,"epoch":1}',
+        '{"region":"flights","timeline":NaN,"sequence":1,"epoch":1}',
         "[" * 4_000,
     ],
     ids=lambda metadata: metadata[:40],

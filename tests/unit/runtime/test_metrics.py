@@ -7,11 +7,11 @@ from airflow_kcr.protocol.member.state import Member, State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import AssignmentId, Offset, Sequence
+from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Offset
 from airflow_kcr.runtime.metrics import UNKNOWN, Metrics
 from tests.support.runtime_fakes import MEMBER, p
 
-FIRST, SECOND = Sequence(1), Sequence(2)
+FIRST, SECOND = CheckpointNumber(1), CheckpointNumber(2)
 
 
 def at_work() -> Member:
@@ -25,7 +25,12 @@ def at_work() -> Member:
 
 def test_a_member_that_just_began_knows_nothing() -> None:
     shown = Metrics().snapshot(Member(member=MEMBER, timeouts=Timeouts()), {})
-    assert (shown.state, shown.region_state, shown.cut, shown.cut_phase) == (State.JOINING, None, None, None)
+    assert (shown.state, shown.region_state, shown.checkpoint, shown.checkpoint_phase) == (
+        State.JOINING,
+        None,
+        None,
+        None,
+    )
     assert (shown.positions, shown.lag) == ({}, {})
     assert shown.counters["isGroupManagementActive"] == 0
     assert shown.counters["drainTimeMillis"] == UNKNOWN
@@ -59,15 +64,15 @@ def test_a_drain_counts_from_the_first_look_at_it_to_the_contribution() -> None:
     metrics.drain_seen(FIRST, 10.0)
     metrics.drain_seen(FIRST, 10.5)
     metrics.contributed(FIRST, 12.0)
-    assert (metrics.cuts, metrics.drain_millis, metrics.drain_millis_max) == (1, 2000, 2000)
+    assert (metrics.checkpoints, metrics.drain_millis, metrics.drain_millis_max) == (1, 2000, 2000)
 
 
 def test_the_longest_drain_is_remembered() -> None:
     metrics = Metrics()
-    for cut, seconds in ((FIRST, 3.0), (SECOND, 1.0)):
-        metrics.drain_seen(cut, 0.0)
-        metrics.contributed(cut, seconds)
-    assert (metrics.cuts, metrics.drain_millis, metrics.drain_millis_max) == (2, 1000, 3000)
+    for checkpoint, seconds in ((FIRST, 3.0), (SECOND, 1.0)):
+        metrics.drain_seen(checkpoint, 0.0)
+        metrics.contributed(checkpoint, seconds)
+    assert (metrics.checkpoints, metrics.drain_millis, metrics.drain_millis_max) == (2, 1000, 3000)
 
 
 def test_a_drain_that_was_aborted_does_not_count_into_the_next() -> None:
@@ -81,7 +86,7 @@ def test_a_drain_that_was_aborted_does_not_count_into_the_next() -> None:
 def test_a_contribution_whose_drain_was_not_seen_has_no_time() -> None:
     metrics = Metrics()
     metrics.contributed(FIRST, 12.0)
-    assert (metrics.cuts, metrics.drain_millis) == (1, UNKNOWN)
+    assert (metrics.checkpoints, metrics.drain_millis) == (1, UNKNOWN)
 
 
 def test_batches_and_complaints_are_counted() -> None:

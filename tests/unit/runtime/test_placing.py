@@ -91,7 +91,7 @@ def test_an_empty_assignment_asks_nobody() -> None:
     assert desk.logs.asked == []
 
 
-def test_a_claim_tells_the_bounds_of_every_log() -> None:
+def test_a_claim_tells_the_boundaries_of_every_log() -> None:
     desk = Desk()
     assigned = desk.places.assigned(frozenset({p(0), p(1)}), initialised=True)
     assert {k: a.bounds for k, a in assigned.items()} == {k: log.bounds() for k, log in desk.logs.logs.items()}

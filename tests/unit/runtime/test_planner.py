@@ -9,18 +9,18 @@ import pytest
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.protocol.member.events import Planned
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import BoundOffset, Claim, CutPhase, RegionState, Wanted
-from airflow_kcr.protocol.region.view import CutView, MemberView
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Claim, DesiredState, RegionState
+from airflow_kcr.protocol.region.view import MemberView, OpenCheckpointView
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     Offset,
     Range,
-    Sequence,
+    Timeline,
     TopicId,
 )
 from airflow_kcr.runtime.clocks import StoreClock
@@ -34,14 +34,14 @@ SECOND = timedelta(seconds=1)
 
 
 def a_view(**changes: object) -> MemberView:
-    """What a member of a running region sees, without a bound."""
+    """What a member of a running region sees, without a boundary."""
     seen = MemberView(
         counter=EventNumber(7),
         epoch=Epoch(1),
-        lineage=Lineage(1),
+        timeline=Timeline(1),
         state=RegionState.RUNNING,
-        wanted=Wanted.RUNNING,
-        next_sequence=Sequence(1),
+        desired_state=DesiredState.RUNNING,
+        next_sequence=CheckpointNumber(1),
         spec_revision=1,
         incarnation=Incarnation(1),
         claims={p(n): Claim(topic_id=TopicId("topic-1")) for n in range(3)},
@@ -74,7 +74,7 @@ def test_a_batch_reads_from_the_positions_to_the_ends_of_the_logs() -> None:
     assert planned.batch == BATCH
     assert ranges(planned) == {p(0): (4, 10), p(1): (0, 5)}
     assert planned.ranges[p(0)] == Range(Offset(4), Offset(10))
-    assert (planned.bound, planned.bounds, planned.outside) == (None, {}, {})
+    assert (planned.boundary, planned.bounds, planned.outside) == (None, {}, {})
 
 
 def test_nothing_beyond_the_last_stable_offset_is_planned() -> None:
@@ -142,7 +142,7 @@ def test_logs_with_nothing_to_read_are_looked_at_as_a_whole_now_and_then() -> No
     assert desk.logs.asked == ["bounds", "bounds"]
 
 
-def test_where_a_bound_that_has_passed_falls_is_asked_for_though_no_record_comes() -> None:
+def test_where_a_boundary_that_has_passed_falls_is_asked_for_though_no_record_comes() -> None:
     desk = Desk(records(10, at=NOON - SECOND))
     view = a_view(limit=NOON + SECOND)
     desk.plan(10, view=view)
@@ -195,30 +195,30 @@ def test_the_ends_that_are_shown_are_those_that_were_read_last() -> None:
     assert desk.planner.ends[p(0)].end == 10
 
 
-# -- bounds --------------------------------------------------------------------------------------------------------
+# -- boundaries --------------------------------------------------------------------------------------------------------
 
-BOUND = NOON - timedelta(seconds=60)
-BEFORE, AFTER = BOUND - SECOND, BOUND + SECOND
+BOUNDARY = NOON - timedelta(seconds=60)
+BEFORE, AFTER = BOUNDARY - SECOND, BOUNDARY + SECOND
 
 
-def test_no_batch_crosses_a_bound_whose_place_the_store_knows() -> None:
-    view = a_view(limit=BOUND, bound_offsets={p(0): BoundOffset(offset=Offset(7))})
+def test_no_batch_crosses_a_boundary_whose_place_the_store_knows() -> None:
+    view = a_view(limit=BOUNDARY, boundary_offsets={p(0): BoundaryOffset(offset=Offset(7))})
     desk = Desk(records(10))
     planned = desk.plan(0, view=view)
     assert ranges(planned) == {p(0): (0, 7)}
-    assert (planned.bound, planned.bounds) == (BOUND, {})
+    assert (planned.boundary, planned.bounds) == (BOUNDARY, {})
     assert desk.logs.asked == ["bounds"]
 
 
-def test_a_partition_at_the_bound_reads_nothing() -> None:
-    view = a_view(limit=BOUND, bound_offsets={p(0): BoundOffset(offset=Offset(7))})
+def test_a_partition_at_the_boundary_reads_nothing() -> None:
+    view = a_view(limit=BOUNDARY, boundary_offsets={p(0): BoundaryOffset(offset=Offset(7))})
     assert ranges(Desk(records(10)).plan(7, view=view)) == {}
     assert ranges(Desk(records(10)).plan(9, view=view)) == {}
 
 
-def test_where_a_bound_falls_is_looked_up_after_the_ends_were_read_and_told_with_the_plan() -> None:
+def test_where_a_boundary_falls_is_looked_up_after_the_ends_were_read_and_told_with_the_plan() -> None:
     desk = Desk(Log(stamps=[BEFORE] * 4 + [AFTER] * 6))
-    planned = desk.plan(0, view=a_view(limit=BOUND))
+    planned = desk.plan(0, view=a_view(limit=BOUNDARY))
     assert desk.logs.asked == ["highs", "bounds", "times"]
     assert ranges(planned) == {p(0): (0, 4)}
     assert planned.bounds[p(0)].offset == 4
@@ -239,35 +239,35 @@ def test_a_record_written_between_the_two_questions_is_not_in_the_batch() -> Non
     assert planned.bounds == {}
 
 
-def test_the_ends_and_the_look_up_after_them_are_kept_as_a_pair_when_the_bound_passes_meanwhile() -> None:
-    # Scenario C26: asked before the bound the index says none; a second later the log ends behind it.
-    bound = NOON + SECOND
+def test_the_ends_and_the_look_up_after_them_are_kept_as_a_pair_when_the_boundary_passes_meanwhile() -> None:
+    # Scenario C26: asked before the boundary the index says none; a second later the log ends behind it.
+    boundary = NOON + SECOND
     desk = Desk(records(400, at=NOON))
-    assert ranges(desk.plan(0, view=a_view(limit=bound))) == {p(0): (0, 100)}
+    assert ranges(desk.plan(0, view=a_view(limit=boundary))) == {p(0): (0, 100)}
     desk.hands.now += 1.5
-    desk.logs.logs[p(0)].stamps.extend([bound] * 100)
+    desk.logs.logs[p(0)].stamps.extend([boundary] * 100)
     for position in (100, 200, 300):
-        planned = desk.plan(position, view=a_view(limit=bound))
+        planned = desk.plan(position, view=a_view(limit=boundary))
         assert ranges(planned) == {p(0): (position, position + 100)}
         assert planned.bounds == {}
     assert desk.logs.asked == ["bounds", "times"]
-    planned = desk.plan(400, view=a_view(limit=bound))
+    planned = desk.plan(400, view=a_view(limit=boundary))
     assert ranges(planned) == {}
     assert planned.bounds[p(0)].offset == 400
     assert desk.logs.asked == ["bounds", "times"] * 2
 
 
-def test_without_a_record_after_it_the_bound_falls_at_the_end_once_the_grace_is_over() -> None:
+def test_without_a_record_after_it_the_boundary_falls_at_the_end_once_the_grace_is_over() -> None:
     desk = Desk(records(4, at=BEFORE))
     view = a_view(limit=NOON)
     assert desk.plan(0, view=view).bounds == {}
     desk.hands.now += GRACE.total_seconds() + 0.001
     planned = desk.plan(0, view=view)
-    assert planned.bounds[p(0)] == BoundOffset(offset=Offset(4))
+    assert planned.bounds[p(0)] == BoundaryOffset(offset=Offset(4))
     assert ranges(planned) == {p(0): (0, 4)}
 
 
-def test_a_bound_above_an_open_transaction_says_that_records_are_hidden_from_it() -> None:
+def test_a_boundary_above_an_open_transaction_says_that_records_are_hidden_from_it() -> None:
     # Scenario C4. The high watermark is asked for only where the end may be the answer.
     desk = Desk(Log(stamps=[BEFORE] * 10, open_from=4))
     view = a_view(limit=NOON)
@@ -287,25 +287,25 @@ def test_a_log_that_grows_between_the_questions_is_not_taken_for_an_open_transac
         desk.logs.logs[p(0)].stamps.append(BEFORE)
 
     desk.logs.in_between = produce
-    assert desk.plan(0, view=a_view(limit=NOON)).bounds[p(0)] == BoundOffset(offset=Offset(4))
+    assert desk.plan(0, view=a_view(limit=NOON)).bounds[p(0)] == BoundaryOffset(offset=Offset(4))
 
 
 def test_the_grace_is_judged_by_when_the_logs_were_read_not_by_when_the_plan_is_made() -> None:
     # The end was read before the grace was over: records of the interval may have been written behind it since.
-    bound = NOON - SECOND
-    desk = Desk(records(400, at=bound - SECOND))
-    assert desk.plan(0, view=a_view(limit=bound)).bounds == {}
-    desk.logs.logs[p(0)].stamps.extend([bound - SECOND] * 10)
+    boundary = NOON - SECOND
+    desk = Desk(records(400, at=boundary - SECOND))
+    assert desk.plan(0, view=a_view(limit=boundary)).bounds == {}
+    desk.logs.logs[p(0)].stamps.extend([boundary - SECOND] * 10)
     desk.hands.now += 1.5
-    assert desk.plan(100, view=a_view(limit=bound)).bounds == {}
+    assert desk.plan(100, view=a_view(limit=boundary)).bounds == {}
     assert desk.logs.asked == ["bounds", "times"]
-    assert desk.plan(400, view=a_view(limit=bound)).bounds[p(0)].offset == 410
+    assert desk.plan(400, view=a_view(limit=boundary)).bounds[p(0)].offset == 410
 
 
-def test_an_open_transaction_keeps_the_bound_from_falling_behind_it() -> None:
+def test_an_open_transaction_keeps_the_boundary_from_falling_behind_it() -> None:
     # Scenario C5: the record that answers lies beyond the last stable offset.
     log = Log(stamps=[BEFORE] * 4 + [AFTER] * 6, open_from=3)
-    planned = Desk(log).plan(0, view=a_view(limit=BOUND))
+    planned = Desk(log).plan(0, view=a_view(limit=BOUNDARY))
     assert planned.bounds[p(0)].offset == 3
     assert ranges(planned) == {p(0): (0, 3)}
 
@@ -313,30 +313,30 @@ def test_an_open_transaction_keeps_the_bound_from_falling_behind_it() -> None:
 def test_a_record_from_the_future_does_not_stop_a_partition() -> None:
     # Scenario C27.
     log = Log(stamps=[BEFORE, BEFORE, NOON + timedelta(days=26_000), BEFORE])
-    planned = Desk(log).plan(0, view=a_view(limit=BOUND))
+    planned = Desk(log).plan(0, view=a_view(limit=BOUNDARY))
     assert ranges(planned) == {p(0): (0, 4)}
     assert "stamped" in planned.bounds[p(0)].inexact
 
 
-def test_a_bound_does_not_fall_below_the_base() -> None:
+def test_a_boundary_does_not_fall_below_the_restore_point() -> None:
     log = Log(stamps=[AFTER] * 6)
-    view = a_view(limit=BOUND, base=OffsetMap({p(0): Offset(3)}))
+    view = a_view(limit=BOUNDARY, restore_point=OffsetMap({p(0): Offset(3)}))
     planned = Desk(log).plan(3, view=view)
     assert planned.bounds[p(0)].offset == 6
-    assert "below the base" in planned.bounds[p(0)].inexact
+    assert "below the restore point" in planned.bounds[p(0)].inexact
 
 
-def test_another_bound_is_looked_up_at_once() -> None:
+def test_another_boundary_is_looked_up_at_once() -> None:
     desk = Desk(Log(stamps=[BEFORE] * 500 + [AFTER] * 500))
     desk.plan(0)
-    planned = desk.plan(450, view=a_view(limit=BOUND))
+    planned = desk.plan(450, view=a_view(limit=BOUNDARY))
     assert desk.logs.asked == ["bounds", "highs", "bounds", "times"]
     assert ranges(planned) == {p(0): (450, 500)}
 
 
 def test_only_partitions_without_a_stored_place_are_looked_up() -> None:
     desk = Desk(Log(stamps=[BEFORE, AFTER]), Log(stamps=[BEFORE, AFTER]))
-    view = a_view(limit=BOUND, bound_offsets={p(0): BoundOffset(offset=Offset(2))})
+    view = a_view(limit=BOUNDARY, boundary_offsets={p(0): BoundaryOffset(offset=Offset(2))})
     planned = desk.plan(0, 0, view=view)
     assert ranges(planned) == {p(0): (0, 2), p(1): (0, 1)}
     assert planned.bounds.keys() == {p(1)}
@@ -379,22 +379,28 @@ def test_enough_records_are_taken_at_once_and_what_comes_after_them_is_waited_wi
     assert ranges(desk.plan(20, 30)) == {}
 
 
-def test_records_before_a_bound_that_has_passed_are_not_waited_with() -> None:
+def test_records_before_a_boundary_that_has_passed_are_not_waited_with() -> None:
     desk = lingering(records(10, at=NOON - SECOND), records(0))
     view = a_view(limit=NOON)
     assert ranges(desk.plan(0, 0, view=view)) == {}, "others may come"
-    desk.hands.now += 2.5  # the grace is over, so the bound falls at the ends
+    desk.hands.now += 2.5  # the grace is over, so the boundary falls at the ends
     planned = desk.plan(0, 0, view=view)
     assert planned.bounds
     assert ranges(planned) == {p(0): (0, 10)}
-    known = a_view(limit=NOON, bound_offsets=planned.bounds)
+    known = a_view(limit=NOON, boundary_offsets=planned.bounds)
     assert ranges(desk.plan(0, 0, view=known)) == {p(0): (0, 10)}
 
 
-def test_in_an_open_cut_and_where_a_count_is_to_be_reached_nothing_is_waited_with() -> None:
+def test_in_an_open_checkpoint_and_where_a_count_is_to_be_reached_nothing_is_waited_with() -> None:
     desk = lingering(records(10))
-    opened = CutView(sequence=Sequence(1), phase=CutPhase.APPROACHING, bound=None, on_roster=True, contributed=False)
-    assert ranges(desk.plan(0, view=a_view(cut=opened))) == {p(0): (0, 10)}
+    opened = OpenCheckpointView(
+        sequence=CheckpointNumber(1),
+        phase=CheckpointPhase.APPROACHING,
+        boundary=None,
+        takes_part=True,
+        contributed=False,
+    )
+    assert ranges(desk.plan(0, view=a_view(checkpoint=opened))) == {p(0): (0, 10)}
     assert ranges(desk.plan(0, view=a_view(records_left=30))) == {p(0): (0, 10)}
     assert ranges(desk.plan(0)) == {}
 
@@ -407,7 +413,7 @@ def test_a_batch_ends_before_a_record_that_is_skipped() -> None:
     assert ranges(desk.plan(7, view=view)) == {p(0): (7, 10)}
 
 
-def test_a_batch_does_not_begin_more_than_the_cut_by_count_has_left() -> None:
+def test_a_batch_does_not_begin_more_than_the_checkpoint_by_count_has_left() -> None:
     desk = Desk(records(300), records(100))
     assert ranges(desk.plan(0, 0, view=a_view(records_left=8))) == {p(0): (0, 6), p(1): (0, 2)}
     assert ranges(desk.plan(0, 0, view=a_view(records_left=0))) == {}

@@ -17,7 +17,7 @@ from airflow_kcr.errors import (
     StoreUnavailable,
     UnknownMember,
 )
-from airflow_kcr.ports import Beat, Heartbeats, Renewal
+from airflow_kcr.ports import Heartbeat, Heartbeats, Renewal
 from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, Incarnation, MemberId, RegionName
 from airflow_kcr.runtime.clocks import boot_time
@@ -30,14 +30,14 @@ SILENCE = timedelta(seconds=30)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def beat(renewal: Renewal) -> Beat:
-    return Beat(
+def heartbeat(renewal: Renewal) -> Heartbeat:
+    return Heartbeat(
         now=NOON,
         counter=EventNumber(1),
         epoch=Epoch(1),
         incarnation=renewal.incarnation,
         renewed=True,
-        due_at=None,
+        reconcile_at=None,
     )
 
 
@@ -59,7 +59,7 @@ class Answering(RegionStore):
         self.failures: list[BaseException] = []
         """Raised by the next calls, one each."""
 
-        self.says: Callable[[Renewal], Beat | RefusedError | None] = beat
+        self.says: Callable[[Renewal], Heartbeat | RefusedError | None] = heartbeat
         self.gate = threading.Event()
         self.gate.set()
 
@@ -81,7 +81,7 @@ class Asker:
     failed: list[BaseException] = field(default_factory=list)
 
     def ask(self) -> None:
-        def answered(answer: Beat | RefusedError, sent_at: float) -> events.Event:
+        def answered(answer: Heartbeat | RefusedError, sent_at: float) -> events.Event:
             self.heard.append(type(answer).__name__)
             return events.Tick()
 
@@ -119,7 +119,7 @@ def office() -> Iterator[Office]:
 
 
 def answered(*members: Asker, times: int = 1) -> None:
-    eventually(lambda: all(one.heard.count("Beat") >= times for one in members), f"{times} answers each")
+    eventually(lambda: all(one.heard.count("Heartbeat") >= times for one in members), f"{times} answers each")
 
 
 def test_members_of_any_regions_that_ask_together_are_one_request(office: Office) -> None:
@@ -144,22 +144,22 @@ def test_only_who_asks_is_renewed(office: Office) -> None:
 
 def test_one_that_is_refused_harms_no_other(office: Office) -> None:
     good, bad = office.member(0), office.member(1)
-    office.store.says = lambda one: UnknownMember("gone") if one == bad.renewal else beat(one)
+    office.store.says = lambda one: UnknownMember("gone") if one == bad.renewal else heartbeat(one)
     good.ask()
     bad.ask()
     eventually(lambda: bool(good.heard and bad.heard), "both answers")
-    assert (good.heard, bad.heard) == (["Beat"], ["UnknownMember"])
+    assert (good.heard, bad.heard) == (["Heartbeat"], ["UnknownMember"])
 
 
 def test_one_whose_lease_is_being_written_is_asked_for_again_and_keeps_nobody_waiting(office: Office) -> None:
     free, written = office.member(0), office.member(1)
-    office.store.says = lambda one: None if one == written.renewal else beat(one)
+    office.store.says = lambda one: None if one == written.renewal else heartbeat(one)
     free.ask()
     written.ask()
     answered(free)
     eventually(lambda: {written.renewal} in office.store.asked, "the other one alone")
     assert written.heard == []
-    office.store.says = beat
+    office.store.says = heartbeat
     answered(written)
     assert "StoreLost" not in written.heard
 
@@ -171,11 +171,11 @@ def test_an_outage_is_told_to_everybody_who_asked_and_so_is_its_end(office: Offi
     for one in members:
         one.ask()
     answered(*members)
-    assert [one.news() for one in members] == [["StoreLost", "StoreBack", "Beat"]] * 2
+    assert [one.news() for one in members] == [["StoreLost", "StoreBack", "Heartbeat"]] * 2
     for one in members:
         one.ask()
     answered(*members, times=2)
-    assert [one.news() for one in members] == [["StoreLost", "StoreBack", "Beat", "Beat"]] * 2
+    assert [one.news() for one in members] == [["StoreLost", "StoreBack", "Heartbeat", "Heartbeat"]] * 2
 
 
 def test_who_asks_during_an_outage_is_asked_for_with_the_others(office: Office) -> None:

@@ -14,7 +14,7 @@ from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.claims import Assigned
-from airflow_kcr.protocol.region.rows import Claim, OpenTarget, RegionState, Wanted
+from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import Target, ToLatest
@@ -22,14 +22,14 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
-    Lineage,
     Offset,
     Range,
-    Sequence,
+    Timeline,
 )
 from airflow_kcr.runtime import working
 from airflow_kcr.runtime.clocks import StoreClock
@@ -59,17 +59,17 @@ BATCH, OTHER = BatchId("b-1"), BatchId("b-2")
 VIEW = MemberView(
     counter=EventNumber(7),
     epoch=Epoch(1),
-    lineage=Lineage(1),
+    timeline=Timeline(1),
     state=RegionState.RUNNING,
-    wanted=Wanted.RUNNING,
-    next_sequence=Sequence(1),
+    desired_state=DesiredState.RUNNING,
+    next_sequence=CheckpointNumber(1),
     spec_revision=1,
     incarnation=Incarnation(1),
     claims={p(0): Claim()},
 )
 PLAN = effects.Plan(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
 CLAIM = effects.Claim(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
-PREPARE = effects.PrepareSinks(sequence=Sequence(4), partitions=frozenset({p(0)}))
+PREPARE = effects.PrepareSinks(sequence=CheckpointNumber(4), partitions=frozenset({p(0)}))
 AWAY = BrokerUnavailable("localhost:1 does not answer")
 
 
@@ -124,8 +124,8 @@ class Desk:
             member=MEMBER,
             batch=batch,
             epoch=Epoch(1),
-            lineage=Lineage(1),
-            sequence=Sequence(1),
+            timeline=Timeline(1),
+            sequence=CheckpointNumber(1),
             ranges={p(0): Range(Offset(0), Offset(10))},
             progress=EMPTY,
         )
@@ -215,12 +215,12 @@ def test_a_failed_batch_says_why_and_did_not_do_its_work(desk: Desk) -> None:
     assert took == [(0.0, False)]
 
 
-def test_a_batch_that_the_member_cancelled_becomes_quiet_when_its_tasks_have_ended(desk: Desk) -> None:
+def test_a_batch_that_the_member_cancelled_quiesces_when_its_tasks_have_ended(desk: Desk) -> None:
     desk.engine.gate.clear()
     desk.run()
     eventually(lambda: bool(desk.engine.started), "the batch")
     desk.working.cancel(effects.Cancel(batch=BATCH))
-    assert desk.hear(events.BatchQuiet).batch == BATCH
+    assert desk.hear(events.BatchQuiesced).batch == BATCH
 
 
 def test_a_batch_that_somebody_else_cancelled_has_failed(desk: Desk) -> None:
@@ -231,7 +231,7 @@ def test_a_batch_that_somebody_else_cancelled_has_failed(desk: Desk) -> None:
     assert desk.hear(events.BatchFailed).batch == BATCH
 
 
-def test_a_cancelled_batch_that_fails_for_another_reason_is_quiet_too(desk: Desk) -> None:
+def test_a_cancelled_batch_that_fails_for_another_reason_is_quiesced_too(desk: Desk) -> None:
     desk.engine.gate.clear()
     desk.engine.stubborn = True
     desk.engine.failures.append(BatchFailed("a task failed"))
@@ -239,7 +239,7 @@ def test_a_cancelled_batch_that_fails_for_another_reason_is_quiet_too(desk: Desk
     eventually(lambda: bool(desk.engine.started), "the batch")
     desk.working.cancel(effects.Cancel(batch=BATCH))
     desk.engine.gate.set()
-    assert desk.hear(events.BatchQuiet).batch == BATCH
+    assert desk.hear(events.BatchQuiesced).batch == BATCH
 
 
 def test_a_batch_that_ended_before_its_cancellation_reached_it_is_finished(desk: Desk) -> None:
@@ -266,14 +266,15 @@ def test_a_bug_in_the_engine_is_not_a_failed_batch(desk: Desk) -> None:
     assert desk.queue == []
 
 
-# -- cuts ----------------------------------------------------------------------------------------------------------
+# -- checkpoints
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_contribution_is_prepared_with_what_logs_and_kafka_say(desk: Desk) -> None:
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3))}
     desk.working.prepare(PREPARE)
     assert desk.hear(events.SinksPrepared) == events.SinksPrepared(
-        sequence=Sequence(4),
+        sequence=CheckpointNumber(4),
         bounds={p(0): desk.logs.logs[p(0)].bounds()},
         committed=OffsetMap({p(0): Offset(3)}),
     )
@@ -281,7 +282,7 @@ def test_a_contribution_is_prepared_with_what_logs_and_kafka_say(desk: Desk) -> 
 
 
 def test_preparing_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
-    desk.working.open_cut = Sequence(4)
+    desk.working.open_checkpoint = CheckpointNumber(4)
     desk.sinks.failures.append(SinkError("the disk is full"))
     desk.logs.failures.append(AWAY)
     desk.membership.failures.append(AWAY)
@@ -291,26 +292,28 @@ def test_preparing_is_tried_again_whoever_did_not_answer(desk: Desk) -> None:
 
 
 def test_preparing_is_given_up_when_the_drain_is_over(desk: Desk) -> None:
-    desk.working.open_cut = Sequence(4)
+    desk.working.open_checkpoint = CheckpointNumber(4)
     desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
     desk.working.prepare(PREPARE)
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
     assert desk.queue == []
     desk.hands.now += 5
-    assert desk.hear(events.SinksPrepared) == events.SinksPrepared(sequence=Sequence(4), bounds={}, committed=EMPTY)
+    assert desk.hear(events.SinksPrepared) == events.SinksPrepared(
+        sequence=CheckpointNumber(4), bounds={}, committed=EMPTY
+    )
 
 
-def test_preparing_is_given_up_when_its_cut_is_gone(desk: Desk) -> None:
-    desk.working.open_cut = Sequence(4)
+def test_preparing_is_given_up_when_its_checkpoint_is_gone(desk: Desk) -> None:
+    desk.working.open_checkpoint = CheckpointNumber(4)
     desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
     desk.working.prepare(PREPARE)
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
-    desk.working.open_cut = None
+    desk.working.open_checkpoint = None
     assert desk.hear(events.SinksPrepared).bounds == {}
 
 
 def test_the_end_of_the_member_ends_what_is_tried_again(desk: Desk) -> None:
-    desk.working.open_cut = Sequence(4)
+    desk.working.open_checkpoint = CheckpointNumber(4)
     desk.sinks.failures.extend([SinkError("the disk is full")] * 1_000_000)
     desk.working.prepare(PREPARE)
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
@@ -320,7 +323,7 @@ def test_the_end_of_the_member_ends_what_is_tried_again(desk: Desk) -> None:
 
 def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: Desk) -> None:
     told: list[list[str]] = []
-    desk.working.publish(Sequence(4), lambda: told.append(list(desk.sinks.asked)))
+    desk.working.publish(CheckpointNumber(4), lambda: told.append(list(desk.sinks.asked)))
     eventually(lambda: bool(told), "the publication")
     assert told == [["publish 4"]]
     assert desk.queue == []
@@ -328,7 +331,7 @@ def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: De
 
 def test_a_publication_that_failed_is_answered_and_not_told_to_the_store(desk: Desk) -> None:
     desk.sinks.failures.append(SinkError("no space"))
-    desk.working.publish(Sequence(4), lambda: pytest.fail("told"))
+    desk.working.publish(CheckpointNumber(4), lambda: pytest.fail("told"))
     assert desk.hear(events.Published).sequence == 4
 
 
@@ -336,12 +339,12 @@ def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None
     published = threading.Event()
 
     class SlowSinks(FakeSinks):
-        def publish(self, sequence: Sequence) -> None:
+        def publish(self, sequence: CheckpointNumber) -> None:
             published.wait(30)
 
     desk.working._sinks = SlowSinks()
     told: list[int] = []
-    desk.working.publish(Sequence(4), lambda: told.append(4))
+    desk.working.publish(CheckpointNumber(4), lambda: told.append(4))
     desk.working.reset_sinks(order({}))
     desk.hear(events.SinksReset)
     assert told == []
@@ -353,7 +356,7 @@ def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None
 
 
 def order(open_: Mapping[GroupPartition, OpenTarget], target: Target | None = None) -> effects.ResetSinks:
-    return effects.ResetSinks(epoch=Epoch(6), lineage=Lineage(2), resume=EMPTY, open=open_, target=target, skips={})
+    return effects.ResetSinks(epoch=Epoch(6), timeline=Timeline(2), resume=EMPTY, open=open_, target=target, skips={})
 
 
 def test_a_reset_answers_open_entries_from_the_sinks_progress_and_from_the_logs(desk: Desk) -> None:
@@ -398,15 +401,17 @@ def test_a_reset_that_sinks_can_not_do_in_its_time_has_failed(desk: Desk) -> Non
     eventually(lambda: len(desk.sinks.asked) > 2, "some attempts")
     desk.hands.now += 5
     failed = desk.hear(events.SinkFailed)
-    assert (failed.epoch, failed.fence, failed.lineage) == (6, 0, 0)
+    assert (failed.epoch, failed.fence, failed.timeline) == (6, 0, 0)
     assert "0:00:05" in failed.why
 
 
 def test_a_sink_that_has_seen_a_later_epoch_is_not_asked_again_and_says_where_it_stands(desk: Desk) -> None:
-    desk.sinks.failures.append(SinkAhead("the fence stands at 9", fence=9, lineage=3))
+    desk.sinks.failures.append(SinkAhead("the fence stands at 9", fence=9, timeline=3))
     desk.working.reset_sinks(order({}))
     failed = desk.hear(events.SinkFailed)
-    assert failed == events.SinkFailed(epoch=Epoch(6), why="the fence stands at 9", fence=Epoch(9), lineage=Lineage(3))
+    assert failed == events.SinkFailed(
+        epoch=Epoch(6), why="the fence stands at 9", fence=Epoch(9), timeline=Timeline(3)
+    )
     assert desk.sinks.asked == ["reset 6"]
 
 

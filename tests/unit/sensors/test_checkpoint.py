@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.region.rows import BoundOffset
+from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.values import Offset
 from airflow_kcr.sensors.checkpoint import KcrCheckpointSensor
 from airflow_kcr.triggers.payloads import CheckpointExists
@@ -18,7 +18,7 @@ from tests.unit.sensors.conftest import deferral, waited_for
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-BOUND = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BOUNDARY = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
@@ -30,12 +30,12 @@ def of_interval(end: datetime) -> Context:
     return task_context(interval=(end - HOUR, end))
 
 
-def cut_at(driver: Driver, bound: datetime) -> int:
-    """Make a published cut of a bound."""
+def checkpoint_at(driver: Driver, boundary: datetime) -> int:
+    """Make a published checkpoint of a boundary."""
     for member in sorted(driver.processes):
-        found = {p: BoundOffset(offset=Offset(0)) for p in driver.claims(member)}
-        driver.store.store_bounds(driver.name, driver.caller(member), bound, found)
-    driver.request_cut(f"n-{bound}", bound=bound)
+        found = {p: BoundaryOffset(offset=Offset(0)) for p in driver.claims(member)}
+        driver.store.store_bounds(driver.name, driver.caller(member), boundary, found)
+    driver.request_checkpoint(f"n-{boundary}", boundary=boundary)
     sequence = driver.complete()
     driver.publish()
     return sequence
@@ -43,29 +43,29 @@ def cut_at(driver: Driver, bound: datetime) -> int:
 
 def test_the_checkpoint_of_the_runs_interval_is_waited_for(driver: Driver) -> None:
     with pytest.raises(TaskDeferred) as waiting:
-        sensor().execute(of_interval(BOUND))
-    assert waited_for(waiting.value) == CheckpointExists(bound="2026-01-01T12:00:00Z")
-    cut_at(driver, BOUND)
-    sensor().execute(of_interval(BOUND))
+        sensor().execute(of_interval(BOUNDARY))
+    assert waited_for(waiting.value) == CheckpointExists(boundary="2026-01-01T12:00:00Z")
+    checkpoint_at(driver, BOUNDARY)
+    sensor().execute(of_interval(BOUNDARY))
 
 
-def test_a_cut_beyond_the_bound_holds_its_records_too(driver: Driver) -> None:
-    cut_at(driver, BOUND + HOUR)
-    sensor().execute(of_interval(BOUND))
-    sensor(bound=BOUND).execute(task_context())
-    sensor(bound="2026-01-01T13:00:00+01:00").execute(task_context())
+def test_a_checkpoint_beyond_the_boundary_holds_its_records_too(driver: Driver) -> None:
+    checkpoint_at(driver, BOUNDARY + HOUR)
+    sensor().execute(of_interval(BOUNDARY))
+    sensor(boundary=BOUNDARY).execute(task_context())
+    sensor(boundary="2026-01-01T13:00:00+01:00").execute(task_context())
     with pytest.raises(TaskDeferred):
-        sensor().execute(of_interval(BOUND + 2 * HOUR))
+        sensor().execute(of_interval(BOUNDARY + 2 * HOUR))
 
 
-def test_a_cut_without_a_bound_is_at_none(driver: Driver) -> None:
-    driver.cut("n")
+def test_a_checkpoint_without_a_boundary_is_at_none(driver: Driver) -> None:
+    driver.checkpoint("n")
     with pytest.raises(TaskDeferred):
-        sensor().execute(of_interval(BOUND))
+        sensor().execute(of_interval(BOUNDARY))
 
 
 def test_a_checkpoint_that_is_not_published_yet_is_waited_for(driver: Driver) -> None:
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     sequence = driver.complete()
     assert waited_for(deferral(sensor(sequence=sequence))) == CheckpointExists(sequence=sequence)
     driver.publish()
@@ -77,9 +77,9 @@ def test_a_checkpoint_that_a_reset_has_undone_is_none(driver: Driver) -> None:
     from airflow_kcr.protocol.targets import ToCheckpoint
     from tests.support.scripts import rewind
 
-    first = driver.cut("first")
+    first = driver.checkpoint("first")
     driver.process()
-    second = driver.cut("second")
+    second = driver.checkpoint("second")
     sensor(sequence=second).execute(task_context())
     rewind(driver, ToCheckpoint(sequence=first))
     sensor(sequence=first).execute(task_context())
@@ -88,7 +88,11 @@ def test_a_checkpoint_that_a_reset_has_undone_is_none(driver: Driver) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [({"sequence": "newest"}, "number of a checkpoint"), ({"bound": "noon"}, "not a time"), ({}, "no data interval")],
+    [
+        ({"sequence": "newest"}, "number of a checkpoint"),
+        ({"boundary": "noon"}, "not a time"),
+        ({}, "no data interval"),
+    ],
     ids=str,
 )
 def test_what_says_no_checkpoint_is_not_retried(driver: Driver, changed: dict[str, Any], said: str) -> None:
@@ -98,4 +102,4 @@ def test_what_says_no_checkpoint_is_not_retried(driver: Driver, changed: dict[st
 
 def test_both_ways_to_say_it_are_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(ConfigurationError, match="give one of the two"):
-        sensor(bound=BOUND, sequence=1)
+        sensor(boundary=BOUNDARY, sequence=1)

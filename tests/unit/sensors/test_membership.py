@@ -28,7 +28,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
         def validated(*arguments: object) -> Validation:
             groups = arguments[-1]
             assert groups is None or isinstance(groups, Collection)
-            return Validation(checks=(check,), outsiders={})
+            return Validation(checks=(check,), foreign_consumers={})
 
         monkeypatch.setattr(looking, "validate", validated)
 

@@ -42,6 +42,6 @@ def test_a_region_that_starts_is_waited_for(driver: Driver) -> None:
 
 
 def test_a_halted_region_fails_the_task_at_once(driver: Driver) -> None:
-    driver.store.report_outsider(driver.name, "somebody@host")
+    driver.store.report_foreign_consumer(driver.name, "somebody@host")
     with pytest.raises(AirflowFailException, match="is halted: somebody@host"):
         KcrProgressSensor(task_id="wait", region="flights").execute(task_context())

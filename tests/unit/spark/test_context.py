@@ -11,21 +11,21 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupId,
     GroupPartition,
-    Lineage,
     MemberId,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    Timeline,
     TopicName,
     TopicPartition,
 )
 from airflow_kcr.spark import BatchContext
 
-BOUND = datetime(2026, 1, 1, tzinfo=UTC)
+BOUNDARY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def context(*ranges: tuple[int, int]) -> BatchContext:
@@ -35,14 +35,14 @@ def context(*ranges: tuple[int, int]) -> BatchContext:
             member=MemberId(GroupId("etl"), 2),
             batch=BatchId("b1"),
             epoch=Epoch(3),
-            lineage=Lineage(4),
-            sequence=Sequence(5),
+            timeline=Timeline(4),
+            sequence=CheckpointNumber(5),
             ranges={
                 GroupPartition(GroupId("etl"), TopicName("t"), number): Range(Offset(begin), Offset(end))
                 for number, (begin, end) in enumerate(ranges)
             },
             progress=EMPTY,
-            bound=BOUND,
+            boundary=BOUNDARY,
         ),
         {},
     )
@@ -51,7 +51,7 @@ def context(*ranges: tuple[int, int]) -> BatchContext:
 def test_a_context_tells_everything_about_its_batch() -> None:
     told = context((0, 10), (5, 7))
     assert (told.region, told.group, told.index, told.batch_id) == ("flights", "etl", 2, "b1")
-    assert (told.epoch, told.lineage, told.sequence, told.bound) == (3, 4, 5, BOUND)
+    assert (told.epoch, told.timeline, told.sequence, told.boundary) == (3, 4, 5, BOUNDARY)
     assert told.ranges[TopicPartition(TopicName("t"), 1)] == (5, 7)
     assert told.offsets == 12
     assert not told.is_empty

@@ -14,25 +14,25 @@ from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     GroupId,
-    Lineage,
     MemberId,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    Timeline,
     TopicPartition,
 )
 from airflow_kcr.sinks.files.accepted import Contents
-from airflow_kcr.sinks.files.layout import CutName
-from airflow_kcr.sinks.members import WithCuts
+from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.sinks.members import WithCheckpoints
 from airflow_kcr.spark.custom_adapters import (
     MemberCustomSink,
     custom_targets,
     opened_custom,
 )
-from airflow_kcr.spark.custom_sinks import CompleteCut, CustomSink, CutId, Reset
+from airflow_kcr.spark.custom_sinks import CheckpointId, CompleteCheckpoint, CustomSink, Reset
 from airflow_kcr.spark.group_sinks import OpenedSinks
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.runtime_fakes import p
@@ -46,7 +46,7 @@ class Told(CustomSink):
         if self.options.get("broken"): raise RuntimeError("no target")
     def write(self, rows, batch): pass
     def prepare(self, sequence): pass
-    def publish(self, cut): pass
+    def publish(self, checkpoint): pass
     def rollback(self, reset): pass
 
 def make(options, spark): return Told(options)
@@ -61,8 +61,8 @@ CALL = BatchCall(
     member=MemberId(GroupId("g"), 0),
     batch=BatchId("b"),
     epoch=Epoch(1),
-    lineage=Lineage(1),
-    sequence=Sequence(1),
+    timeline=Timeline(1),
+    sequence=CheckpointNumber(1),
     ranges={p(0): Range(Offset(0), Offset(5))},
     progress=OffsetMap({p(0): Offset(5)}),
 )
@@ -86,11 +86,11 @@ class Told(CustomSink):
     def write(self, rows: object, batch: object) -> None:
         self._note("write")
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: CheckpointNumber) -> None:
         self._note(sequence)
 
-    def publish(self, cut: CompleteCut) -> None:
-        self._note(cut)
+    def publish(self, checkpoint: CompleteCheckpoint) -> None:
+        self._note(checkpoint)
 
     def rollback(self, reset: Reset) -> None:
         self._note(reset)
@@ -101,22 +101,22 @@ class Ledger:
     """What is accepted."""
 
     found: Contents
-    gone: Mapping[CutName, Lineage] = field(default_factory=dict)
+    gone: Mapping[CheckpointName, Timeline] = field(default_factory=dict)
 
-    def contents(self, sequence: Sequence, group: GroupId) -> Contents:
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
         return self.found
 
-    def undone(self) -> Mapping[CutName, Lineage]:
+    def undone(self) -> Mapping[CheckpointName, Timeline]:
         return self.gone
 
 
 def contents(undone_by: int | None = None) -> Contents:
     return Contents(
-        cut=CutName(Lineage(1), Sequence(2)),
+        checkpoint=CheckpointName(Timeline(1), CheckpointNumber(2)),
         digest="d",
-        bound=None,
-        previous=CutName(Lineage(1), Sequence(1)),
-        undone_by=None if undone_by is None else Lineage(undone_by),
+        boundary=None,
+        previous=CheckpointName(Timeline(1), CheckpointNumber(1)),
+        undone_by=None if undone_by is None else Timeline(undone_by),
         pieces=(),
     )
 
@@ -249,48 +249,48 @@ def member(sink: Told, own_sink: Path, ledger: Ledger | None = None) -> MemberCu
 
 def order() -> ResetSinks:
     resume = OffsetMap({p(0): Offset(5)})
-    return ResetSinks(epoch=Epoch(3), lineage=Lineage(2), resume=resume, open={}, target=None, skips={})
+    return ResetSinks(epoch=Epoch(3), timeline=Timeline(2), resume=resume, open={}, target=None, skips={})
 
 
 def test_it_is_told_what_counts_and_what_is_void(own_sink: Path) -> None:
     sink = Told()
-    one = member(sink, own_sink, Ledger(contents(), {CutName(Lineage(1), Sequence(7)): Lineage(2)}))
-    one.prepare(Sequence(2))
-    one.publish(Sequence(2))
+    one = member(sink, own_sink, Ledger(contents(), {CheckpointName(Timeline(1), CheckpointNumber(7)): Timeline(2)}))
+    one.prepare(CheckpointNumber(2))
+    one.publish(CheckpointNumber(2))
     assert one.reset(order()) == {}
-    one_two = CutId(lineage=Lineage(1), sequence=Sequence(2))
-    previous = CutId(lineage=Lineage(1), sequence=Sequence(1))
+    one_two = CheckpointId(timeline=Timeline(1), sequence=CheckpointNumber(2))
+    previous = CheckpointId(timeline=Timeline(1), sequence=CheckpointNumber(1))
     place = TopicPartition(p(0).topic, 0)
     assert sink.told == [
         2,
-        CompleteCut(id=one_two, previous=previous, bound=None, batches=()),
+        CompleteCheckpoint(id=one_two, previous=previous, boundary=None, batches=()),
         Reset(
             epoch=Epoch(3),
-            lineage=Lineage(2),
-            undone={CutId(lineage=Lineage(1), sequence=Sequence(7)): Lineage(2)},
+            timeline=Timeline(2),
+            undone={CheckpointId(timeline=Timeline(1), sequence=CheckpointNumber(7)): Timeline(2)},
             resume={place: Offset(5)},
         ),
     ]
 
 
-def test_a_cut_that_a_reset_has_undone_meanwhile_is_not_published(own_sink: Path) -> None:
+def test_a_checkpoint_that_a_reset_has_undone_meanwhile_is_not_published(own_sink: Path) -> None:
     sink = Told()
-    member(sink, own_sink, Ledger(contents(undone_by=2))).publish(Sequence(2))
+    member(sink, own_sink, Ledger(contents(undone_by=2))).publish(CheckpointNumber(2))
     assert sink.told == []
 
 
 def test_what_its_code_raises_is_tried_again(own_sink: Path) -> None:
     one = member(Told(failure=OSError("disk full")), own_sink)
     for call, what in (
-        (lambda: one.prepare(Sequence(2)), "prepare cut 2"),
-        (lambda: one.publish(Sequence(2)), "publish cut 2"),
+        (lambda: one.prepare(CheckpointNumber(2)), "prepare checkpoint 2"),
+        (lambda: one.publish(CheckpointNumber(2)), "publish checkpoint 2"),
         (lambda: one.reset(order()), "roll back"),
     ):
         with pytest.raises(SinkError, match=f"sink out of group g could not {what}: OSError: disk full"):
             call()
     own = member(Told(failure=SinkError("the lake is frozen")), own_sink)
     with pytest.raises(SinkError, match=r"^the lake is frozen$"):
-        own.prepare(Sequence(2))
+        own.prepare(CheckpointNumber(2))
 
 
 def test_a_member_of_its_group_writes_and_is_asked_one_of_another_only_publishes(own_sink: Path) -> None:
@@ -298,13 +298,13 @@ def test_a_member_of_its_group_writes_and_is_asked_one_of_another_only_publishes
     one = member(sink, own_sink)
     own = OpenedSinks(group=GroupId("g"), custom=(one,)).of_member(spec())
     other = OpenedSinks(group=GroupId("h"), custom=(one,)).of_member(spec())
-    assert isinstance(own, WithCuts)
+    assert isinstance(own, WithCheckpoints)
     assert not own.fenced
-    own.prepare(Sequence(2))
-    other.prepare(Sequence(2))
-    other.publish(Sequence(2))
+    own.prepare(CheckpointNumber(2))
+    other.prepare(CheckpointNumber(2))
+    other.publish(CheckpointNumber(2))
     other.reset(order())
-    assert [type(told).__name__ for told in sink.told] == ["int", "CompleteCut"]
+    assert [type(told).__name__ for told in sink.told] == ["int", "CompleteCheckpoint"]
     sink.fenced = True
     assert own.fenced
 

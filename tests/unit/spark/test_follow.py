@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.rules import CutRules
+from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.runtime.clocks import StoreClock
-from airflow_kcr.runtime.crew import Crew
+from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.sizes import Limits
 from airflow_kcr.spark.application import MemberRun, Prepared, follow
 from airflow_kcr.spark.parts import Parts
@@ -28,7 +28,7 @@ FLIGHTS = RegionName("flights")
 
 @dataclass(slots=True)
 class Watched:
-    """A crew whose members have seen a revision of the spec; it notes which it is told to follow."""
+    """A member pool whose members have seen a revision of the spec; it notes which it is told to follow."""
 
     seen: int
     adopted: list[tuple[int, int]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Watched:
     def spec_revision(self) -> int:
         return self.seen
 
-    def adopt(self, cut: CutRules, limits: Limits, revision: int) -> None:
+    def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
         self.adopted.append((revision, limits.most))
 
 
@@ -54,7 +54,7 @@ def followed(in_force: RegionSpec, seen: int) -> tuple[Watched, Prepared, Prepar
     """Let an application that was built from revision 1 look at a region whose revision 2 is `in_force`."""
     store = RegionStore(SharedTransactions())
     store.declare(FLIGHTS, Spec(text=in_force.to_json_text(), rules=in_force.rules(), revision=2))
-    crew = Watched(seen)
+    member_pool = Watched(seen)
     before = Prepared(
         run=MemberRun(region=FLIGHTS, group=GroupId("flights"), indexes=(0,), spark=SparkSettings(app_name="flights")),
         spec=spec(),
@@ -63,25 +63,25 @@ def followed(in_force: RegionSpec, seen: int) -> tuple[Watched, Prepared, Prepar
         parts=Parts(kafka={}, pipeline=lambda batch, context: None),
         store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
     )
-    return crew, before, follow(store, before, cast("Crew", crew))
+    return member_pool, before, follow(store, before, cast("MemberPool", member_pool))
 
 
 def test_what_counts_at_once_is_followed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    crew, _, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=2)
-    assert crew.adopted == [(2, 10)]
+    member_pool, _, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=2)
+    assert member_pool.adopted == [(2, 10)]
     assert (after.revision, after.spec.batch.max_records) == (2, 10)
     assert "region flights: its spec has changed, the members follow" in caplog.text
 
 
 def test_members_that_have_to_be_built_anew_stay_with_the_revision_by_which_the_store_refuses_them() -> None:
     # Told the newer revision, they would be let in again once their leases have ended, with the pipeline of the former.
-    crew, before, after = followed(spec("flights:second", "batch: {min_records: 10, max_records: 10}\n"), seen=2)
-    assert crew.adopted == []
+    member_pool, before, after = followed(spec("flights:second", "batch: {min_records: 10, max_records: 10}\n"), seen=2)
+    assert member_pool.adopted == []
     assert after is before
 
 
 def test_without_news_nothing_is_read() -> None:
-    crew, before, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=1)
-    assert crew.adopted == []
+    member_pool, before, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=1)
+    assert member_pool.adopted == []
     assert after is before

@@ -9,7 +9,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.runtime.no_sinks import NoSinks
-from airflow_kcr.sinks.members import WithCuts
+from airflow_kcr.sinks.members import WithCheckpoints
 from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets
 from airflow_kcr.spark.sinks import no_output
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
@@ -51,8 +51,8 @@ def test_members_of_every_group_publish_and_those_of_its_own_are_fenced(tmp_path
     driver.up()
     files = (Files(driver, tmp_path / "out").sink,)
     own, other = (OpenedSinks(group=group, files=files).of_member(spec()) for group in (G, H))
-    assert isinstance(own, WithCuts)
-    assert isinstance(other, WithCuts)
+    assert isinstance(own, WithCheckpoints)
+    assert isinstance(other, WithCheckpoints)
     assert own.fenced
     assert not other.fenced
     assert isinstance(OpenedSinks(group=H).of_member(spec()), NoSinks)

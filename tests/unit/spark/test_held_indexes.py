@@ -48,11 +48,11 @@ def living(renew: Callable[[], object]) -> Iterator[None]:
     """Renew until the block ends."""
     over = threading.Event()
 
-    def beat() -> None:
+    def heartbeat() -> None:
         while not over.wait(0.05):
             renew()
 
-    beating = threading.Thread(target=beat)
+    beating = threading.Thread(target=heartbeat)
     beating.start()
     try:
         yield

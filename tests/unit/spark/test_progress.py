@@ -15,7 +15,7 @@ ONE = MemberProgress(
     records_done=1_200_000,
     records_per_second=52_300.4,
     lag=1_000,
-    cut="7 draining",
+    checkpoint="7 draining",
     last_batch=timedelta(seconds=1.5),
 )
 IDLE = MemberProgress(
@@ -32,7 +32,7 @@ def text_of(members: list[MemberProgress]) -> str:
 def test_the_sum_of_members_knows_no_lag_as_long_as_one_of_them_does_not() -> None:
     everybody = total([ONE, IDLE])
     assert (everybody.partitions, everybody.records_done, everybody.lag) == (3, 1_200_000, None)
-    assert everybody.cut == "7 draining"
+    assert everybody.checkpoint == "7 draining"
     assert total([ONE, ONE]).lag == 2_000
     assert total([]).lag == 0
 
@@ -57,7 +57,7 @@ def test_the_table_has_a_row_for_each_member_and_one_for_all() -> None:
 
 def test_the_line_says_it_all_in_one_line() -> None:
     assert line("flights", [ONE, IDLE]) == (
-        "flights: 1,200,000 records, 52,300/s, - offsets behind; cut 7 draining "
+        "flights: 1,200,000 records, 52,300/s, - offsets behind; checkpoint 7 draining "
         "(etl[0] processing, etl[1] holding (drained))"
     )
     assert line("flights", []) == "flights: 0 records, 0/s, 0 offsets behind (no member)"

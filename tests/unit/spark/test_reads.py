@@ -6,10 +6,19 @@ from collections.abc import Mapping
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Lineage, MemberId, Offset, Range, RegionName, TopicName
+from airflow_kcr.protocol.values import (
+    GroupId,
+    GroupPartition,
+    MemberId,
+    Offset,
+    Range,
+    RegionName,
+    Timeline,
+    TopicName,
+)
 from airflow_kcr.spark.reads import DEFAULTS, Source, tasks_for
 
-ONE = Lineage(1)
+ONE = Timeline(1)
 KAFKA = {"bootstrap.servers": "127.0.0.1:9092"}
 
 
@@ -101,7 +110,7 @@ def test_an_option_that_holds_a_secret_is_refused_by_its_name(name: str) -> None
     assert "hidden" not in caught.value.message
 
 
-def test_the_group_of_the_executors_is_stable_and_changes_with_member_settings_and_lineage() -> None:
+def test_the_group_of_the_executors_is_stable_and_changes_with_member_settings_and_timeline() -> None:
     group = source().executor_group(ONE)
     assert group == source().executor_group(ONE)
     assert group.startswith("kcr-flights-etl-0-")
@@ -110,7 +119,7 @@ def test_the_group_of_the_executors_is_stable_and_changes_with_member_settings_a
         source(options={"kafka.max.poll.records": "7"}).executor_group(ONE),
         source({**KAFKA, "client.rack": "a"}).executor_group(ONE),
     }
-    assert len({group, *others, source().executor_group(Lineage(2))}) == 5
+    assert len({group, *others, source().executor_group(Timeline(2))}) == 5
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import BatchId, Epoch, GroupId, Lineage, MemberId, RegionName, Sequence
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, MemberId, RegionName, Timeline
 from airflow_kcr.sinks.postgres import PostgresSink, Staging, Target
 from airflow_kcr.spark import sinks
 from airflow_kcr.spark.sinks import (
@@ -28,8 +28,8 @@ CALL = BatchCall(
     member=MemberId(GroupId("g"), 0),
     batch=BatchId("b"),
     epoch=Epoch(1),
-    lineage=Lineage(1),
-    sequence=Sequence(1),
+    timeline=Timeline(1),
+    sequence=CheckpointNumber(1),
     ranges={},
     progress=EMPTY,
 )

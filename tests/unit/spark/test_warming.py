@@ -32,10 +32,10 @@ def test_what_fails_is_told_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFi
     assert "the first batch takes longer: ValueError: no such topic" in caplog.text
 
 
-def test_nobody_waits_for_longer_than_the_bound() -> None:
+def test_nobody_waits_for_longer_than_the_boundary() -> None:
     go = threading.Event()
     warming = Warming(lambda: wait_for(go), within=0.05)
-    eventually(warming.is_over, "the bound")
+    eventually(warming.is_over, "the boundary")
     go.set()
 
 

@@ -21,16 +21,16 @@ groups:
     assignor: range                  # roundrobin
     # kafka: {…}                     # where this group's cluster is another one
     static_membership: true
-cut:
+checkpoint:
   every: 5m                          # or cron: '0 * * * *'; or records: 100000; absent: only on request
   timezone: UTC
   request: auto                      # or dag_run
   grace: 2s
-  catchup: false                     # true: every bound missed during an outage gets its own cut
+  catchup: false                     # true: every boundary missed during an outage gets its own checkpoint
 batch: {target: 2s, min_records: 1000, max_records: 2000000, timeout: 2m}
 timeouts: {drain: 180s, reset: 300s, publish: 300s, commit: 30s}
 max_failures: 5
-outsiders: fail                      # hold | warn
+foreign_consumers: fail                      # hold | warn
 out_of_range: fail                   # earliest | latest; beyond_end: fail | earliest | latest
 retention: {keep: 20, for: 7d}
 """

@@ -8,13 +8,13 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, OutsiderPolicy, RetentionRules
+from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.start_positions import LATEST
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
     FOREVER,
     BatchSpec,
-    CutSpec,
+    CheckpointSpec,
     Difference,
     GroupSpec,
     HistorySpec,
@@ -25,7 +25,7 @@ from airflow_kcr.spec import (
 )
 from tests.unit.spec.examples import group, small
 
-AT_ONCE, NEXT_CUT, REFUSED = TakesEffect.AT_ONCE, TakesEffect.NEXT_CUT, TakesEffect.REFUSED
+AT_ONCE, NEXT_CHECKPOINT, REFUSED = TakesEffect.AT_ONCE, TakesEffect.NEXT_CHECKPOINT, TakesEffect.REFUSED
 
 
 def seconds(number: float) -> timedelta:
@@ -44,17 +44,17 @@ def test_equal_specs_have_no_differences() -> None:
 @pytest.mark.parametrize(
     ("fields", "path"),
     [
-        ({"cut": CutSpec(every=seconds(60))}, "cut.every"),
-        ({"cut": CutSpec(records=5)}, "cut.records"),
-        ({"cut": CutSpec(grace=seconds(3))}, "cut.grace"),
-        ({"cut": CutSpec(catchup=True)}, "cut.catchup"),
+        ({"checkpoint": CheckpointSpec(every=seconds(60))}, "checkpoint.every"),
+        ({"checkpoint": CheckpointSpec(records=5)}, "checkpoint.records"),
+        ({"checkpoint": CheckpointSpec(grace=seconds(3))}, "checkpoint.grace"),
+        ({"checkpoint": CheckpointSpec(catchup=True)}, "checkpoint.catchup"),
         ({"batch": BatchSpec(target=seconds(3))}, "batch.target"),
         ({"batch": BatchSpec(timeout=seconds(60))}, "batch.timeout"),
         ({"timeouts": Timeouts(drain=seconds(200))}, "timeouts.drain"),
         ({"timeouts": Timeouts(commit=seconds(20))}, "timeouts.commit"),
         ({"timeouts": Timeouts(accept_aborted_drain=True)}, "timeouts.accept_aborted_drain"),
         ({"max_failures": 6}, "max_failures"),
-        ({"outsiders": OutsiderPolicy.WARN}, "outsiders"),
+        ({"foreign_consumers": ForeignConsumerPolicy.WARN}, "foreign_consumers"),
         ({"out_of_range": OutOfRangePolicy.LATEST}, "out_of_range"),
         ({"beyond_end": OutOfRangePolicy.LATEST}, "beyond_end"),
         ({"retention": RetentionRules(keep=5)}, "retention.keep"),
@@ -63,7 +63,7 @@ def test_equal_specs_have_no_differences() -> None:
         ({"history": HistorySpec(archive="/srv/kcr-archive")}, "history.archive"),
     ],
 )
-def test_cuts_batches_times_retention_and_policies_change_at_once(fields: dict[str, Any], path: str) -> None:
+def test_checkpoints_batches_times_retention_and_policies_change_at_once(fields: dict[str, Any], path: str) -> None:
     assert changed(**fields) == [(path, AT_ONCE)]
 
 
@@ -79,28 +79,28 @@ def test_cuts_batches_times_retention_and_policies_change_at_once(fields: dict[s
         ({"assignor": Assignor.ROUNDROBIN}, ["assignor"]),
     ],
 )
-def test_what_a_member_is_built_from_changes_at_the_next_cut(fields: dict[str, Any], paths: list[str]) -> None:
-    assert sorted(changed(group(**fields))) == sorted((f"groups[g].{path}", NEXT_CUT) for path in paths)
+def test_what_a_member_is_built_from_changes_at_the_next_checkpoint(fields: dict[str, Any], paths: list[str]) -> None:
+    assert sorted(changed(group(**fields))) == sorted((f"groups[g].{path}", NEXT_CHECKPOINT) for path in paths)
 
 
 def test_another_kind_of_membership_has_another_session() -> None:
-    assert changed(group(static_membership=False)) == [("groups[g].static_membership", NEXT_CUT)]
+    assert changed(group(static_membership=False)) == [("groups[g].static_membership", NEXT_CHECKPOINT)]
 
 
-def test_times_that_the_client_was_built_with_change_at_the_next_cut() -> None:
-    assert changed(timeouts=Timeouts(session=seconds(130))) == [("timeouts.session", NEXT_CUT)]
-    assert changed(timeouts=Timeouts(metadata_refresh=seconds(2))) == [("timeouts.metadata_refresh", NEXT_CUT)]
-    assert changed(timeouts=Timeouts(max_poll=seconds(1000))) == [("timeouts.max_poll_interval", NEXT_CUT)]
+def test_times_that_the_client_was_built_with_change_at_the_next_checkpoint() -> None:
+    assert changed(timeouts=Timeouts(session=seconds(130))) == [("timeouts.session", NEXT_CHECKPOINT)]
+    assert changed(timeouts=Timeouts(metadata_refresh=seconds(2))) == [("timeouts.metadata_refresh", NEXT_CHECKPOINT)]
+    assert changed(timeouts=Timeouts(max_poll=seconds(1000))) == [("timeouts.max_poll_interval", NEXT_CHECKPOINT)]
 
 
 def test_a_time_counts_at_once_but_what_follows_from_it_for_the_client_does_not() -> None:
     assert changed(timeouts=Timeouts(reset=seconds(400))) == [
         ("timeouts.reset", AT_ONCE),
-        ("timeouts.max_poll_interval", NEXT_CUT),
+        ("timeouts.max_poll_interval", NEXT_CHECKPOINT),
     ]
     assert changed(timeouts=Timeouts(relaunch=seconds(150))) == [
         ("timeouts.relaunch", AT_ONCE),
-        ("timeouts.session", NEXT_CUT),
+        ("timeouts.session", NEXT_CHECKPOINT),
     ]
 
 
@@ -110,8 +110,8 @@ def test_the_region_is_its_name() -> None:
 
 def test_groups_may_come_or_go() -> None:
     both = small(group("g"), group("h"))
-    assert differences(small(), both) == [("groups[h]", NEXT_CUT)]
-    assert differences(both, small()) == [("groups[h]", NEXT_CUT)]
+    assert differences(small(), both) == [("groups[h]", NEXT_CHECKPOINT)]
+    assert differences(both, small()) == [("groups[h]", NEXT_CHECKPOINT)]
 
 
 def test_groups_may_not_come_and_go_as_that_may_be_a_new_id() -> None:
@@ -128,14 +128,14 @@ class TestClusters:
 
     def test_may_have_more_addresses(self) -> None:
         more = {"bootstrap.servers": "other:9092, localhost:9092"}
-        assert changed(kafka=more) == [("kafka.bootstrap.servers", NEXT_CUT)]
+        assert changed(kafka=more) == [("kafka.bootstrap.servers", NEXT_CHECKPOINT)]
 
     def test_are_refused_behind_another_connection(self) -> None:
         assert changed(kafka=None, kafka_conn_id="c") == [("kafka_conn_id", REFUSED)]
 
     def test_may_have_other_settings_which_are_not_shown(self) -> None:
         other = {"bootstrap.servers": "localhost:9092", "sasl.username": "hunter2"}
-        assert changed(kafka=other) == [("kafka.sasl.username", NEXT_CUT)]
+        assert changed(kafka=other) == [("kafka.sasl.username", NEXT_CHECKPOINT)]
 
     def test_are_named_once_for_the_region_and_by_the_group_that_has_its_own(self) -> None:
         own = group("c", kafka={"bootstrap.servers": "x"})
@@ -146,7 +146,7 @@ class TestClusters:
             groups=(group("a"), group("b"), group("c", kafka={"bootstrap.servers": "y"})),
         )
         assert differences(old, new) == [
-            ("kafka.client.id", NEXT_CUT),
+            ("kafka.client.id", NEXT_CHECKPOINT),
             ("groups[c].kafka.bootstrap.servers", REFUSED),
         ]
 
@@ -159,13 +159,13 @@ class TestSplit:
         new = small(max_failures=6)
         assert split(small(), new) == (new, None)
 
-    def test_keeps_the_groups_until_the_next_cut(self) -> None:
+    def test_keeps_the_groups_until_the_next_checkpoint(self) -> None:
         old, new = small(), small(group(members=2), max_failures=6)
         assert split(old, new) == (small(max_failures=6), new)
 
     def test_waits_as_a_whole_where_the_rest_makes_no_sense_without_the_groups(self) -> None:
-        old = small(group(members=2), cut=CutSpec(every=seconds(60), request=CutMode.DAG_RUN))
-        new = small(group(members=1), cut=CutSpec(records=5))
+        old = small(group(members=2), checkpoint=CheckpointSpec(every=seconds(60), request=CheckpointMode.DAG_RUN))
+        new = small(group(members=1), checkpoint=CheckpointSpec(records=5))
         assert split(old, new) == (old, new)
 
     def test_waits_for_new_clients_even_where_every_field_counts_at_once(self) -> None:
@@ -182,10 +182,10 @@ class TestSplit:
 
 def test_differences_are_between_whole_specs() -> None:
     old: RegionSpec = small()
-    new = small(group(members=2, pipeline="jobs:other"), cut=CutSpec(every=seconds(60)), max_failures=1)
+    new = small(group(members=2, pipeline="jobs:other"), checkpoint=CheckpointSpec(every=seconds(60)), max_failures=1)
     assert set(differences(old, new)) == {
-        ("groups[g].pipeline", NEXT_CUT),
-        ("groups[g].members", NEXT_CUT),
-        ("cut.every", AT_ONCE),
+        ("groups[g].pipeline", NEXT_CHECKPOINT),
+        ("groups[g].members", NEXT_CHECKPOINT),
+        ("checkpoint.every", AT_ONCE),
         ("max_failures", AT_ONCE),
     }

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.rules import RetentionRules
-from airflow_kcr.spec import BatchSpec, CutSpec, RegionSpec, parse
+from airflow_kcr.spec import BatchSpec, CheckpointSpec, RegionSpec, parse
 from tests.unit.spec.examples import FULL, SMALL, group, small
 
 
@@ -41,7 +41,7 @@ def test_the_json_of_the_example_is_this() -> None:
                 "static_membership": True,
             }
         ],
-        "cut": {"every": "PT5M", "timezone": "UTC", "request": "auto", "grace": "PT2S", "catchup": False},
+        "checkpoint": {"every": "PT5M", "timezone": "UTC", "request": "auto", "grace": "PT2S", "catchup": False},
         "batch": {"target": "PT2S", "linger": "PT0S", "min_records": 1000, "max_records": 2_000_000, "timeout": "PT2M"},
         "timeouts": {
             "lease": "PT10S",
@@ -57,7 +57,7 @@ def test_the_json_of_the_example_is_this() -> None:
             "accept_aborted_drain": False,
         },
         "max_failures": 5,
-        "outsiders": "fail",
+        "foreign_consumers": "fail",
         "out_of_range": "fail",
         "beyond_end": "fail",
         "retention": {"keep": 20, "for": "P7D"},
@@ -90,7 +90,7 @@ def test_text_beyond_ascii_stays_itself() -> None:
 def test_every_field_has_its_place_and_is_kept() -> None:
     spec = small(
         group("a", topics=(), pattern="^x", kafka_conn_id="c", members=1),
-        cut=CutSpec(records=10, grace=timedelta(milliseconds=1)),
+        checkpoint=CheckpointSpec(records=10, grace=timedelta(milliseconds=1)),
         batch=BatchSpec(timeout=timedelta(seconds=90)),
         retention=RetentionRules(keep=1),
         max_failures=0,

@@ -8,11 +8,11 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, RetentionRules
+from airflow_kcr.protocol.rules import Assignor, CheckpointMode, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, TopicName
 from airflow_kcr.schedules import CronSchedule, Every
-from airflow_kcr.spec import BatchSpec, CutSpec, HistorySpec, RegionSpec
+from airflow_kcr.spec import BatchSpec, CheckpointSpec, HistorySpec, RegionSpec
 from tests.unit.spec.examples import group, small
 
 
@@ -150,47 +150,54 @@ class TestClusters:
         assert "hunter2" not in repr(spec)
 
 
-class TestCuts:
+class TestCheckpoints:
     @pytest.mark.parametrize(
-        "cut",
+        "checkpoint",
         [
-            CutSpec(every=seconds(5), cron="@daily"),
-            CutSpec(every=seconds(5), records=5),
-            CutSpec(cron="@daily", records=5),
-            CutSpec(every=seconds(5), cron="@daily", records=5),
+            CheckpointSpec(every=seconds(5), cron="@daily"),
+            CheckpointSpec(every=seconds(5), records=5),
+            CheckpointSpec(cron="@daily", records=5),
+            CheckpointSpec(every=seconds(5), cron="@daily", records=5),
         ],
     )
-    def test_have_one_occasion(self, cut: CutSpec) -> None:
-        assert refused(cut=cut) == ["cut"]
+    def test_have_one_occasion(self, checkpoint: CheckpointSpec) -> None:
+        assert refused(checkpoint=checkpoint) == ["checkpoint"]
 
     def test_by_count_are_of_one_member_in_total(self) -> None:
-        assert small(cut=CutSpec(records=5)).rules().cut.records == 5
-        assert refused(cut=CutSpec(records=5), groups=(group(members=2),)) == ["cut.records"]
-        assert refused(cut=CutSpec(records=5), groups=(group("a"), group("b"))) == ["cut.records"]
+        assert small(checkpoint=CheckpointSpec(records=5)).rules().checkpoint.records == 5
+        assert refused(checkpoint=CheckpointSpec(records=5), groups=(group(members=2),)) == ["checkpoint.records"]
+        assert refused(checkpoint=CheckpointSpec(records=5), groups=(group("a"), group("b"))) == ["checkpoint.records"]
 
     @pytest.mark.parametrize("records", [0, -1, 2**63])
     def test_by_count_are_of_a_number_that_the_store_can_hold(self, records: int) -> None:
-        assert refused(cut=CutSpec(records=records)) == ["cut.records"]
+        assert refused(checkpoint=CheckpointSpec(records=records)) == ["checkpoint.records"]
 
     def test_by_dag_runs_need_a_schedule(self) -> None:
-        assert refused(cut=CutSpec(request=CutMode.DAG_RUN)) == ["cut.request"]
-        assert refused(cut=CutSpec(request=CutMode.DAG_RUN, records=5)) == ["cut.request"]
-        assert small(cut=CutSpec(request=CutMode.DAG_RUN, every=seconds(60))).cut.request is CutMode.DAG_RUN
+        assert refused(checkpoint=CheckpointSpec(request=CheckpointMode.DAG_RUN)) == ["checkpoint.request"]
+        assert refused(checkpoint=CheckpointSpec(request=CheckpointMode.DAG_RUN, records=5)) == ["checkpoint.request"]
+        assert (
+            small(checkpoint=CheckpointSpec(request=CheckpointMode.DAG_RUN, every=seconds(60))).checkpoint.request
+            is CheckpointMode.DAG_RUN
+        )
 
     def test_have_sound_schedules(self) -> None:
-        assert refused(cut=CutSpec(every=seconds(0))) == ["cut.every"]
-        assert refused(cut=CutSpec(cron="every day")) == ["cut.cron"]
-        assert refused(cut=CutSpec(cron="0 0 30 2 *")) == ["cut.cron"]
-        assert refused(cut=CutSpec(cron="@daily", timezone="Mars/Olympus")) == ["cut.timezone"]
-        assert refused(cut=CutSpec(grace=seconds(-1))) == ["cut.grace"]
+        assert refused(checkpoint=CheckpointSpec(every=seconds(0))) == ["checkpoint.every"]
+        assert refused(checkpoint=CheckpointSpec(cron="every day")) == ["checkpoint.cron"]
+        assert refused(checkpoint=CheckpointSpec(cron="0 0 30 2 *")) == ["checkpoint.cron"]
+        assert refused(checkpoint=CheckpointSpec(cron="@daily", timezone="Mars/Olympus")) == ["checkpoint.timezone"]
+        assert refused(checkpoint=CheckpointSpec(grace=seconds(-1))) == ["checkpoint.grace"]
 
     def test_have_a_time_zone_only_where_it_means_something(self) -> None:
-        assert refused(cut=CutSpec(every=seconds(60), timezone="Europe/Berlin")) == ["cut.timezone"]
+        assert refused(checkpoint=CheckpointSpec(every=seconds(60), timezone="Europe/Berlin")) == [
+            "checkpoint.timezone"
+        ]
 
     def test_have_a_schedule_made_of_their_fields(self) -> None:
-        assert CutSpec().schedule is None
-        assert CutSpec(every=seconds(5)).schedule == Every(seconds(5))
-        assert CutSpec(cron="@daily", timezone="Europe/Berlin").schedule == CronSchedule("@daily", "Europe/Berlin")
+        assert CheckpointSpec().schedule is None
+        assert CheckpointSpec(every=seconds(5)).schedule == Every(seconds(5))
+        assert CheckpointSpec(cron="@daily", timezone="Europe/Berlin").schedule == CronSchedule(
+            "@daily", "Europe/Berlin"
+        )
 
 
 class TestTimes:
@@ -244,16 +251,16 @@ class TestRules:
         rules = small(
             group("a", topics=("t", "u"), members=2, delivery=Delivery.ALMOST_ONCE),
             group("b", topics=(), pattern="^t.*", static_membership=False),
-            cut=CutSpec(cron="0 * * * *", grace=seconds(3), catchup=True),
+            checkpoint=CheckpointSpec(cron="0 * * * *", grace=seconds(3), catchup=True),
             out_of_range=OutOfRangePolicy.LATEST,
         ).rules()
         a, b = rules.groups[GroupId("a")], rules.groups[GroupId("b")]
         assert (a.members, a.delivery, a.assignor) == (2, Delivery.ALMOST_ONCE, Assignor.ROUNDROBIN)
         assert (b.pattern, b.static_membership) == ("^t.*", False)
         assert rules.subscribes(GroupId("b"), TopicName("tt"))
-        assert rules.cut.schedule is not None
-        assert rules.cut.schedule.after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(2026, 1, 1, 1, tzinfo=UTC)
-        assert (rules.cut.grace, rules.cut.catchup) == (seconds(3), True)
+        assert rules.checkpoint.schedule is not None
+        assert rules.checkpoint.schedule.after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(2026, 1, 1, 1, tzinfo=UTC)
+        assert (rules.checkpoint.grace, rules.checkpoint.catchup) == (seconds(3), True)
         assert (rules.out_of_range, rules.beyond_end) == (OutOfRangePolicy.LATEST, OutOfRangePolicy.FAIL)
 
     def test_of_equal_specs_are_equal(self) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.rules import Assignor, CutMode, OutOfRangePolicy, OutsiderPolicy, RetentionRules
+from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import EARLIEST, parse_start
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
     FOREVER,
     BatchSpec,
-    CutSpec,
+    CheckpointSpec,
     GroupSpec,
     HistorySpec,
     RegionSpec,
@@ -49,13 +49,15 @@ class TestWhatIsRead:
                     static_membership=True,
                 ),
             ),
-            cut=CutSpec(every=timedelta(minutes=5), timezone="UTC", request=CutMode.AUTO, grace=timedelta(seconds=2)),
+            checkpoint=CheckpointSpec(
+                every=timedelta(minutes=5), timezone="UTC", request=CheckpointMode.AUTO, grace=timedelta(seconds=2)
+            ),
             batch=BatchSpec(
                 target=timedelta(seconds=2), min_records=1000, max_records=2_000_000, timeout=timedelta(minutes=2)
             ),
             timeouts=Timeouts(drain=timedelta(seconds=180), reset=timedelta(seconds=300)),
             max_failures=5,
-            outsiders=OutsiderPolicy.FAIL,
+            foreign_consumers=ForeignConsumerPolicy.FAIL,
             out_of_range=OutOfRangePolicy.FAIL,
             beyond_end=OutOfRangePolicy.FAIL,
             retention=RetentionRules(keep=20, max_age=timedelta(days=7)),
@@ -84,8 +86,8 @@ groups:
     sinks: {x: {kind: postgres, table: air.x, conn_id: warehouse, mode: upsert, key: [id, day]}}
   - {group_id: b, topics: [t, u], pipeline: 'm:f', delivery: almost_once, start: 'duration:PT6H', kafka_conn_id: c}
 kafka_conn_id: kafka_default
-cut: {cron: '0 * * * *', timezone: Europe/Berlin, request: dag_run, catchup: true}
-outsiders: hold
+checkpoint: {cron: '0 * * * *', timezone: Europe/Berlin, request: dag_run, catchup: true}
+foreign_consumers: hold
 out_of_range: latest
 beyond_end: earliest
 """
@@ -105,7 +107,7 @@ beyond_end: earliest
         assert spec.group("b").delivery is Delivery.ALMOST_ONCE
         assert spec.cluster_of("a") == (spec.group("a").kafka, None)
         assert spec.cluster_of("b") == (None, "c")
-        assert spec.cut.request is CutMode.DAG_RUN
+        assert spec.checkpoint.request is CheckpointMode.DAG_RUN
         assert (spec.out_of_range, spec.beyond_end) == (OutOfRangePolicy.LATEST, OutOfRangePolicy.EARLIEST)
 
     def test_kafka_settings_become_text_with_their_references_as_they_are(self) -> None:
@@ -160,12 +162,12 @@ groups:
     assignor: sticky
   - {group_id: a, pattern: 'x', members: 0, pipeline: 'a.b:c'}
   - 7
-cut: {every: 5, cron: '61 * * * *', timezone: Mars/Olympus, grace: -2s}
+checkpoint: {every: 5, cron: '61 * * * *', timezone: Mars/Olympus, grace: -2s}
 batch: {min_records: 10, max_records: 5}
 timeouts: {drain: 100, foo: 1s}
 retention:
 max_failures: -1
-outsiders: maybe
+foreign_consumers: maybe
 """
         )
         assert list(found) == [
@@ -183,29 +185,29 @@ outsiders: maybe
             "groups[1].pattern",
             "groups[1].members",
             "groups[2]",
-            "cut.every",
-            "cut.grace",
-            "cut.timezone",
-            "cut.cron",
+            "checkpoint.every",
+            "checkpoint.grace",
+            "checkpoint.timezone",
+            "checkpoint.cron",
             "batch.min_records",
             "timeouts.drain",
             "timeouts.foo",
             "retention",
             "max_failures",
-            "outsiders",
+            "foreign_consumers",
         ]
         assert "hunter2" not in str(found)
 
     def test_say_the_line(self) -> None:
         assert findings(SMALL.replace("region: r", "region: R"))["region"].startswith("line 2: ")
-        assert findings(f"{SMALL}\ncut:\n  records: 0\n")["cut.records"].startswith("line 8: ")
+        assert findings(f"{SMALL}\ncheckpoint:\n  records: 0\n")["checkpoint.records"].startswith("line 8: ")
 
     @pytest.mark.parametrize(
         ("line", "path", "near"),
         [
             ("topic: [t]", "topic", "region"),
             ("out_of_rang: fail", "out_of_rang", "out_of_range"),
-            ("cut: {evry: 5m}", "cut.evry", "every"),
+            ("checkpoint: {evry: 5m}", "checkpoint.evry", "every"),
             ("timeouts: {max_poll: 5m}", "timeouts.max_poll", "max_poll_interval"),
             ("retention: {max_age: 5m}", "retention.max_age", None),
             ("history: {archiv: /a}", "history.archiv", "archive"),
@@ -219,8 +221,11 @@ outsiders: maybe
             assert f"did you mean {near!r}?" in found[path]
 
     def test_of_words_suggest_the_nearest_one(self) -> None:
-        found = findings(f"{SMALL}\noutsiders: warning\n")
-        assert found["outsiders"] == "line 7: 'warning' is not accepted (did you mean 'warn'?): use fail, hold, warn"
+        found = findings(f"{SMALL}\nforeign_consumers: warning\n")
+        assert (
+            found["foreign_consumers"]
+            == "line 7: 'warning' is not accepted (did you mean 'warn'?): use fail, hold, warn"
+        )
 
     @pytest.mark.parametrize(
         ("line", "path"),
@@ -229,12 +234,12 @@ outsiders: maybe
             ("max_failures: true", "max_failures"),
             ("max_failures: 5.0", "max_failures"),
             ("kafka_conn_id: 5", "kafka_conn_id"),
-            ("cut: [5m]", "cut"),
-            ("cut: 5m", "cut"),
-            ("cut: {catchup: yes}", "cut.catchup"),
-            ("cut: {every: 5}", "cut.every"),
-            ("cut: {every: 5 minutes}", "cut.every"),
-            ("cut: {every: null}", "cut.every"),
+            ("checkpoint: [5m]", "checkpoint"),
+            ("checkpoint: 5m", "checkpoint"),
+            ("checkpoint: {catchup: yes}", "checkpoint.catchup"),
+            ("checkpoint: {every: 5}", "checkpoint.every"),
+            ("checkpoint: {every: 5 minutes}", "checkpoint.every"),
+            ("checkpoint: {every: null}", "checkpoint.every"),
             ("batch: {min_records: 1e3}", "batch.min_records"),
             ("timeouts: {lease: P1M}", "timeouts.lease"),
             ("timeouts: {accept_aborted_drain: 1}", "timeouts.accept_aborted_drain"),
@@ -325,7 +330,7 @@ class TestNumbers:
         [
             ("batch: {max_records: 99999999999999999999999}", "batch.max_records"),
             ("batch: {min_records: 99999999999999999999999}", "batch.min_records"),
-            ("cut: {records: 99999999999999999999999}", "cut.records"),
+            ("checkpoint: {records: 99999999999999999999999}", "checkpoint.records"),
             ("max_failures: 99999999999999999999999", "max_failures"),
             ("retention: {keep: 99999999999999999999999}", "retention.keep"),
         ],
@@ -341,8 +346,10 @@ class TestNumbers:
 
 class TestWhatTheTextRefuses:
     def test_hides_nothing_else(self) -> None:
-        found = findings(f"{SMALL}max_failures: 1\nmax_failures: 2\nbatch: {{min_records: 0}}\ncut: !!set {{}}\n")
-        assert set(found) == {"max_failures", "batch.min_records", "cut"}
+        found = findings(
+            f"{SMALL}max_failures: 1\nmax_failures: 2\nbatch: {{min_records: 0}}\ncheckpoint: !!set {{}}\n"
+        )
+        assert set(found) == {"max_failures", "batch.min_records", "checkpoint"}
 
     def test_is_told_with_its_line_and_the_other_finding_of_that_place_with_its_own(self) -> None:
         with pytest.raises(SpecError) as raised:

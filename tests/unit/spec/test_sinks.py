@@ -225,14 +225,18 @@ class TestChanges:
             ({"mode": SinkMode.UPSERT, "key": ("a",)}, ["mode", "key"]),
         ],
     )
-    def test_of_sinks_count_at_the_next_cut(self, fields: dict[str, Any], paths: list[str]) -> None:
+    def test_of_sinks_count_at_the_next_checkpoint(self, fields: dict[str, Any], paths: list[str]) -> None:
         old, new = small(group(sinks=(sink(),))), small(group(sinks=(sink(**fields),)))
-        expected = [Difference(f"groups[g].sinks.x.{path}", TakesEffect.NEXT_CUT) for path in paths]
+        expected = [Difference(f"groups[g].sinks.x.{path}", TakesEffect.NEXT_CHECKPOINT) for path in paths]
         assert sorted(differences(old, new)) == sorted(expected)
 
-    def test_sinks_that_come_or_go_count_at_the_next_cut(self) -> None:
+    def test_sinks_that_come_or_go_count_at_the_next_checkpoint(self) -> None:
         old, new = small(), small(group(sinks=(sink(),)))
-        assert differences(old, new) == differences(new, old) == [Difference("groups[g].sinks", TakesEffect.NEXT_CUT)]
+        assert (
+            differences(old, new)
+            == differences(new, old)
+            == [Difference("groups[g].sinks", TakesEffect.NEXT_CHECKPOINT)]
+        )
 
 
 def test_only_what_is_appended_can_be_restored() -> None:

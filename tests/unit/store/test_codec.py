@@ -30,7 +30,7 @@ from airflow_kcr.protocol.targets import (
     ToInitial,
     ToRun,
 )
-from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, Sequence, TopicName
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, Offset, TopicName
 from airflow_kcr.store.codec import BODIES, codec_of, event_from_json, from_json, storable, to_json
 
 # What a group id may be: printable, no space at either end; JSON must not mind the rest.
@@ -49,7 +49,7 @@ entries = st.builds(
 )
 targets: st.SearchStrategy[Target] = st.one_of(
     st.just(ToInitial()),
-    numbers.map(lambda n: ToCheckpoint(sequence=Sequence(n))),
+    numbers.map(lambda n: ToCheckpoint(sequence=CheckpointNumber(n))),
     st.integers(-(2**62), 2**62).map(lambda n: ShiftBy(by=n)),
     instants.map(lambda i: ToDatetime(instant=i)),
     st.timedeltas(timedelta(0), timedelta(days=400)).map(lambda d: ByDuration(back=d)),
@@ -117,7 +117,7 @@ def test_every_event_comes_back_as_it_was(kind: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("hint", [Requester, Halt, LogBounds, Target, Scope, tuple[Sequence, ...]])
+@pytest.mark.parametrize("hint", [Requester, Halt, LogBounds, Target, Scope, tuple[CheckpointNumber, ...]])
 def test_the_documents_of_rows_come_back_as_they_were(hint: Any) -> None:  # noqa: ANN401
     @given(values_of(hint))
     def check(value: object) -> None:
@@ -149,14 +149,14 @@ def test_a_stored_text_is_one_that_postgres_takes() -> None:
     ("kind", "document"),
     [
         ("NoSuchEvent", {}),
-        ("CutPublished", {}),
-        ("CutPublished", {"sequence": "1", "member": None}),
-        ("CutPublished", {"sequence": True, "member": None}),
-        ("CutPublished", {"sequence": 1, "member": None, "more": 2}),
-        ("CutPublished", [1]),
-        ("WantedChanged", {"wanted": "sideways", "requester": {}}),
-        ("BoundStored", {"bound": "2026-01-01T00:00:00", "offsets": {}, "inexact": {}}),
-        ("BoundStored", {"bound": 7, "offsets": {}, "inexact": {}}),
+        ("CheckpointPublished", {}),
+        ("CheckpointPublished", {"sequence": "1", "member": None}),
+        ("CheckpointPublished", {"sequence": True, "member": None}),
+        ("CheckpointPublished", {"sequence": 1, "member": None, "more": 2}),
+        ("CheckpointPublished", [1]),
+        ("DesiredStateChanged", {"desired_state": "sideways", "requester": {}}),
+        ("BoundaryStored", {"boundary": "2026-01-01T00:00:00", "offsets": {}, "inexact": {}}),
+        ("BoundaryStored", {"boundary": 7, "offsets": {}, "inexact": {}}),
         ("Skipped", {"offsets": {"g": {"t": {"x": 1}}}}),
         ("Skipped", {"offsets": {"g": {"t": {"0": -1}}}}),
     ],

@@ -14,7 +14,7 @@ from airflow_kcr.protocol.region.state import (
     BatchBegun,
     BatchClosed,
     BatchesProven,
-    BatchQuietAfter,
+    BatchQuiescedAfter,
     LedgerChange,
     Region,
     Spec,
@@ -22,23 +22,23 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    Timeline,
     TopicName,
 )
 from airflow_kcr.store.memory import MemoryTransactions, proven
 from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import BEGINNING, Clock, Driver, group_rules
-from tests.support.scripts import cuts_of_ten, hourly, running
+from tests.support.scripts import checkpoints_of_ten, hourly, running
 
 FLIGHTS = RegionName("flights")
 OTHER = RegionName("other")
@@ -108,7 +108,7 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are() -> None:
         lambda: store.read(OTHER),
         lambda: store.look(OTHER, MEMBER, lambda region, now: region),
         lambda: store.decide(OTHER, lambda region, now: region),
-        lambda: store.permit(OTHER, MEMBER, BatchId("b"), None, lambda region, now: region),
+        lambda: store.admit(OTHER, MEMBER, BatchId("b"), None, lambda region, now: region),
         lambda: RegionStore(store).renew(OTHER, MEMBER, Incarnation(1), LEASE),
         lambda: store.delete(OTHER, lambda region, now: None),
         lambda: store.events(OTHER, EventNumber(0), 1),
@@ -167,9 +167,13 @@ def test_events_come_in_commit_order_page_by_page() -> None:
 def test_a_renewal_extends_the_lease_from_the_stores_clock_and_says_where_the_region_stands() -> None:
     driver = running()
     driver.clock.advance(4)
-    beat = driver.store.renew(driver.name, MEMBER, Incarnation(1), LEASE)
-    assert (beat.now, beat.renewed, beat.incarnation) == (driver.clock.now, True, 1)
-    assert (beat.counter, beat.epoch, beat.due_at) == (driver.region.counter, 1, driver.region.due_at)
+    heartbeat = driver.store.renew(driver.name, MEMBER, Incarnation(1), LEASE)
+    assert (heartbeat.now, heartbeat.renewed, heartbeat.incarnation) == (driver.clock.now, True, 1)
+    assert (heartbeat.counter, heartbeat.epoch, heartbeat.reconcile_at) == (
+        driver.region.counter,
+        1,
+        driver.region.reconcile_at,
+    )
     assert driver.region.leases[MEMBER].until == driver.clock.now + LEASE
 
 
@@ -204,11 +208,11 @@ def test_batches_are_found_by_id_in_the_order_of_their_begins_and_by_any_offset_
 
 def test_what_is_retired_is_forgotten_and_nothing_else() -> None:
     driver = hourly(keep=2)
-    cuts = cuts_of_ten(driver, 4)
+    checkpoints = checkpoints_of_ten(driver, 4)
     driver.store.retire(driver.name)
     region = driver.region
-    assert set(region.offsets) == set(region.echoes) == {s for s, _ in region.contributions} == set(cuts[2:])
-    assert set(cuts) <= set(region.checkpoints)
+    assert set(region.offsets) == set(region.read_backs) == {s for s, _ in region.contributions} == set(checkpoints[2:])
+    assert set(checkpoints) <= set(region.checkpoints)
 
 
 def test_ledger_changes_are_settled_with_the_region() -> None:
@@ -223,14 +227,14 @@ def test_every_kind_of_ledger_change_reaches_its_rows() -> None:
     store = with_region("g")
     changes: tuple[LedgerChange, ...] = (
         BatchBegun(batch=batch(outcome=None)),
-        BatchQuietAfter(batch=BatchId("b"), at=BEGINNING + LEASE),
+        BatchQuiescedAfter(batch=BatchId("b"), at=BEGINNING + LEASE),
         BatchClosed(batch=BatchId("b"), outcome=Outcome.UNKNOWN, at=BEGINNING, after=EventNumber(4)),
         BatchesProven(epoch=Epoch(1), proven_in=Epoch(3), progress=places(p0=10, p1=20)),
     )
     store.decide(FLIGHTS, lambda region, now: replace(region, ledger=changes))
     row = store.batch(FLIGHTS, BatchId("b"))
     assert row is not None
-    assert (row.quiet_after, row.ended_at, row.ended_after) == (BEGINNING + LEASE, BEGINNING, 4)
+    assert (row.quiesced_after, row.ended_at, row.ended_after) == (BEGINNING + LEASE, BEGINNING, 4)
     assert (row.outcome, row.proven_in, row.accepted_in) == (Outcome.DONE, 3, 3)
 
 
@@ -247,8 +251,8 @@ def batch(
         member=MEMBER,
         incarnation=Incarnation(1),
         epoch=Epoch(epoch),
-        lineage=Lineage(1),
-        sequence=Sequence(2),
+        timeline=Timeline(1),
+        sequence=CheckpointNumber(2),
         ranges={p(n): Range(Offset(a), Offset(b)) for n, (a, b) in wanted.items()},
         begun_at=BEGINNING,
         begun_after=EventNumber(1),

@@ -14,7 +14,8 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import (
-    BoundOffset,
+    BoundaryOffset,
+    DesiredState,
     Outcome,
     PersonReset,
     PersonResetState,
@@ -22,28 +23,27 @@ from airflow_kcr.protocol.region.rows import (
     Requester,
     RequestState,
     ResetCause,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ShiftBy, ToOffset
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupPartition,
     Incarnation,
     MemberId,
-    Nonce,
     Offset,
     RegionName,
-    Sequence,
+    RequestId,
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import Clock, Driver
 from tests.support.judging import causes, happened, judge, positions, state
-from tests.support.scripts import bound, cuts_of_ten, hourly, located, running
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
 
 Verb = Callable[[Driver], object]
 
@@ -59,7 +59,7 @@ class Forgetful(MemoryTransactions):
     def decide(self, name: RegionName, rule: Rule) -> Region:
         return self._lossy(lambda: super(Forgetful, self).decide(name, rule))
 
-    def permit(
+    def admit(
         self,
         name: RegionName,
         member: MemberId,
@@ -67,7 +67,7 @@ class Forgetful(MemoryTransactions):
         partitions: frozenset[GroupPartition] | None,
         rule: Rule,
     ) -> Region:
-        return self._lossy(lambda: super(Forgetful, self).permit(name, member, batch, partitions, rule))
+        return self._lossy(lambda: super(Forgetful, self).admit(name, member, batch, partitions, rule))
 
     def _lossy(self, run: Callable[[], Region]) -> Region:
         if not self.losses:
@@ -119,7 +119,7 @@ def in_batch(driver: Driver) -> None:
 
 def draining(driver: Driver) -> None:
     processed(driver)
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
 
 
 def almost_complete(driver: Driver) -> None:
@@ -149,7 +149,7 @@ def first(driver: Driver) -> MemberId:
 
 
 def apply(driver: Driver) -> object:
-    return driver.reset(ToOffset(offset=Offset(3)), nonce="r")
+    return driver.reset(ToOffset(offset=Offset(3)), request_id="r")
 
 
 def arrival(driver: Driver) -> object:
@@ -174,12 +174,12 @@ STORIES = {
     "begin": Story(up, lambda d: d.begin(first(d))),
     "end": Story(in_batch, lambda d: d.end(d.batches[0].batch)),
     "discard": Story(in_batch, lambda d: d.discard(d.batches[0].batch)),
-    "request cut": Story(processed, lambda d: d.request_cut("n")),
+    "request checkpoint": Story(processed, lambda d: d.request_checkpoint("n")),
     "contribute": Story(draining, lambda d: d.contribute(first(d))),
     "last contribution": Story(almost_complete, lambda d: d.contribute(d.member(1))),
     "publish": Story(complete, lambda d: d.publish()),
-    "echo": Story(complete, lambda d: d.echo(first(d)), tells_twice=True),
-    "pin": Story(complete, lambda d: d.store.pin(d.name, Sequence(2), "golden", "audited")),
+    "read_back": Story(complete, lambda d: d.read_back(first(d)), tells_twice=True),
+    "pin": Story(complete, lambda d: d.store.pin(d.name, CheckpointNumber(2), "golden", "audited")),
     "apply reset": Story(processed, apply),
     "change spec": Story(
         up,
@@ -199,7 +199,7 @@ def test_a_verb_whose_answer_was_lost_is_asked_again_and_done_once(name: str, co
     story = STORIES[name]
     driver, control = story.told(commits=commits), story.told(commits=None)
     for each in (driver, control):
-        each.store.settle(each.name)  # what a decision left for the next one is done in both
+        each.store.reconcile(each.name)  # what a decision left for the next one is done in both
     if story.tells_twice and commits:
         assert telling(driver.region) == telling(control.region)
         assert driver.events[: len(control.events)] == control.events
@@ -282,22 +282,24 @@ def test_a_position_out_of_its_log_is_told_and_one_in_it_changes_nothing() -> No
     assert state(driver) is RegionState.HALTED
 
 
-def test_a_restored_store_and_an_outsider_halt_the_region() -> None:
+def test_a_restored_store_and_a_foreign_consumer_halt_the_region() -> None:
     driver = running()
-    later = Memory(member=driver.member(0), epoch=Epoch(9), incarnation=Incarnation(1), sequence=Sequence(1))
+    later = Memory(member=driver.member(0), epoch=Epoch(9), incarnation=Incarnation(1), sequence=CheckpointNumber(1))
     driver.store.report_later(driver.name, later)
     assert state(driver) is RegionState.HALTED
     other = running()
-    other.store.report_outsider(other.name, "a stranger")
+    other.store.report_foreign_consumer(other.name, "a stranger")
     assert state(other) is RegionState.HALTED
 
 
-def test_bounds_are_stored_by_who_may_act_in_this_epoch() -> None:
+def test_boundaries_are_stored_by_who_may_act_in_this_epoch() -> None:
     driver = hourly(partitions=1, members=1)
-    located(driver, bound(1), 7)
+    located(driver, boundary(1), 7)
     stale = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
     with pytest.raises(Exception, match="epoch 0"):
-        driver.store.store_bounds(driver.name, stale, bound(2), {driver.partition(0): BoundOffset(offset=Offset(9))})
+        driver.store.store_bounds(
+            driver.name, stale, boundary(2), {driver.partition(0): BoundaryOffset(offset=Offset(9))}
+        )
 
 
 def test_a_commit_after_a_reset_is_noted_with_its_failure() -> None:
@@ -308,13 +310,13 @@ def test_a_commit_after_a_reset_is_noted_with_its_failure() -> None:
     ]
 
 
-def test_an_echo_is_repaired_while_the_groups_are_empty() -> None:
+def test_a_commit_read_back_is_repaired_while_the_groups_are_empty() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n")
-    cut = driver.complete()
-    driver.store.repair_echo(driver.name, cut, driver.region.offsets[cut])
-    assert driver.region.checkpoints[cut].committed == "yes"
+    driver.request_checkpoint("n")
+    checkpoint = driver.complete()
+    driver.store.repair_read_back(driver.name, checkpoint, driver.region.offsets[checkpoint])
+    assert driver.region.checkpoints[checkpoint].committed == "yes"
 
 
 # -- people and DAG runs ----------------------------------------------------------------------------------------------
@@ -322,15 +324,17 @@ def test_an_echo_is_repaired_while_the_groups_are_empty() -> None:
 
 def test_a_request_is_answered_by_where_it_stands() -> None:
     driver = running()
-    row = driver.store.request_cut(driver.name, Nonce("n"), then=Wanted.PAUSED, requester=Requester(who="me"))
-    assert (row.state, row.then, row.requester.who) == (RequestState.OPEN, Wanted.PAUSED, "me")
+    row = driver.store.request_checkpoint(
+        driver.name, RequestId("n"), then=DesiredState.PAUSED, requester=Requester(who="me")
+    )
+    assert (row.state, row.then, row.requester.who) == (RequestState.OPEN, DesiredState.PAUSED, "me")
 
 
 def test_checkpoints_are_retired_by_the_rules_of_the_region() -> None:
     driver = hourly(keep=1)
-    cuts = cuts_of_ten(driver, 3)
+    checkpoints = checkpoints_of_ten(driver, 3)
     driver.store.retire(driver.name)
-    assert cuts[0] not in driver.region.offsets
+    assert checkpoints[0] not in driver.region.offsets
 
 
 class NoTimes:
@@ -344,7 +348,7 @@ def test_a_plan_changes_nothing_and_is_of_the_present_epoch() -> None:
     driver = running()
     driver.process()
     wanted = PersonReset(
-        nonce=Nonce("r"),
+        request_id=RequestId("r"),
         target=ShiftBy(by=-3),
         scope=EVERYTHING,
         state=PersonResetState.WAITING,
@@ -371,16 +375,16 @@ def test_a_kill_and_a_delete() -> None:
 
 def test_anybody_settles_what_is_due_and_a_renewal_says_what_is() -> None:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     lease = timedelta(seconds=10)
     driver.clock.advance(5)
-    beats = [driver.store.renew(driver.name, member, Incarnation(1), lease) for member in driver.all_members()]
-    assert {beat.due_at for beat in beats} == {driver.clock.now + lease / 2}
+    heartbeats = [driver.store.renew(driver.name, member, Incarnation(1), lease) for member in driver.all_members()]
+    assert {heartbeat.reconcile_at for heartbeat in heartbeats} == {driver.clock.now + lease / 2}
     counter = driver.region.counter
-    assert driver.store.settle(driver.name).counter == counter
+    assert driver.store.reconcile(driver.name).counter == counter
     driver.clock.advance(15)
-    driver.store.settle(driver.name)
-    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
+    driver.store.reconcile(driver.name)
+    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
 
 
 def test_a_wait_is_a_hint_only() -> None:

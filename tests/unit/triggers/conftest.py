@@ -40,7 +40,7 @@ async def until(reached: Callable[[], bool]) -> None:
 def running(main: Callable[[], Awaitable[None]]) -> None:
     """Run a test in an event loop of its own."""
 
-    async def bounded() -> None:
+    async def aligned() -> None:
         await asyncio.wait_for(main(), 2 * PATIENCE)
 
-    asyncio.run(bounded())
+    asyncio.run(aligned())

@@ -9,7 +9,7 @@ from airflow_kcr.triggers.payloads import (
     Answer,
     CheckpointCommitted,
     CheckpointExists,
-    CutPublished,
+    CheckpointPublished,
     LagBelow,
     MembersEnded,
     MembershipHealthy,
@@ -22,12 +22,12 @@ from airflow_kcr.triggers.payloads import (
 )
 
 EVERY: tuple[WaitingFor, ...] = (
-    CutPublished(nonce="flights_cut/manual__1/drain/-1"),
+    CheckpointPublished(request_id="flights_checkpoint/manual__1/drain/-1"),
     CheckpointCommitted(sequence=7),
-    CheckpointExists(bound="2026-01-01T01:00:00Z"),
+    CheckpointExists(boundary="2026-01-01T01:00:00Z"),
     CheckpointExists(sequence=7),
     RegionReaches(state=Reaching.PAUSED),
-    ResetDone(nonce="plan-1"),
+    ResetDone(request_id="plan-1"),
     MembersEnded(group="g", indexes=(0, 1), before=(3, 0)),
     MembershipHealthy(),
     MembershipHealthy(groups=("a", "b")),
@@ -47,7 +47,12 @@ def test_the_kinds_are_all_different() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{}, {"kind": "moon"}, {"kind": "cut_published"}, {"kind": "cut_published", "nonce": "n", "more": 1}],
+    [
+        {},
+        {"kind": "moon"},
+        {"kind": "checkpoint_published"},
+        {"kind": "checkpoint_published", "request_id": "n", "more": 1},
+    ],
     ids=str,
 )
 def test_what_another_version_deferred_is_refused_with_what_to_do(value: dict[str, object]) -> None:
@@ -60,7 +65,7 @@ def test_a_state_that_nobody_reaches_is_refused() -> None:
         waiting_for_from_json({"kind": "region_reaches", "state": "asleep"})
 
 
-@pytest.mark.parametrize("both", [{}, {"bound": "2026-01-01T01:00:00Z", "sequence": 1}], ids=str)
+@pytest.mark.parametrize("both", [{}, {"boundary": "2026-01-01T01:00:00Z", "sequence": 1}], ids=str)
 def test_a_checkpoint_is_named_in_one_way(both: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match="give one of the two"):
         waiting_for_from_json({"kind": "checkpoint_exists", **both})

@@ -21,7 +21,7 @@ from airflow_kcr.triggers import poller as poller_module
 from airflow_kcr.triggers.looking import Finding, Looks
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,
-    CutPublished,
+    CheckpointPublished,
     LagBelow,
     Reaching,
     RegionReaches,
@@ -29,7 +29,7 @@ from airflow_kcr.triggers.payloads import (
     WaitingFor,
 )
 from airflow_kcr.triggers.poller import Poller, Wait
-from tests.support.cutting_proxy import Way
+from tests.support.breaking_proxy import Way
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
 from tests.support.plans import statements
@@ -97,8 +97,8 @@ def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_ea
 ) -> None:
     driver.store.pause(driver.name)
     driver.store.start(driver.name)
-    driver.request_cut("n")
-    payloads = (CutPublished(nonce="n"), CheckpointExists(sequence=9), PAUSED)
+    driver.request_checkpoint("n")
+    payloads = (CheckpointPublished(request_id="n"), CheckpointExists(sequence=9), PAUSED)
     costs: list[int] = []
     look = Looks.look_at_all
 
@@ -139,21 +139,24 @@ def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_ea
 def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
     driver: Driver, store_connection: str
 ) -> None:
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     others = [RegionName(f"nowhere-{number}") for number in range(3)]
     looks = Looks(make_url(store_connection))
-    cut: dict[WaitingFor, KcrHook] = {CutPublished(nonce="n"): HOOK, CheckpointExists(sequence=9): HOOK}
+    checkpoint: dict[WaitingFor, KcrHook] = {
+        CheckpointPublished(request_id="n"): HOOK,
+        CheckpointExists(sequence=9): HOOK,
+    }
     try:
-        first = looks.look_at_all({driver.name: cut})
+        first = looks.look_at_all({driver.name: checkpoint})
         with statements() as run:
-            again = looks.look_at_all({driver.name: cut})
+            again = looks.look_at_all({driver.name: checkpoint})
         assert len(run) == 1
         assert {key: one.missing for key, one in again.items()} == {key: one.missing for key, one in first.items()}
         assert {one.now for one in again.values()}.isdisjoint(one.now for one in first.values())
         driver.complete()
         driver.publish()
-        after = looks.look_at_all({driver.name: cut, **{other: {PAUSED: HOOK} for other in others}})
-        reached = after[driver.name, CutPublished(nonce="n")].answer
+        after = looks.look_at_all({driver.name: checkpoint, **{other: {PAUSED: HOOK} for other in others}})
+        reached = after[driver.name, CheckpointPublished(request_id="n")].answer
         assert reached is not None
         assert reached.status is Status.REACHED
         for other in others:
@@ -165,10 +168,10 @@ def test_a_look_at_regions_in_which_nothing_happens_is_one_statement_for_all(
 
 
 def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     looks = Looks(make_url(store_connection))
-    cut: dict[WaitingFor, KcrHook] = {CutPublished(nonce="n"): HOOK}
-    wanted = {driver.name: cut}
+    checkpoint: dict[WaitingFor, KcrHook] = {CheckpointPublished(request_id="n"): HOOK}
+    wanted = {driver.name: checkpoint}
     try:
         looks.look_at_all(wanted)
         with asking(store_connection) as connection:
@@ -218,8 +221,10 @@ def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, st
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        driver.request_cut("n")
-        one, other = (asyncio.create_task(poller.wait(waits(driver, CutPublished(nonce="n")))) for _ in range(2))
+        driver.request_checkpoint("n")
+        one, other = (
+            asyncio.create_task(poller.wait(waits(driver, CheckpointPublished(request_id="n")))) for _ in range(2)
+        )
         await until(lambda: poller.waiting == 2)
         one.cancel()
         await asyncio.wait([one])
@@ -232,12 +237,12 @@ def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, st
 
 
 def test_a_time_out_names_who_is_missing(driver: Driver, store_connection: str) -> None:
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.contribute(driver.member(0))
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        answer = await poller.wait(waits(driver, CutPublished(nonce="n"), deadline=0.3))
+        answer = await poller.wait(waits(driver, CheckpointPublished(request_id="n"), deadline=0.3))
         assert answer.status is Status.TIMED_OUT
         assert "gave up after 0.3 s" in answer.detail
         assert "waits for g[1] (t-2, t-3)" in answer.detail
@@ -249,31 +254,33 @@ def test_a_time_out_names_who_is_missing(driver: Driver, store_connection: str) 
 def test_the_time_before_the_trigger_ran_counts_by_the_clock_of_the_store(
     driver: Driver, store_connection: str
 ) -> None:
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
         day = 86_400.0
-        answer = await poller.wait(waits(driver, CutPublished(nonce="n"), deadline=day, asked_before=day - 0.5))
+        answer = await poller.wait(
+            waits(driver, CheckpointPublished(request_id="n"), deadline=day, asked_before=day - 0.5)
+        )
         assert answer.status is Status.TIMED_OUT
 
     running(main)
 
 
 def test_what_can_not_be_reached_is_refused_and_nobody_else_is_disturbed(driver: Driver, store_connection: str) -> None:
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     nowhere = Wait(region=RegionName("nowhere"), waiting_for=PAUSED, hook=HOOK, deadline=60)
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
-        cut = asyncio.create_task(poller.wait(waits(driver, CutPublished(nonce="n"))))
+        checkpoint = asyncio.create_task(poller.wait(waits(driver, CheckpointPublished(request_id="n"))))
         unknown, unpaused = await asyncio.gather(poller.wait(nowhere), poller.wait(waits(driver, PAUSED)))
         assert unknown.status is unpaused.status is Status.REFUSED
         assert "it has: flights" in unknown.detail
-        assert "wanted running" in unpaused.detail
+        assert "desired state running" in unpaused.detail
         driver.complete()
         driver.publish()
-        assert (await cut).status is Status.REACHED
+        assert (await checkpoint).status is Status.REACHED
 
     running(main)
 
@@ -297,25 +304,27 @@ def test_a_drain_that_was_late_is_a_time_out_and_names_who_was_late(store_connec
     spec = SPEC.replace("lease: 60s", "lease: 60s, drain: 2s") + "batch: {target: 500ms, timeout: 1s}\n"
     with live_region(store_connection, spec) as driver:
         driver.up()
-        driver.request_cut("n")
+        driver.request_checkpoint("n")
         driver.contribute(driver.member(0))
 
         async def main() -> None:
-            answer = await Poller.at(make_url(store_connection), TICK).wait(waits(driver, CutPublished(nonce="n")))
+            answer = await Poller.at(make_url(store_connection), TICK).wait(
+                waits(driver, CheckpointPublished(request_id="n"))
+            )
             assert answer.status is Status.TIMED_OUT
             assert "late: g[1]" in answer.detail
-            assert "ask again with the same nonce (n)" in answer.detail
+            assert "ask again with the same request id (n)" in answer.detail
 
         running(main)
 
 
 def test_a_store_that_comes_back_is_waited_for(driver: Driver, store_connection: str) -> None:
     way = Way(store_connection)
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
 
     async def main() -> None:
         poller = Poller.at(way.url, TICK)
-        task = asyncio.create_task(poller.wait(waits(driver, CutPublished(nonce="n"))))
+        task = asyncio.create_task(poller.wait(waits(driver, CheckpointPublished(request_id="n"))))
         await until(lambda: connections(store_connection) > 1)
         way.bar()
         driver.complete()
@@ -337,11 +346,11 @@ def test_a_store_that_stays_away_is_the_answer_for_all(
     monkeypatch.setattr(poller_module, "STORE_AWAY", 0.5)
     way = Way(store_connection)
     way.bar()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
 
     async def main() -> None:
         poller = Poller.at(way.url, TICK)
-        waiting = [waits(driver, CutPublished(nonce="n")), waits(driver, PAUSED)]
+        waiting = [waits(driver, CheckpointPublished(request_id="n")), waits(driver, PAUSED)]
         answers = await asyncio.gather(*map(poller.wait, waiting))
         assert {answer.status for answer in answers} == {Status.STORE_AWAY}
         assert f"127.0.0.1:{way.port}" in answers[0].detail

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.triggers.payloads import Answer, CutPublished, Status
+from airflow_kcr.triggers.payloads import Answer, CheckpointPublished, Status
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
@@ -22,7 +22,7 @@ def trigger(**changed: object) -> RegionTrigger:
     arguments: dict[str, Any] = {
         "kcr_conn_id": "kcr_default",
         "region": "flights",
-        "waiting_for": CutPublished(nonce="n").to_json(),
+        "waiting_for": CheckpointPublished(request_id="n").to_json(),
         "deadline": 60.0,
         "asked_at": "",
     }
@@ -48,7 +48,7 @@ def test_no_secret_is_stored_with_it(store_connection: str) -> None:
 
 
 def test_it_waits_and_says_once_that_it_is_reached(driver: Driver) -> None:
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
 
     async def main() -> None:
         task = asyncio.create_task(answer(trigger()))
@@ -62,7 +62,7 @@ def test_it_waits_and_says_once_that_it_is_reached(driver: Driver) -> None:
 
 
 def test_two_of_it_say_the_same_and_change_nothing(driver: Driver) -> None:
-    driver.cut("n")
+    driver.checkpoint("n")
     before = driver.region.counter
 
     async def main() -> None:
@@ -74,7 +74,7 @@ def test_two_of_it_say_the_same_and_change_nothing(driver: Driver) -> None:
 
 
 def test_a_request_outlives_the_trigger_that_waited_for_it(driver: Driver) -> None:
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
 
     async def main() -> None:
         made = trigger()
@@ -98,11 +98,11 @@ def test_a_request_outlives_the_trigger_that_waited_for_it(driver: Driver) -> No
         ({"region": "Flights!"}, "a-z"),
         ({"waiting_for": {"kind": "moon"}}, "clear the task"),
         ({"asked_at": "yesterday"}, "not a time"),
-        ({"waiting_for": {"kind": "checkpoint_exists", "bound": "yesterday"}}, "not a time"),
+        ({"waiting_for": {"kind": "checkpoint_exists", "boundary": "yesterday"}}, "not a time"),
         ({"waiting_for": {"kind": "checkpoint_committed", "sequence": 77}}, "no checkpoint 77"),
-        ({"waiting_for": {"kind": "reset_done", "nonce": "p"}}, "'p'"),
-        ({"waiting_for": {"kind": "cut_published", "nonce": "never"}}, "nonce 'never'"),
-        ({"waiting_for": {"kind": "region_reaches", "state": "stopped"}}, "wanted running"),
+        ({"waiting_for": {"kind": "reset_done", "request_id": "p"}}, "'p'"),
+        ({"waiting_for": {"kind": "checkpoint_published", "request_id": "never"}}, "request id 'never'"),
+        ({"waiting_for": {"kind": "region_reaches", "state": "stopped"}}, "desired state running"),
     ],
     ids=str,
 )
@@ -130,11 +130,11 @@ def test_a_store_without_a_schema_is_refused_with_what_to_do(
     running(main)
 
 
-def test_a_halted_region_ends_the_wait_for_its_cut(store_connection: str) -> None:
+def test_a_halted_region_ends_the_wait_for_its_checkpoint(store_connection: str) -> None:
     with live_region(store_connection) as driver:
         driver.up()
-        driver.request_cut("n")
-        driver.store.report_outsider(driver.name, "somebody@host is in group g")
+        driver.request_checkpoint("n")
+        driver.store.report_foreign_consumer(driver.name, "somebody@host is in group g")
 
         async def main() -> None:
             found = await answer(trigger())

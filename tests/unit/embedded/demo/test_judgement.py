@@ -10,16 +10,16 @@ from airflow_kcr.embedded.demo.judgement import Check, Interval, Verdict, interv
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     Range,
-    Sequence,
+    Timeline,
     TopicName,
 )
 
@@ -28,8 +28,10 @@ GROUP = GroupId("etl")
 PLACE = GroupPartition(GROUP, TopicName("flights"), 0)
 
 
-def interval(in_cut: int | None = 7, run: str = "success", answer: int = 2) -> Interval:
-    return Interval(start=NOON, end=NOON, run=run, answer=answer, lineage=1, sequence=2, in_cut=in_cut, in_topic=7)
+def interval(in_checkpoint: int | None = 7, run: str = "success", answer: int = 2) -> Interval:
+    return Interval(
+        start=NOON, end=NOON, run=run, answer=answer, timeline=1, sequence=2, in_checkpoint=in_checkpoint, in_topic=7
+    )
 
 
 def batch(outcome: Outcome | None, undone_from: int | None = None) -> Batch:
@@ -38,8 +40,8 @@ def batch(outcome: Outcome | None, undone_from: int | None = None) -> Batch:
         member=MemberId(GROUP, 0),
         incarnation=Incarnation(1),
         epoch=Epoch(1),
-        lineage=Lineage(1),
-        sequence=Sequence(2),
+        timeline=Timeline(1),
+        sequence=CheckpointNumber(2),
         ranges={PLACE: Range(Offset(10), Offset(30))},
         begun_at=NOON,
         begun_after=EventNumber(1),
@@ -58,7 +60,9 @@ def batch(outcome: Outcome | None, undone_from: int | None = None) -> Batch:
         (interval(answer=1), False),
     ],
 )
-def test_an_interval_is_sound_when_its_run_succeeded_and_its_cut_has_its_records(one: Interval, sound: bool) -> None:
+def test_an_interval_is_sound_when_its_run_succeeded_and_its_checkpoint_has_its_records(
+    one: Interval, sound: bool
+) -> None:
     assert one.sound is sound
 
 
@@ -69,7 +73,7 @@ def test_one_difference_is_enough() -> None:
     assert not Verdict(intervals=(interval(),), checks=(passed, failed)).sound
 
 
-def test_the_last_interval_is_the_one_that_ends_at_the_last_bound() -> None:
+def test_the_last_interval_is_the_one_that_ends_at_the_last_boundary() -> None:
     every = timedelta(minutes=1)
     assert list(interval_ends(NOON, NOON + 2 * every, every)) == [NOON + every, NOON + 2 * every]
 

@@ -12,22 +12,22 @@ from airflow_kcr.embedded.flights.spec import GROUP, spec
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lifecycle
-from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointState, CutPurpose, Outcome
+from airflow_kcr.protocol.region.rows import Batch, Checkpoint, CheckpointPurpose, CheckpointState, Outcome
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
-    Nonce,
     Offset,
     Range,
     RegionName,
-    Sequence,
+    RequestId,
+    Timeline,
     TopicName,
 )
 
@@ -49,8 +49,8 @@ def batch(
         member=MemberId(group, 0),
         incarnation=Incarnation(1),
         epoch=Epoch(1),
-        lineage=Lineage(1),
-        sequence=Sequence(2),
+        timeline=Timeline(1),
+        sequence=CheckpointNumber(2),
         ranges={PLACE: Range(Offset(begin), Offset(end))},
         begun_at=NOW,
         begun_after=EventNumber(1),
@@ -92,15 +92,15 @@ def test_batches_of_other_groups_are_left_out() -> None:
 
 def checkpoint(sequence: int, state: CheckpointState, undone_by: int | None = None) -> Checkpoint:
     return Checkpoint(
-        sequence=Sequence(sequence),
-        lineage=Lineage(1),
+        sequence=CheckpointNumber(sequence),
+        timeline=Timeline(1),
         epoch=Epoch(1),
         state=state,
-        purpose=CutPurpose.SCHEDULE,
-        nonce=Nonce(f"n{sequence}"),
-        roster={},
+        purpose=CheckpointPurpose.SCHEDULE,
+        request_id=RequestId(f"n{sequence}"),
+        participants={},
         opened_at=NOW,
-        undone_by=None if undone_by is None else Lineage(undone_by),
+        undone_by=None if undone_by is None else Timeline(undone_by),
     )
 
 
@@ -125,14 +125,14 @@ def test_the_newest_checkpoint_on_the_path_is_taken_unless_another_one_is_named(
         checkpoint(5, CheckpointState.PUBLISHED, undone_by=2),
     )
     assert checkpoint_offsets(found, GROUP) == OffsetMap({PLACE: Offset(30)})
-    assert checkpoint_offsets(found, GROUP, Sequence(2)) == OffsetMap({PLACE: Offset(20)})
+    assert checkpoint_offsets(found, GROUP, CheckpointNumber(2)) == OffsetMap({PLACE: Offset(20)})
 
 
 def test_a_checkpoint_that_says_nothing_about_the_ledger_is_refused() -> None:
     found = region(checkpoint(2, CheckpointState.PUBLISHED), checkpoint(5, CheckpointState.PUBLISHED, undone_by=2))
     with pytest.raises(CheckpointNotUsable, match=r"checkpoint 5 of region flights is undone; .* are 2$"):
-        checkpoint_offsets(found, GROUP, Sequence(5))
+        checkpoint_offsets(found, GROUP, CheckpointNumber(5))
     with pytest.raises(UnknownCheckpoint, match="no checkpoint 7"):
-        checkpoint_offsets(found, GROUP, Sequence(7))
+        checkpoint_offsets(found, GROUP, CheckpointNumber(7))
     with pytest.raises(UnknownCheckpoint, match="no checkpoint yet"):
         checkpoint_offsets(region(), GROUP)

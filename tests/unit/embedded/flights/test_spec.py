@@ -10,11 +10,11 @@ from airflow_kcr.spark.pipelines import load_pipeline
 from airflow_kcr.spec import resolve_environment
 
 
-def test_three_members_consume_the_flights_and_a_cut_is_made_every_five_seconds() -> None:
+def test_three_members_consume_the_flights_and_a_checkpoint_is_made_every_five_seconds() -> None:
     flights = spec()
     group = flights.group(GROUP)
     assert (flights.region, group.topics, group.members) == ("flights", (producer.TOPIC,), 3)
-    assert flights.cut.every == timedelta(seconds=5)
+    assert flights.checkpoint.every == timedelta(seconds=5)
 
 
 def test_the_address_of_the_brokers_comes_from_the_environment() -> None:

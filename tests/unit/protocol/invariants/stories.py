@@ -28,41 +28,41 @@ def recorded(driver: Driver) -> History:
     return history
 
 
-def two_cuts(delivery: Delivery = Delivery.AT_LEAST_ONCE) -> Driver:
-    """Two complete cuts, with a batch of each of two members before each."""
+def two_checkpoints(delivery: Delivery = Delivery.AT_LEAST_ONCE) -> Driver:
+    """Two complete checkpoints, with a batch of each of two members before each."""
     driver = Driver(partitions=4, members=2, delivery=delivery)
     driver.up()
     driver.process()
-    driver.cut("first")
+    driver.checkpoint("first")
     driver.process()
-    driver.cut("second")
+    driver.checkpoint("second")
     return driver
 
 
 def crash_between(delivery: Delivery = Delivery.AT_LEAST_ONCE) -> Driver:
-    """As `two_cuts`; after the first, one member crashes in a batch and all is recovered by a reset."""
+    """As `two_checkpoints`; after the first, one member crashes in a batch and all is recovered by a reset."""
     driver = Driver(partitions=4, members=2, delivery=delivery)
     driver.up()
     driver.process()
-    driver.cut("first")
+    driver.checkpoint("first")
     driver.process()
     driver.begin(driver.member(1))
     driver.crash(driver.member(1))
     driver.recover()
     driver.process()
-    driver.cut("second")
+    driver.checkpoint("second")
     return driver
 
 
 def rewound() -> Driver:
-    """As `two_cuts`; then a person goes back to the first cut, and a further one follows."""
-    driver = two_cuts()
+    """As `two_checkpoints`; then a person goes back to the first checkpoint, and a further one follows."""
+    driver = two_checkpoints()
     driver.process()
-    driver.reset(ToCheckpoint(sequence=min(driver.region.offsets)), nonce="back")
+    driver.reset(ToCheckpoint(sequence=min(driver.region.offsets)), request_id="back")
     driver.complete()
     driver.settle_reset()
     driver.process()
-    driver.cut("third")
+    driver.checkpoint("third")
     return driver
 
 

@@ -6,7 +6,7 @@ from airflow_kcr.protocol.invariants.replay import indexed
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range
-from tests.unit.protocol.invariants.stories import crash_between, recorded, two_cuts, with_copy
+from tests.unit.protocol.invariants.stories import crash_between, recorded, two_checkpoints, with_copy
 
 
 def deliveries(index: Index, partition: GroupPartition, offset: Offset) -> tuple[Delivery, ...]:
@@ -26,7 +26,7 @@ def test_an_offset_tells_every_batch_that_began_it() -> None:
 
 
 def test_a_reset_inside_a_range_undoes_only_what_lies_beyond() -> None:
-    driver = two_cuts()
+    driver = two_checkpoints()
     driver.reset(ToOffset(offset=Offset(15)))
     driver.complete()
     driver.settle_reset()
@@ -47,7 +47,7 @@ def test_what_was_delivered_again_names_the_batches_and_the_reset() -> None:
 
 
 def test_all_who_had_begun_any_of_it_are_named_oldest_first_and_nobody_else() -> None:
-    driver = two_cuts()
+    driver = two_checkpoints()
     mine = driver.partition(0)
     for offset, width in ((15, 3), (5, 20), (12, 1), (0, 30)):
         driver.reset(ToOffset(offset=Offset(offset)))
@@ -66,7 +66,7 @@ def test_all_who_had_begun_any_of_it_are_named_oldest_first_and_nobody_else() ->
 
 
 def test_what_nothing_accounts_for_is_said_to_have_no_reset() -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     last = history.events[-1].number
     twice: History = with_copy(history, 0, begun_after=last, ended_after=last)
     assert {(r.epoch, r.cause) for r in redeliveries(indexed(twice))} == {(None, None)}

@@ -3,11 +3,11 @@ from __future__ import annotations
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.events import (
     Acknowledged,
+    CheckpointCompleted,
     Claimed,
+    CommitReadBack,
     Contributed,
-    CutCompleted,
     DrainBegun,
-    Echoed,
     MemberRegistered,
     ResetBegun,
     StateChanged,
@@ -25,7 +25,7 @@ from tests.unit.protocol.invariants.stories import (
     numbers,
     recorded,
     rewound,
-    two_cuts,
+    two_checkpoints,
     with_copy,
 )
 
@@ -44,7 +44,7 @@ def test_a_batch_of_an_old_incarnation_is_found() -> None:
 
 
 def test_a_batch_of_a_member_that_holds_nothing_there_is_found() -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     other = batch(history, 1).ranges
     assert "did not hold" in found(altered_batch(history, 0, ranges=other), "R6")[0].detail
     without_claim = dropped(history, numbers(history, Claimed)[0])
@@ -70,7 +70,7 @@ def test_an_end_after_a_newer_incarnation_or_without_its_claims_is_found() -> No
 
 
 def test_an_end_without_a_time_or_while_the_region_stands_is_found() -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     assert "without an end" in found(altered_batch(history, 0, ended_after=None), "R6")[0].detail
     assert "ended after event 1" in found(altered_batch(history, 0, ended_after=EventNumber(1)), "R6")[0].detail
     running = next(n for n in numbers(history, StateChanged) if n < batch(history, 0).begun_after)
@@ -79,33 +79,35 @@ def test_an_end_without_a_time_or_while_the_region_stands_is_found() -> None:
     assert "while the region was" in found(dropped(history, stands[-1]), "R6")[0].detail
 
 
-def test_a_contribution_an_echo_and_an_acknowledgement_carry_what_is_newest() -> None:
+def test_a_contribution_a_commit_read_back_and_an_acknowledgement_carry_what_is_newest() -> None:
     history = recorded(crash_between())
-    for kind in (Contributed, Echoed, Acknowledged):
+    for kind in (Contributed, CommitReadBack, Acknowledged):
         last = numbers(history, kind)[-1]
         for changes in ({"epoch": Epoch(1)}, {"incarnation": Incarnation(9)}):
             assert found(altered(history, last, **changes), "R6")[0].events == (last,)
-    stranger = MemberId(body(history, numbers(history, Echoed)[0], Echoed).offsets.__iter__().__next__().group, 7)
-    assert found(altered(history, numbers(history, Echoed)[0], member=stranger), "R6")
+    stranger = MemberId(
+        body(history, numbers(history, CommitReadBack)[0], CommitReadBack).offsets.__iter__().__next__().group, 7
+    )
+    assert found(altered(history, numbers(history, CommitReadBack)[0], member=stranger), "R6")
 
 
-def test_an_echo_speaks_only_for_what_its_member_holds() -> None:
-    history = recorded(two_cuts())
-    a, b = numbers(history, Echoed)[:2]
-    both = OffsetMap({**body(history, a, Echoed).offsets, **body(history, b, Echoed).offsets})
+def test_a_commit_read_back_speaks_only_for_what_its_member_holds() -> None:
+    history = recorded(two_checkpoints())
+    a, b = numbers(history, CommitReadBack)[:2]
+    both = OffsetMap({**body(history, a, CommitReadBack).offsets, **body(history, b, CommitReadBack).offsets})
     assert "does not hold" in found(altered(history, a, offsets=both), "R6")[0].detail
 
 
 def test_a_batch_that_begins_in_a_drain_is_found() -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     drain = numbers(history, DrainBegun)[1]
-    for number in (drain, EventNumber(drain + 1), numbers(history, CutCompleted)[1]):
+    for number in (drain, EventNumber(drain + 1), numbers(history, CheckpointCompleted)[1]):
         assert found(altered_batch(history, 2, begun_after=number, ended_after=number), "R9")[0].events[-1] == number
 
 
-def test_a_batch_between_a_persons_cut_and_its_reset_is_found() -> None:
+def test_a_batch_between_a_persons_checkpoint_and_its_reset_is_found() -> None:
     history = recorded(rewound())
-    completed = numbers(history, CutCompleted)[2]
+    completed = numbers(history, CheckpointCompleted)[2]
     assert found(with_copy(history, -3, begun_after=completed), "R9")[0].events == (completed, completed)
 
 

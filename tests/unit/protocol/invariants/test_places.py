@@ -21,7 +21,7 @@ from tests.unit.protocol.invariants.stories import (
     recorded,
     rewound,
     shifted,
-    two_cuts,
+    two_checkpoints,
 )
 
 
@@ -42,32 +42,32 @@ def test_a_seek_map_that_says_otherwise_is_found() -> None:
 
 
 def test_a_range_without_a_resume_point_is_found() -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     written = numbers(history, SeekWritten)
     assert "without a resume point" in found(dropped(history, *written), "R5")[0].detail
     seek = {p: SeekEntry(offset=None, source=SeekSource.EXPLICIT) for p in body(history, written[0], SeekWritten).seek}
     assert "is open" in found(altered(history, written[0], seek=SeekMap(seek)), "R5")[0].detail
 
 
-def test_after_a_cut_the_next_range_begins_at_the_cut() -> None:
-    history = recorded(two_cuts())
+def test_after_a_checkpoint_the_next_range_begins_at_the_checkpoint() -> None:
+    history = recorded(two_checkpoints())
     ranges = {p: Range(Offset(r.from_ + 1), r.to) for p, r in batch(history, 2).ranges.items()}
     assert "it resumes at 10" in found(altered_batch(history, 2, ranges=ranges), "R5")[0].detail
 
 
 def test_a_skipped_record_is_stepped_over() -> None:
-    driver = two_cuts()
+    driver = two_checkpoints()
     poisoned = driver.partition(0)
     driver.reset(ToCurrent(), skip={poisoned: Offset(20)}, forced=True)
     driver.settle_reset()
     driver.process()
-    driver.cut("third")
+    driver.checkpoint("third")
     recorded(driver)
     assert driver.row(driver.batches[-2].batch).ranges[poisoned] == Range(Offset(21), Offset(31))
 
 
 def test_a_reset_that_failed_skips_nothing() -> None:
-    driver = two_cuts()
+    driver = two_checkpoints()
     driver.reset(ToCurrent(), skip={driver.partition(0): Offset(20)})
     driver.store.kill(driver.name)
     driver.store.start(driver.name)
@@ -78,7 +78,7 @@ def test_a_reset_that_failed_skips_nothing() -> None:
 
 
 def test_a_second_initial_offset_is_found() -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     first = numbers(history, InitialOffsetsStored)[0]
     again = appended(history, body(history, first, InitialOffsetsStored))
     assert found(again, "R10")[0].events == (first, again.events[-1].number)
@@ -86,7 +86,7 @@ def test_a_second_initial_offset_is_found() -> None:
 
 @pytest.mark.parametrize(("topic_id", "is_new"), [("", False), ("id-1", False), ("id-2", True)])
 def test_only_another_topic_id_allows_a_second_initial_offset(topic_id: str, is_new: bool) -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     stored = body(history, numbers(history, InitialOffsetsStored)[1], InitialOffsetsStored)
     bounds = {
         p: type(b)(start=b.start, end=b.end, topic_id=type(b.topic_id)(topic_id)) for p, b in stored.bounds.items()
@@ -105,7 +105,7 @@ def test_a_topic_id_that_becomes_known_later_resolves_nothing_again() -> None:
     driver.grow(only, end=100, topic_id="")
     driver.up()
     driver.process()
-    driver.cut("nameless")
+    driver.checkpoint("nameless")
     driver.grow(only, end=100, topic_id="id-9")
     driver.claim(driver.member(0))
     driver.process()
@@ -126,7 +126,7 @@ def test_a_recreated_topic_has_one_initial_offset_for_each_of_its_lives() -> Non
             driver.claim(driver.member(0))
     driver.settle_reset()
     driver.process()
-    driver.cut("after")
+    driver.checkpoint("after")
     history = recorded(driver)
     stored = [body(history, n, InitialOffsetsStored) for n in numbers(history, InitialOffsetsStored)]
     assert [b.topic_id for s in stored for b in s.bounds.values()] == ["id-1", "id-2", "id-3"]

@@ -7,13 +7,13 @@ from tests.unit.protocol.invariants.stories import (
     found,
     numbers,
     recorded,
-    two_cuts,
+    two_checkpoints,
     with_copy,
 )
 
 
 def test_a_range_that_begins_twice_without_a_reset_is_found() -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     last = history.events[-1].number
     again = with_copy(history, 0, begun_after=last, ended_after=last)
     assert {v.events for v in found(again, "R8")} == {(last,)}

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import (
-    CutCompleted,
-    CutRequestEnded,
+    CheckpointCompleted,
+    CheckpointRequestEnded,
     Halted,
     Killed,
     PersonResetAccepted,
@@ -19,7 +19,7 @@ from airflow_kcr.protocol.region.events import (
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import Noted, RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
-from airflow_kcr.protocol.values import Epoch, Nonce, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId
 from tests.support.driver import Driver
 from tests.unit.protocol.invariants.stories import (
     altered,
@@ -34,13 +34,13 @@ from tests.unit.protocol.invariants.stories import (
     replaced,
     reported,
     rewound,
-    two_cuts,
+    two_checkpoints,
 )
 
 
 def asked() -> Driver:
     """A failed batch's request, answered by a reset; a late one of the epoch before; and a batch after."""
-    driver = two_cuts()
+    driver = two_checkpoints()
     old = driver.caller(driver.member(0))
     for _ in range(2):
         driver.store.request_reset(driver.name, old, ResetCause.BATCH_FAILED, "")
@@ -91,7 +91,7 @@ def test_an_epoch_that_jumps_or_repeats_is_found() -> None:
 
 
 def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
-    driver = two_cuts()
+    driver = two_checkpoints()
     driver.store.kill(driver.name)
     driver.store.start(driver.name)
     driver.store.report_later(
@@ -100,7 +100,7 @@ def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
             member=driver.member(0),
             epoch=Epoch(40),
             incarnation=driver.processes[driver.member(0)].incarnation,
-            sequence=Sequence(70),
+            sequence=CheckpointNumber(70),
         ),
     )
     driver.store.start(driver.name)
@@ -116,7 +116,7 @@ def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
 
 
 def test_numbers_of_kafka_s_metadata_are_taken_over_with_a_cause() -> None:
-    driver = two_cuts()
+    driver = two_checkpoints()
     region = driver.region
     driver.store.report_noted(
         driver.name,
@@ -124,14 +124,14 @@ def test_numbers_of_kafka_s_metadata_are_taken_over_with_a_cause() -> None:
         Noted(
             member=driver.member(0),
             epoch=Epoch(40),
-            sequence=Sequence(70),
-            lineage=region.lineage,
+            sequence=CheckpointNumber(70),
+            timeline=region.timeline,
         ),
     )
     driver.store.start(driver.name)
     driver.recover()
     history = recorded(driver)
-    assert (driver.region.epoch, driver.region.base_epoch is None) == (41, False)
+    assert (driver.region.epoch, driver.region.restore_point_epoch is None) == (41, False)
     assert found(dropped(history, *numbers(history, StoreRestoredSeen)), "R7")
 
 
@@ -152,10 +152,10 @@ def test_a_persons_reset_that_moves_what_it_was_not_accepted_for_is_found() -> N
     assert "was not accepted for it and moves it to" in violations[0].detail
 
 
-def test_a_persons_reset_that_neither_begins_nor_fails_after_its_cut_is_found() -> None:
+def test_a_persons_reset_that_neither_begins_nor_fails_after_its_checkpoint_is_found() -> None:
     history = recorded(rewound())
     reset = numbers(history, ResetBegun)[-1]
-    completed = numbers(history, CutCompleted)[2]
+    completed = numbers(history, CheckpointCompleted)[2]
     assert (completed,) in {v.events for v in found(dropped(history, reset), "R7")}
 
 
@@ -169,23 +169,23 @@ def test_a_persons_reset_that_the_region_went_on_without_is_found() -> None:
     assert found(appended(unfinished, stopped), "R7")[0].events == (accepted,)
 
 
-def test_a_reset_that_is_overtaken_by_another_lineage_fails() -> None:
-    driver = two_cuts()
+def test_a_reset_that_is_overtaken_by_another_timeline_fails() -> None:
+    driver = two_checkpoints()
     first = min(driver.region.offsets)
-    driver.reset(ToCheckpoint(sequence=first), nonce="one", forced=True)
-    driver.reset(ToCurrent(), nonce="two", forced=True)
+    driver.reset(ToCheckpoint(sequence=first), request_id="one", forced=True)
+    driver.reset(ToCurrent(), request_id="two", forced=True)
     driver.settle_reset()
     history = recorded(driver)
     failed = numbers(history, PersonResetFailed)[0]
-    assert body(history, failed, PersonResetFailed).nonce == "one"
-    unnoticed = replaced(history, failed, CutRequestEnded(nonce=Nonce("other"), why=""))
+    assert body(history, failed, PersonResetFailed).request_id == "one"
+    unnoticed = replaced(history, failed, CheckpointRequestEnded(request_id=RequestId("other"), why=""))
     assert "goes on without it" in found(unnoticed, "R7")[0].detail
 
 
 def test_a_halt_fails_the_persons_reset_that_was_running() -> None:
-    driver = two_cuts()
-    driver.reset(ToCurrent(), nonce="now", forced=True)
-    driver.store.report_outsider(driver.name, "somebody else is in the group")
+    driver = two_checkpoints()
+    driver.reset(ToCurrent(), request_id="now", forced=True)
+    driver.store.report_foreign_consumer(driver.name, "somebody else is in the group")
     history = recorded(driver)
     assert numbers(history, Halted)
     failed = numbers(history, PersonResetFailed)[0]
@@ -196,27 +196,29 @@ def test_a_halt_fails_the_persons_reset_that_was_running() -> None:
     recorded(driver)
 
 
-def test_a_waiting_reset_whose_cut_is_gone_is_found() -> None:
-    driver = two_cuts()
+def test_a_waiting_reset_whose_checkpoint_is_gone_is_found() -> None:
+    driver = two_checkpoints()
     driver.begin(driver.member(0))
-    driver.reset(ToCurrent(), nonce="now")
+    driver.reset(ToCurrent(), request_id="now")
     history = recorded(driver)
-    nonce = Nonce("now")
-    assert "has ended" in found(appended(history, CutRequestEnded(nonce=nonce, why="")), "R7")[0].detail
+    request_id = RequestId("now")
+    assert (
+        "has ended" in found(appended(history, CheckpointRequestEnded(request_id=request_id, why="")), "R7")[0].detail
+    )
     stopped = StateChanged(before=RegionState.DRAINING, after=RegionState.HALTED, why="")
     assert "the region is halted" in found(appended(history, stopped), "R7")[0].detail
     accepted = body(history, numbers(history, PersonResetAccepted)[0], PersonResetAccepted)
-    forgotten = appended(recorded(two_cuts()), accepted)
+    forgotten = appended(recorded(two_checkpoints()), accepted)
     assert "was not asked for" in found(forgotten, "R7")[0].detail
 
 
 def test_a_region_resumed_before_it_had_stopped_runs() -> None:
-    driver = two_cuts()
+    driver = two_checkpoints()
     driver.store.stop(driver.name)
     driver.complete()
     driver.store.start(driver.name)
     assert driver.region.state is RegionState.RUNNING
     driver.publish()
     driver.process()
-    driver.cut("third")
+    driver.checkpoint("third")
     recorded(driver)

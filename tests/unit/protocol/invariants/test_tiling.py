@@ -4,7 +4,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.region.events import CutCompleted, RegionCreated
+from airflow_kcr.protocol.region.events import CheckpointCompleted, RegionCreated
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
@@ -19,37 +19,39 @@ from tests.unit.protocol.invariants.stories import (
     recorded,
     rewound,
     shifted,
-    two_cuts,
+    two_checkpoints,
     with_copy,
     without_batch,
 )
 
 
-def test_a_batch_that_is_missing_leaves_a_gap_in_the_cut_after_it() -> None:
-    history = without_batch(recorded(two_cuts()), 2)
-    completed = numbers(history, CutCompleted)[1]
+def test_a_batch_that_is_missing_leaves_a_gap_in_the_checkpoint_after_it() -> None:
+    history = without_batch(recorded(two_checkpoints()), 2)
+    completed = numbers(history, CheckpointCompleted)[1]
     assert {v.events for v in found(history, "R1a")} == {(completed,)}
 
 
 def test_a_batch_that_was_accepted_twice_is_found() -> None:
-    history = with_copy(recorded(two_cuts()), 0)
+    history = with_copy(recorded(two_checkpoints()), 0)
     assert "both accepted" in found(history, "R1a")[0].detail
 
 
-def test_a_batch_accepted_beyond_the_cut_is_found() -> None:
-    history = recorded(two_cuts())
+def test_a_batch_accepted_beyond_the_checkpoint_is_found() -> None:
+    history = recorded(two_checkpoints())
     history = altered_batch(history, 2, ranges=shifted(batch(history, 2).ranges, 5))
     details = " ".join(v.detail for v in found(history, "R1a"))
     assert "was never accepted" in details
     assert "outside of" in details
 
 
-def test_a_cut_at_another_offset_than_its_batches_reached_is_found() -> None:
-    history = recorded(two_cuts())
-    second = numbers(history, CutCompleted)[1]
-    offsets = body(history, second, CutCompleted).offsets
+def test_a_checkpoint_at_another_offset_than_its_batches_reached_is_found() -> None:
+    history = recorded(two_checkpoints())
+    second = numbers(history, CheckpointCompleted)[1]
+    offsets = body(history, second, CheckpointCompleted).offsets
     lower = {p: Offset(o - 15) for p, o in offsets.items()}
-    assert "before its base" in found(altered(history, second, offsets=offsets.replace(lower)), "R1a")[0].detail
+    assert (
+        "before its restore point" in found(altered(history, second, offsets=offsets.replace(lower)), "R1a")[0].detail
+    )
 
 
 def test_what_a_reset_has_undone_does_not_count_twice() -> None:
@@ -62,7 +64,7 @@ def test_what_a_reset_has_undone_does_not_count_twice() -> None:
 
 
 def test_done_work_that_no_reset_has_undone_is_not_undone() -> None:
-    history = recorded(two_cuts())
+    history = recorded(two_checkpoints())
     marks = {p: r.from_ for p, r in batch(history, 0).ranges.items()}
     assert (
         "by the resets after it it is done"
@@ -70,12 +72,12 @@ def test_done_work_that_no_reset_has_undone_is_not_undone() -> None:
     )
 
 
-def test_work_below_a_cut_counts_for_it_even_after_a_person_went_back() -> None:
+def test_work_below_a_checkpoint_counts_for_it_even_after_a_person_went_back() -> None:
     recorded(rewound())
 
 
 def failed(delivery: Delivery, *, committed: bool = False) -> Driver:
-    """A batch that began and failed, then a reset, then a cut."""
+    """A batch that began and failed, then a reset, then a checkpoint."""
     driver = Driver(partitions=2, members=1, delivery=delivery)
     driver.up()
     member = driver.member(0)
@@ -87,7 +89,7 @@ def failed(delivery: Delivery, *, committed: bool = False) -> Driver:
     driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, "")
     driver.settle_reset()
     driver.process()
-    driver.cut("after")
+    driver.checkpoint("after")
     return driver
 
 
@@ -127,14 +129,14 @@ def test_a_sinks_progress_proves_nothing_of_an_older_epoch() -> None:
     assert found(altered_batch(history, lost, outcome=Outcome.DONE), "R1a")
 
 
-def test_a_begun_batch_that_was_discarded_is_followed_by_a_reset_and_by_no_cut() -> None:
+def test_a_begun_batch_that_was_discarded_is_followed_by_a_reset_and_by_no_checkpoint() -> None:
     driver = Driver(partitions=1, members=1, delivery=Delivery.AT_MOST_ONCE)
     driver.up()
     driver.discard(driver.begin(driver.member(0)))
-    driver.request_cut("early")
+    driver.request_checkpoint("early")
     with pytest.raises(BatchRefused, match="was not accepted"):
         driver.complete()
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
     driver.settle_reset()
-    driver.complete()  # of the request that was queued again when the reset aborted its cut
+    driver.complete()  # of the request that was queued again when the reset aborted its checkpoint
     recorded(driver)

@@ -11,10 +11,10 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState, ResetCause, Wanted
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset, Range
-from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
-from tests.support.scripts import bound
+from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support.scripts import boundary
 
 B1 = BatchId("b1")
 SEEN = view_of(claims_of())
@@ -47,7 +47,7 @@ def test_a_processing_member_asks_for_a_plan_of_its_positions_once() -> None:
 
 
 def test_nothing_is_planned_while_the_view_is_old_or_the_member_may_not_process() -> None:
-    lone = LoneMember().join().assign().grant(replace(SEEN, wanted=Wanted.PAUSED))
+    lone = LoneMember().join().assign().grant(replace(SEEN, desired_state=DesiredState.PAUSED))
     assert lone.wanted(effects.Plan) == []
     stale = LoneMember().join().assign()
     stale.feed(events.Renewed(sent_at=0.0, counter=EventNumber(99)))
@@ -97,7 +97,7 @@ def test_a_plan_of_other_positions_is_dropped() -> None:
 
 
 def test_a_plan_that_comes_when_the_member_may_not_begin_any_more_is_dropped() -> None:
-    for happened in (events.Terminated(), events.ViewRead(view=replace(SEEN, wanted=Wanted.PAUSED))):
+    for happened in (events.Terminated(), events.ViewRead(view=replace(SEEN, desired_state=DesiredState.PAUSED))):
         lone = LoneMember().processing()
         lone.feed(happened)
         lone.plan()
@@ -112,11 +112,11 @@ def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
     assert not lone.wanted(effects.ReportOutOfRange)
 
 
-def test_what_a_plan_found_about_bounds_is_told_even_where_there_is_nothing_to_process() -> None:
+def test_what_a_plan_found_about_boundaries_is_told_even_where_there_is_nothing_to_process() -> None:
     lone = LoneMember().processing()
-    found = {MINE[0]: BoundOffset(offset=Offset(7))}
-    lone.feed(events.Planned(batch=B1, ranges={}, bound=bound(1), bounds=found))
-    assert lone.wanted(effects.StoreBounds) == [effects.StoreBounds(caller=CALLER, bound=bound(1), found=found)]
+    found = {MINE[0]: BoundaryOffset(offset=Offset(7))}
+    lone.feed(events.Planned(batch=B1, ranges={}, boundary=boundary(1), bounds=found))
+    assert lone.wanted(effects.StoreBounds) == [effects.StoreBounds(caller=CALLER, boundary=boundary(1), found=found)]
     assert lone.wanted(effects.Read)
 
 
@@ -148,7 +148,7 @@ def test_a_finished_batch_is_ended_and_the_positions_advance() -> None:
     assert len(lone.wanted(effects.Plan)) == 1
 
 
-def test_an_end_while_the_cut_drains_is_accepted_and_nothing_further_is_planned() -> None:
+def test_an_end_while_the_checkpoint_drains_is_accepted_and_nothing_further_is_planned() -> None:
     lone = LoneMember().in_batch()
     lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.DRAINING))
     lone.feed(events.BatchFinished(batch=B1))
@@ -242,7 +242,14 @@ def test_a_persons_reset_ends_the_wait() -> None:
 
 def test_a_member_that_waits_after_a_failure_gives_its_part_of_a_drain_at_once() -> None:
     lone = after_failures(5)
-    lone.see(replace(lone.view, counter=EventNumber(20), state=RegionState.DRAINING, cut=cut_view(CutPhase.DRAINING)))
+    lone.see(
+        replace(
+            lone.view,
+            counter=EventNumber(20),
+            state=RegionState.DRAINING,
+            checkpoint=checkpoint_view(CheckpointPhase.DRAINING),
+        )
+    )
     assert lone.wanted(effects.PrepareSinks) != []
 
 
@@ -255,8 +262,12 @@ def test_a_batch_that_takes_too_long_is_a_failed_one() -> None:
     assert lone.wanted(effects.Cancel)
 
 
-def test_a_cancelled_batch_is_discarded_once_it_is_quiet_whatever_it_answered() -> None:
-    for answer in (events.BatchQuiet(batch=B1), events.BatchFinished(batch=B1), events.BatchFailed(batch=B1, why="")):
+def test_a_cancelled_batch_is_discarded_once_it_is_quiesced_whatever_it_answered() -> None:
+    for answer in (
+        events.BatchQuiesced(batch=B1),
+        events.BatchFinished(batch=B1),
+        events.BatchFailed(batch=B1, why=""),
+    ):
         lone = LoneMember().in_batch()
         lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
         lone.feed(answer)
@@ -264,13 +275,13 @@ def test_a_cancelled_batch_is_discarded_once_it_is_quiet_whatever_it_answered() 
         assert requested(lone) == []
 
 
-def test_one_that_does_not_become_quiet_ends_the_process() -> None:
+def test_one_that_does_not_quiesce_ends_the_process() -> None:
     lone = LoneMember().in_batch()
     lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
     lone.wait(29)
     assert lone.wanted(effects.EndProcess) == []
     lone.wait(1)
-    assert "did not become quiet" in lone.wanted(effects.EndProcess)[0].why
+    assert "did not quiesce" in lone.wanted(effects.EndProcess)[0].why
 
 
 def test_a_batch_that_is_doomed_before_it_began_never_runs() -> None:
@@ -297,14 +308,14 @@ def without_lease() -> LoneMember:
     lone = LoneMember().in_batch()
     lone.now = 10.0
     lone.feed(events.Tick())
-    lone.feed(events.BatchQuiet(batch=B1))
+    lone.feed(events.BatchQuiesced(batch=B1))
     return lone
 
 
 def test_the_next_incarnation_in_this_process_says_that_it_is_discarded() -> None:
     lone = without_lease()
     assert lone.wanted(effects.Discard) == []
-    assert phase(lone) is Phase.QUIET
+    assert phase(lone) is Phase.QUIESCED
     lone.feed(events.Registered(incarnation=Incarnation(2), sent_at=lone.now))
     assert lone.wanted(effects.Discard) == [effects.Discard(batch=B1, incarnation=Incarnation(2))]
 
@@ -317,7 +328,7 @@ def test_a_member_that_ends_without_a_lease_lets_it_go() -> None:
 
 def test_a_fenced_member_lets_it_go_without_a_word() -> None:
     lone = LoneMember().in_batch().superseded()
-    lone.feed(events.BatchQuiet(batch=B1))
+    lone.feed(events.BatchQuiesced(batch=B1))
     assert lone.member.batch is None
     assert lone.wanted(effects.Discard) == []
 

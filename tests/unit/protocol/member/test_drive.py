@@ -4,7 +4,7 @@ import inspect
 
 from airflow_kcr.protocol.member import batching, discovery, drive, duties, effects, events, placing, presence
 from airflow_kcr.protocol.member.state import State
-from airflow_kcr.protocol.values import Incarnation, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Incarnation
 from tests.support.lone_member import LoneMember, claims_of, view_of
 
 
@@ -50,4 +50,4 @@ def test_a_member_that_is_closed_wants_nothing_more() -> None:
     lone = LoneMember()
     lone.feed(events.Tick(), events.RegistrationRefused(why="no such index"))
     assert lone.state is State.CLOSED
-    assert lone.feed(events.Tick(), events.Published(sequence=Sequence(1))) == ()
+    assert lone.feed(events.Tick(), events.Published(sequence=CheckpointNumber(1))) == ()

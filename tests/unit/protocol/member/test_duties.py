@@ -9,21 +9,21 @@ from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import Caller, Found
-from airflow_kcr.protocol.region.rows import CutPhase, OpenTarget, RegionState
+from airflow_kcr.protocol.region.rows import CheckpointPhase, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     Incarnation,
-    Lineage,
     Offset,
-    Sequence,
+    Timeline,
 )
-from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
+from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
 
 SEEN = view_of(claims_of())
 MY_CLAIM = effects.Claim(incarnation=Incarnation(1), assignment=AssignmentId(1), partitions=frozenset(MINE))
@@ -62,7 +62,7 @@ def test_a_new_epoch_is_claimed_anew_once_the_old_batch_is_over() -> None:
     lone = LoneMember().in_batch()
     lone.see(later(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)))
     assert lone.wanted(effects.Claim) == []
-    lone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
     lone.feed(events.Discarded(batch=BatchId("b1")))
     assert lone.wanted(effects.Claim) == [MY_CLAIM]
 
@@ -97,7 +97,7 @@ def resetting(view: MemberView | None = None) -> LoneMember:
         epoch=Epoch(2),
         state=RegionState.RESETTING,
         acknowledged=False,
-        lineage=Lineage(3),
+        timeline=Timeline(3),
         target=ToInitial(),
         skips={MINE[0]: (Offset(7),)},
     )
@@ -112,7 +112,7 @@ def test_the_sinks_come_first_with_where_everything_resumes() -> None:
     assert lone.wanted(effects.ResetSinks) == [
         effects.ResetSinks(
             epoch=Epoch(2),
-            lineage=Lineage(3),
+            timeline=Timeline(3),
             resume=OffsetMap(dict.fromkeys(MINE, Offset(5))),
             open={},
             target=ToInitial(),
@@ -192,35 +192,36 @@ def test_a_refused_acknowledgement_is_done_again_from_the_claim_on() -> None:
     assert lone.wanted(effects.Claim) == [MY_CLAIM]
 
 
-# -- the cut ----------------------------------------------------------------------------------------------------------
+# -- the checkpoint
+# ----------------------------------------------------------------------------------------------------------
 
 
 def draining(**changes: object) -> MemberView:
-    """Return the view of a draining cut that this member is on the roster of."""
-    cut = replace(cut_view(CutPhase.DRAINING), **changes)  # type: ignore[arg-type]
-    return later(replace(SEEN, state=RegionState.DRAINING, cut=cut))
+    """Return the view of a draining checkpoint that this member is among the participants of."""
+    checkpoint = replace(checkpoint_view(CheckpointPhase.DRAINING), **changes)  # type: ignore[arg-type]
+    return later(replace(SEEN, state=RegionState.DRAINING, checkpoint=checkpoint))
 
 
 def test_the_sinks_prepare_then_the_member_contributes_its_positions() -> None:
     lone = LoneMember().processing()
     lone.feed(events.Planned(batch=BatchId("b1"), ranges={}))
     lone.see(draining())
-    prepare = effects.PrepareSinks(sequence=Sequence(2), partitions=frozenset(MINE))
+    prepare = effects.PrepareSinks(sequence=CheckpointNumber(2), partitions=frozenset(MINE))
     assert lone.wanted(effects.PrepareSinks) == [prepare]
     committed = OffsetMap({MINE[0]: Offset(3)})
-    lone.feed(events.SinksPrepared(sequence=Sequence(2), bounds=dict.fromkeys(MINE, LOG), committed=committed))
+    lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, LOG), committed=committed))
     part = lone.wanted(effects.Contribute)[0].part
     assert (part.sequence, part.member, part.incarnation, part.epoch) == (2, ME, 1, 1)
     assert part.offsets == OffsetMap(dict.fromkeys(MINE, Offset(0)))
     assert (part.committed, part.bounds) == (committed, dict.fromkeys(MINE, LOG))
-    lone.feed(events.Contributed(sequence=Sequence(2)))
+    lone.feed(events.Contributed(sequence=CheckpointNumber(2)))
     assert not lone.wanted(effects.Contribute)
     assert not lone.wanted(effects.PrepareSinks)
 
 
-def test_nothing_is_prepared_for_a_cut_that_is_not_the_members_or_not_draining() -> None:
-    approaching = later(replace(SEEN, cut=cut_view(CutPhase.APPROACHING)))
-    for view in (draining(on_roster=False), draining(contributed=True), approaching):
+def test_nothing_is_prepared_for_a_checkpoint_that_is_not_the_members_or_not_draining() -> None:
+    approaching = later(replace(SEEN, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
+    for view in (draining(takes_part=False), draining(contributed=True), approaching):
         lone = LoneMember().processing()
         lone.feed(events.Planned(batch=BatchId("b1"), ranges={}))
         lone.see(view)
@@ -239,12 +240,12 @@ def test_a_batch_in_flight_ends_first_and_a_plan_is_waited_for() -> None:
     assert planning.wanted(effects.PrepareSinks)
 
 
-def test_what_was_prepared_for_another_cut_is_prepared_anew() -> None:
+def test_what_was_prepared_for_another_checkpoint_is_prepared_anew() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
     lone.feed(events.BatchFinished(batch=BatchId("b1")), events.Ended(batch=BatchId("b1")))
-    lone.see(later(replace(draining(sequence=Sequence(3))), 12))
-    lone.feed(events.SinksPrepared(sequence=Sequence(2), bounds={}, committed=EMPTY))
+    lone.see(later(replace(draining(sequence=CheckpointNumber(3))), 12))
+    lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds={}, committed=EMPTY))
     assert [e.sequence for e in lone.wanted(effects.PrepareSinks)] == [3]
     assert lone.wanted(effects.Contribute) == []
 
@@ -253,14 +254,14 @@ def contributing(log: LogBounds) -> LoneMember:
     lone = LoneMember().in_batch()
     lone.see(draining())
     lone.feed(events.BatchFinished(batch=BatchId("b1")), events.Ended(batch=BatchId("b1")))
-    lone.feed(events.SinksPrepared(sequence=Sequence(2), bounds=dict.fromkeys(MINE, log), committed=EMPTY))
+    lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, log), committed=EMPTY))
     return lone
 
 
 def test_a_refused_part_is_prepared_and_contributed_again() -> None:
     lone = contributing(LOG)
     assert lone.wanted(effects.Contribute)
-    lone.feed(events.ContributionRefused(sequence=Sequence(2), why="positions differ"))
+    lone.feed(events.ContributionRefused(sequence=CheckpointNumber(2), why="positions differ"))
     assert [e.sequence for e in lone.wanted(effects.PrepareSinks)] == [2]
 
 
@@ -282,19 +283,20 @@ def test_a_position_that_is_not_known_yet_is_not_contributed() -> None:
     assert lone.wanted(effects.PrepareSinks) == []
 
 
-# -- Kafka's echo -----------------------------------------------------------------------------------------------------
+# -- Kafka's commit read-back
+# -----------------------------------------------------------------------------------------------------
 
 
 def owing(*, sequence: int = 2) -> LoneMember:
-    """A member that owes Kafka the commit of a cut at 20."""
+    """A member that owes Kafka the commit of a checkpoint at 20."""
     lone = LoneMember().processing()
-    return lone.see(later(replace(view_of(claims_of(position=20, resume=20)), commit=Sequence(sequence))))
+    return lone.see(later(replace(view_of(claims_of(position=20, resume=20)), commit=CheckpointNumber(sequence))))
 
 
-def test_a_member_commits_the_bases_offsets_of_its_partitions_once() -> None:
+def test_a_member_commits_the_restore_points_offsets_of_its_partitions_once() -> None:
     lone = owing()
     told = OffsetMap(dict.fromkeys(MINE, Offset(20)))
-    assert lone.wanted(effects.Commit) == [effects.Commit(sequence=Sequence(2), offsets=told, epoch=Epoch(1))]
+    assert lone.wanted(effects.Commit) == [effects.Commit(sequence=CheckpointNumber(2), offsets=told, epoch=Epoch(1))]
     lone.feed(events.Tick())
     assert lone.wanted(effects.Commit) == []
 
@@ -302,46 +304,48 @@ def test_a_member_commits_the_bases_offsets_of_its_partitions_once() -> None:
 def test_only_while_it_is_assigned() -> None:
     lone = LoneMember().processing()
     lone.feed(events.Revoked())
-    lone.see(later(replace(SEEN, commit=Sequence(2))))
+    lone.see(later(replace(SEEN, commit=CheckpointNumber(2))))
     assert lone.wanted(effects.Commit) == []
 
 
-def test_what_was_read_back_is_its_echo() -> None:
+def test_what_was_read_back_is_its_commit_read_back() -> None:
     lone = owing()
     read = OffsetMap(dict.fromkeys(MINE, Offset(19)))
-    lone.feed(events.Committed(sequence=Sequence(2), offsets=read))
-    assert lone.wanted(effects.Echo) == [effects.Echo(sequence=Sequence(2), incarnation=Incarnation(1), offsets=read)]
+    lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=read))
+    assert lone.wanted(effects.ReportReadBack) == [
+        effects.ReportReadBack(sequence=CheckpointNumber(2), incarnation=Incarnation(1), offsets=read)
+    ]
     assert lone.wanted(effects.Commit) == []
     assert lone.state is State.PROCESSING
 
 
-def test_what_nobody_knows_is_no_echo_and_the_member_goes_on() -> None:
+def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> None:
     lone = owing()
-    lone.feed(events.Committed(sequence=Sequence(2), offsets=EMPTY))
-    assert not lone.wanted(effects.Echo)
+    lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY))
+    assert not lone.wanted(effects.ReportReadBack)
     assert not lone.wanted(effects.Commit)
     assert lone.member.commit_done == 2
 
 
-def test_a_fenced_member_echoes_nothing() -> None:
+def test_a_fenced_member_commit_read_backs_nothing() -> None:
     lone = owing().superseded()
-    lone.feed(events.Committed(sequence=Sequence(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
-    assert lone.wanted(effects.Echo) == []
+    lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
+    assert lone.wanted(effects.ReportReadBack) == []
 
 
 # -- publication ------------------------------------------------------------------------------------------------------
 
 
-def test_cuts_are_published_one_after_the_other_in_ones_turn() -> None:
+def test_checkpoints_are_published_one_after_the_other_in_ones_turn() -> None:
     lone = LoneMember().processing()
-    lone.see(later(replace(SEEN, publish=(Sequence(2), Sequence(3)))))
-    assert lone.wanted(effects.Publish) == [effects.Publish(sequence=Sequence(2))]
+    lone.see(later(replace(SEEN, publish=(CheckpointNumber(2), CheckpointNumber(3)))))
+    assert lone.wanted(effects.Publish) == [effects.Publish(sequence=CheckpointNumber(2))]
     lone.feed(events.Tick())
     assert lone.wanted(effects.Publish) == []
-    lone.feed(events.Published(sequence=Sequence(2)))
+    lone.feed(events.Published(sequence=CheckpointNumber(2)))
     assert lone.wanted(effects.Publish) == []
-    lone.see(later(replace(SEEN, publish=(Sequence(3),)), 12))
-    assert lone.wanted(effects.Publish) == [effects.Publish(sequence=Sequence(3))]
+    lone.see(later(replace(SEEN, publish=(CheckpointNumber(3),)), 12))
+    assert lone.wanted(effects.Publish) == [effects.Publish(sequence=CheckpointNumber(3))]
 
 
 # -- after a reset ----------------------------------------------------------------------------------------------------
@@ -358,10 +362,10 @@ def test_kafka_is_told_once_where_the_partitions_resumed() -> None:
     assert len(seeks(lone)) == 1
 
 
-def test_a_cuts_own_commit_comes_first() -> None:
-    lone = LoneMember().join().assign().grant(replace(view_of(claims_of(position=5)), commit=Sequence(2)))
+def test_a_checkpoints_own_commit_comes_first() -> None:
+    lone = LoneMember().join().assign().grant(replace(view_of(claims_of(position=5)), commit=CheckpointNumber(2)))
     assert seeks(lone) == []
-    lone.feed(events.Committed(sequence=Sequence(2), offsets=OffsetMap({MINE[0]: Offset(5)})))
+    lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(5)})))
     lone.see(later(view_of(claims_of(position=5))))
     assert len(seeks(lone)) == 1
 

@@ -9,10 +9,10 @@ from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member import facts
 from airflow_kcr.protocol.member.state import State, Why, moved
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, ResetCause
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, ResetCause
 from airflow_kcr.protocol.values import AssignmentId, Epoch, Offset
-from tests.support.lone_member import MINE, LoneMember, claims_of, cut_view, view_of
-from tests.support.scripts import bound
+from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support.scripts import boundary
 
 
 def test_durations_are_seconds_of_the_members_clock() -> None:
@@ -63,23 +63,23 @@ def test_a_member_is_well_while_it_holds_a_lease_and_means_to_stay() -> None:
     assert facts.is_well(moved(member, State.HOLDING, Why.PAUSED))
 
 
-def test_a_member_is_at_the_bound_when_every_partition_of_it_is() -> None:
+def test_a_member_is_at_the_boundary_when_every_partition_of_it_is() -> None:
     member = LoneMember().processing().member
-    falls = dict.fromkeys(MINE, BoundOffset(offset=Offset(5)))
-    view = replace(view_of(claims_of()), limit=bound(1), bound_offsets=falls)
+    falls = dict.fromkeys(MINE, BoundaryOffset(offset=Offset(5)))
+    view = replace(view_of(claims_of()), limit=boundary(1), boundary_offsets=falls)
     at_five = replace(member, positions=OffsetMap(dict.fromkeys(MINE, Offset(5))))
     assert not facts.is_at_limit(member, view)
     assert facts.is_at_limit(at_five, view)
-    assert not facts.is_at_limit(at_five, replace(view, bound_offsets={MINE[0]: falls[MINE[0]]}))
+    assert not facts.is_at_limit(at_five, replace(view, boundary_offsets={MINE[0]: falls[MINE[0]]}))
     assert not facts.is_at_limit(replace(member, positions=EMPTY), view)
     assert not facts.is_at_limit(at_five, view_of(claims_of()))
 
 
-def test_an_idle_member_is_at_the_bound_of_an_open_cut() -> None:
+def test_an_idle_member_is_at_the_boundary_of_an_open_checkpoint() -> None:
     member = LoneMember().processing().member
-    idle = replace(view_of(), limit=bound(1))
+    idle = replace(view_of(), limit=boundary(1))
     assert not facts.is_at_limit(member, idle)
-    assert facts.is_at_limit(member, replace(idle, cut=cut_view(CutPhase.APPROACHING)))
+    assert facts.is_at_limit(member, replace(idle, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
 
 
 def test_skipped_records_are_stepped_over_as_far_as_the_view_tells() -> None:

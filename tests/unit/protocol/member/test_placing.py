@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.member.placing import place
 from airflow_kcr.protocol.member.state import Member, State, Why, awaiting, moved
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState, Wanted
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import Epoch, Offset, Sequence
-from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
-from tests.support.scripts import bound
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset
+from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support.scripts import boundary
 
 SEEN = view_of(claims_of())
 
@@ -52,34 +52,37 @@ def test_it_holds_while_the_region_is_halted_or_its_own_batch_is_of_another_epoc
 
 def test_it_holds_for_a_drain_and_for_its_own_commit_until_the_timeout() -> None:
     assert placed(processing(), replace(SEEN, state=RegionState.DRAINING)) == (State.HOLDING, Why.DRAINED)
-    owed = replace(SEEN, commit=Sequence(2))
+    owed = replace(SEEN, commit=CheckpointNumber(2))
     assert placed(processing(), owed) == (State.HOLDING, Why.DRAINED)
-    assert placed(replace(processing(), commit_done=Sequence(2)), owed) == (State.PROCESSING, None)
+    assert placed(replace(processing(), commit_done=CheckpointNumber(2)), owed) == (State.PROCESSING, None)
     sent = awaiting(replace(processing(), commit_since=100.0), "commit")
     assert placed(sent, owed, now=129.0) == (State.HOLDING, Why.DRAINED)
     assert placed(sent, owed, now=130.0) == (State.PROCESSING, None)
 
 
-@pytest.mark.parametrize("wanted", [Wanted.PAUSED, Wanted.STOPPED])
-def test_it_holds_in_a_paused_or_stopping_region_unless_a_cut_approaches(wanted: Wanted) -> None:
-    view = replace(SEEN, wanted=wanted)
+@pytest.mark.parametrize("wanted", [DesiredState.PAUSED, DesiredState.STOPPED])
+def test_it_holds_in_a_paused_or_stopping_region_unless_a_checkpoint_approaches(wanted: DesiredState) -> None:
+    view = replace(SEEN, desired_state=wanted)
     assert placed(processing(), view) == (State.HOLDING, Why.PAUSED)
-    approaching = replace(view, cut=cut_view(CutPhase.APPROACHING))
+    approaching = replace(view, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING))
     assert placed(processing(), approaching) == (State.PROCESSING, None)
-    draining = replace(view, cut=cut_view(CutPhase.DRAINING))
+    draining = replace(view, checkpoint=checkpoint_view(CheckpointPhase.DRAINING))
     assert placed(processing(), draining) == (State.HOLDING, Why.PAUSED)
 
 
-def test_it_holds_for_an_outsider_also_while_a_cut_approaches() -> None:
-    view = replace(SEEN, held_by=(Outsider(group=ME.group),))
-    assert placed(processing(), view) == (State.HOLDING, Why.OUTSIDER)
-    assert placed(processing(), replace(view, cut=cut_view(CutPhase.APPROACHING))) == (State.HOLDING, Why.OUTSIDER)
+def test_it_holds_for_a_foreign_consumer_also_while_a_checkpoint_approaches() -> None:
+    view = replace(SEEN, held_by=(ForeignConsumer(group=ME.group),))
+    assert placed(processing(), view) == (State.HOLDING, Why.FOREIGN_CONSUMER)
+    assert placed(processing(), replace(view, checkpoint=checkpoint_view(CheckpointPhase.APPROACHING))) == (
+        State.HOLDING,
+        Why.FOREIGN_CONSUMER,
+    )
     assert placed(processing(), replace(view, state=RegionState.DRAINING)) == (State.HOLDING, Why.DRAINED)
 
 
-def test_it_holds_at_the_bound_once_its_batch_is_over() -> None:
-    there = replace(SEEN, limit=bound(1), bound_offsets=dict.fromkeys(MINE, BoundOffset(offset=Offset(0))))
-    assert placed(processing(), there) == (State.HOLDING, Why.BOUND)
+def test_it_holds_at_the_boundary_once_its_batch_is_over() -> None:
+    there = replace(SEEN, limit=boundary(1), boundary_offsets=dict.fromkeys(MINE, BoundaryOffset(offset=Offset(0))))
+    assert placed(processing(), there) == (State.HOLDING, Why.BOUNDARY)
     assert placed(LoneMember().in_batch().member, there) == (State.PROCESSING, None)
 
 
@@ -92,7 +95,7 @@ def test_a_member_at_its_end_or_without_its_store_stays_where_it_is() -> None:
 
 def test_a_pause_that_is_over_lets_the_member_process_again() -> None:
     lone = LoneMember().processing()
-    lone.see(replace(SEEN, wanted=Wanted.PAUSED))
+    lone.see(replace(SEEN, desired_state=DesiredState.PAUSED))
     assert (lone.state, lone.member.why) == (State.HOLDING, Why.PAUSED)
     lone.see(SEEN)
     lone.feed(events.Tick())

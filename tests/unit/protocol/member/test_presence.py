@@ -6,18 +6,18 @@ import pytest
 
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import Member, Phase, State, Why
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPhase, RegionState
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset
-from tests.support.lone_member import ME, MINE, LoneMember, claims_of, cut_view, view_of
-from tests.support.scripts import bound
+from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support.scripts import boundary
 
 SEEN = view_of(claims_of())
 TIMEOUTS = Timeouts()
 
 
-def renewed(lone: LoneMember, counter: int = 10, *, due: bool = False) -> None:
-    lone.feed(events.Renewed(sent_at=lone.now, counter=EventNumber(counter), due=due))
+def renewed(lone: LoneMember, counter: int = 10, *, needs_reconciling: bool = False) -> None:
+    lone.feed(events.Renewed(sent_at=lone.now, counter=EventNumber(counter), needs_reconciling=needs_reconciling))
 
 
 def away(lone: LoneMember, seconds: float) -> None:
@@ -128,37 +128,41 @@ def test_without_any_hint_it_is_read_once_a_lease() -> None:
 
 def test_a_member_has_done_what_is_due() -> None:
     lone = LoneMember().processing()
-    renewed(lone, due=True)
-    assert lone.wanted(effects.Settle) == [effects.Settle()]
+    renewed(lone, needs_reconciling=True)
+    assert lone.wanted(effects.Reconcile) == [effects.Reconcile()]
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Settle) == []
+    assert lone.wanted(effects.Reconcile) == []
 
 
-def test_it_has_the_region_look_once_when_it_is_at_the_bound_of_an_approaching_cut() -> None:
+def test_it_has_the_region_look_once_when_it_is_at_the_boundary_of_an_approaching_checkpoint() -> None:
     there = replace(
         SEEN,
-        limit=bound(1),
-        bound_offsets=dict.fromkeys(MINE, BoundOffset(offset=Offset(0))),
-        cut=cut_view(CutPhase.APPROACHING),
+        limit=boundary(1),
+        boundary_offsets=dict.fromkeys(MINE, BoundaryOffset(offset=Offset(0))),
+        checkpoint=checkpoint_view(CheckpointPhase.APPROACHING),
     )
     lone = LoneMember().processing().see(there)
-    assert lone.wanted(effects.Settle) == [effects.Settle()]
+    assert lone.wanted(effects.Reconcile) == [effects.Reconcile()]
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Settle) == []
+    assert lone.wanted(effects.Reconcile) == []
 
 
-def test_it_does_not_where_the_cut_drains_already_or_it_is_not_there() -> None:
-    lone = LoneMember().processing().see(replace(SEEN, cut=cut_view(CutPhase.DRAINING)))
-    assert lone.wanted(effects.Settle) == []
-    lone = LoneMember().processing().see(replace(SEEN, limit=bound(1), cut=cut_view(CutPhase.APPROACHING)))
-    assert lone.wanted(effects.Settle) == []
+def test_it_does_not_where_the_checkpoint_drains_already_or_it_is_not_there() -> None:
+    lone = LoneMember().processing().see(replace(SEEN, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)))
+    assert lone.wanted(effects.Reconcile) == []
+    lone = (
+        LoneMember()
+        .processing()
+        .see(replace(SEEN, limit=boundary(1), checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
+    )
+    assert lone.wanted(effects.Reconcile) == []
 
 
 def test_it_has_the_region_look_when_its_count_is_reached() -> None:
     lone = LoneMember().processing().see(replace(SEEN, records_left=0))
-    assert lone.wanted(effects.Settle) == [effects.Settle()]
+    assert lone.wanted(effects.Reconcile) == [effects.Reconcile()]
     lone = LoneMember().processing().see(replace(SEEN, records_left=1))
-    assert lone.wanted(effects.Settle) == []
+    assert lone.wanted(effects.Reconcile) == []
 
 
 # -- a restored store -------------------------------------------------------------------------------------------------
@@ -270,7 +274,7 @@ def test_a_fenced_member_stops_its_batch_writes_nothing_and_leaves_the_slot_to_t
     assert lone.state is State.FENCED
     assert lone.wanted(effects.Cancel)
     assert lone.wanted(effects.CloseKeepingSlot) == [effects.CloseKeepingSlot()]
-    lone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
     assert lone.last == ()
     assert lone.member.batch is None
     lone.feed(events.LeftGroup())
@@ -405,7 +409,7 @@ def test_its_batch_is_discarded_first() -> None:
     lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.STOPPED, epoch=Epoch(2)))
     assert lone.wanted(effects.Cancel)
     assert lone.wanted(effects.LeaveGroup) == []
-    lone.feed(events.BatchQuiet(batch=BatchId("b1")))
+    lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
     lone.feed(events.Discarded(batch=BatchId("b1")))
     assert lone.wanted(effects.LeaveGroup)
 

@@ -18,12 +18,12 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     Incarnation,
-    Lineage,
     Offset,
-    Sequence,
+    Timeline,
 )
 from tests.support.lone_member import ME, MINE, LoneMember, claims_of, view_of
 
@@ -40,8 +40,8 @@ EVENTS: tuple[events.Event, ...] = (
     events.ClaimRefused(assignment=AssignmentId(1), why="busy"),
     events.Acknowledged(epoch=Epoch(1)),
     events.AcknowledgementRefused(epoch=Epoch(1), why="open"),
-    events.Contributed(sequence=Sequence(2)),
-    events.ContributionRefused(sequence=Sequence(2), why="gone"),
+    events.Contributed(sequence=CheckpointNumber(2)),
+    events.ContributionRefused(sequence=CheckpointNumber(2), why="gone"),
     events.StoreLost(),
     events.StoreBack(),
     events.Changed(counter=EventNumber(9)),
@@ -50,7 +50,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.BeginRefused(batch=B1, why="draining"),
     events.BatchFinished(batch=B1),
     events.BatchFailed(batch=B1, why="it broke"),
-    events.BatchQuiet(batch=B1),
+    events.BatchQuiesced(batch=B1),
     events.Ended(batch=B1),
     events.EndRefused(batch=B1, why="gone"),
     events.Discarded(batch=B1),
@@ -58,18 +58,18 @@ EVENTS: tuple[events.Event, ...] = (
     events.Revoked(),
     events.LeftGroup(),
     events.InstanceFenced(),
-    events.Committed(sequence=Sequence(2), offsets=EMPTY),
+    events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY),
     events.PartitionsDiscovered(partitions=frozenset(MINE)),
     events.PartitionsReported(standing=Standing(again=True, rejoin=True)),
     events.SinksReset(epoch=Epoch(1), found={}),
     events.SinkFailed(epoch=Epoch(1), why="held"),
-    events.SinksPrepared(sequence=Sequence(2), bounds={}, committed=EMPTY),
-    events.Published(sequence=Sequence(2)),
+    events.SinksPrepared(sequence=CheckpointNumber(2), bounds={}, committed=EMPTY),
+    events.Published(sequence=CheckpointNumber(2)),
     events.Tick(),
     events.Terminated(),
 )
 OF_A_BATCH = (
-    *(events.Begun, events.BeginRefused, events.BatchFinished, events.BatchFailed, events.BatchQuiet),
+    *(events.Begun, events.BeginRefused, events.BatchFinished, events.BatchFailed, events.BatchQuiesced),
     *(events.Ended, events.EndRefused, events.Discarded),
 )
 
@@ -123,7 +123,7 @@ def test_a_fenced_member_asks_the_store_for_nothing(event: events.Event) -> None
     ("event", "phase"),
     [
         *((events.Begun(batch=B1), "running"), (events.BeginRefused(batch=B1, why=""), "running")),
-        *((events.BatchQuiet(batch=B1), "running"), (events.Ended(batch=B1), "running")),
+        *((events.BatchQuiesced(batch=B1), "running"), (events.Ended(batch=B1), "running")),
         *((events.EndRefused(batch=B1, why=""), "running"), (events.Discarded(batch=B1), "running")),
         (events.BatchFinished(batch=BatchId("other")), "running"),
     ],
@@ -207,7 +207,7 @@ def test_a_store_that_knows_less_than_was_seen_is_told_so(event: events.Event) -
     lone = LoneMember().processing()
     lone.feed(event)
     memory = lone.wanted(effects.ReportLater)[0].memory
-    assert (memory.epoch, memory.incarnation, memory.sequence, memory.lineage) == (1, 1, 1, 1)
+    assert (memory.epoch, memory.incarnation, memory.sequence, memory.timeline) == (1, 1, 1, 1)
     assert memory.counter == 10
     lone.feed(events.Tick())
     assert lone.wanted(effects.ReportLater) == []
@@ -266,9 +266,9 @@ def test_a_batch_that_the_store_has_as_begun_and_the_member_does_not_have_needs_
 
 def test_a_sink_that_stands_further_than_the_store_is_told() -> None:
     lone = LoneMember().processing()
-    lone.feed(events.SinkFailed(epoch=Epoch(1), why="", fence=Epoch(7), lineage=Lineage(3)))
+    lone.feed(events.SinkFailed(epoch=Epoch(1), why="", fence=Epoch(7), timeline=Timeline(3)))
     memory = lone.wanted(effects.ReportLater)[0].memory
-    assert (memory.epoch, memory.lineage) == (7, 3)
+    assert (memory.epoch, memory.timeline) == (7, 3)
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
@@ -406,10 +406,10 @@ def test_a_batch_that_ended_badly_is_discarded_and_a_reset_asked_for(
     assert lone.member.batch is None
 
 
-def test_a_cancelled_batch_that_is_quiet_is_discarded() -> None:
+def test_a_cancelled_batch_that_is_quiesced_is_discarded() -> None:
     lone = LoneMember().in_batch()
     lone.feed(later(SEEN, epoch=Epoch(2), claims={}))
-    lone.feed(events.BatchQuiet(batch=B1))
+    lone.feed(events.BatchQuiesced(batch=B1))
     assert lone.wanted(effects.Discard)
 
 

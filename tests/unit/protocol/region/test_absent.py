@@ -17,20 +17,20 @@ from tests.support.driver import Driver
 from tests.support.judging import happened, judge
 from tests.support.scripts import started
 
-BOUND = Timeouts().rejoin_after.total_seconds()
+BOUNDARY = Timeouts().rejoin_after.total_seconds()
 GRACE = 1.0
 
 
 def region_of(delivery: Delivery = Delivery.AT_LEAST_ONCE) -> Driver:
     """A region of one member and four partitions that runs, with a checkpoint of them all."""
     driver = started(Driver(members=1, partitions=4, delivery=delivery))
-    cut(driver, "first")
+    checkpoint(driver, "first")
     return driver
 
 
-def cut(driver: Driver, nonce: str) -> set[int]:
-    """Make a cut, and return the numbers of the partitions that it holds."""
-    driver.request_cut(nonce)
+def checkpoint(driver: Driver, request_id: str) -> set[int]:
+    """Make a checkpoint, and return the numbers of the partitions that it holds."""
+    driver.request_checkpoint(request_id)
     sequence = driver.complete()
     driver.publish()
     return {p.partition for p in driver.region.offsets[sequence]}
@@ -57,7 +57,7 @@ def given_up(driver: Driver, *numbers: int) -> frozenset[GroupPartition]:
     """Have the brokers lose partitions, for as long as it takes."""
     found = lost(driver, *numbers)
     report(driver)
-    driver.wait(BOUND)
+    driver.wait(BOUNDARY)
     report(driver)
     return found
 
@@ -67,7 +67,7 @@ def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Del
     driver = region_of(delivery)
     gone = lost(driver, 2, 3)
     assert report(driver) == Standing(again=True)
-    driver.wait(BOUND - GRACE)
+    driver.wait(BOUNDARY - GRACE)
     assert report(driver) == Standing(again=True)
     assert not happened(driver, events.PartitionsGone)
     driver.wait(GRACE)
@@ -79,7 +79,7 @@ def test_a_region_goes_on_without_partitions_that_the_brokers_lost(delivery: Del
     driver.settle_reset()
     assert driver.region.state is RegionState.RUNNING
     driver.process()
-    assert cut(driver, "second") == {0, 1}
+    assert checkpoint(driver, "second") == {0, 1}
     assert not list(coverage.missing(driver.region, driver.clock.now))
     judge(driver)
 
@@ -88,7 +88,7 @@ def test_what_the_brokers_have_again_in_time_is_not_given_up() -> None:
     driver = region_of()
     (partition,) = lost(driver, 3)
     report(driver)
-    driver.wait(BOUND - GRACE)
+    driver.wait(BOUNDARY - GRACE)
     driver.grow(partition, end=1_000)
     assert report(driver) == Standing()
     lost(driver, 3)
@@ -100,7 +100,7 @@ def test_what_the_brokers_have_again_in_time_is_not_given_up() -> None:
 def test_one_answer_alone_gives_nothing_up() -> None:
     driver = region_of()
     lost(driver, 3)
-    driver.wait(10 * BOUND)
+    driver.wait(10 * BOUNDARY)
     report(driver)
     assert not happened(driver, events.PartitionsGone)
 
@@ -116,13 +116,13 @@ def test_a_batch_that_a_dead_member_has_begun_on_a_partition_that_is_gone_is_got
     driver.claim(member, driver.logs)
     assert driver.region.state is RegionState.RUNNING
     report(driver)
-    driver.wait(BOUND)
+    driver.wait(BOUNDARY)
     report(driver)
     assert [e.cause for e in happened(driver, events.ResetBegun)][-1] is ResetCause.LEASE_LOST
     driver.spread()
     driver.settle_reset()
     driver.process()
-    assert cut(driver, "second") == {0, 1, 2}
+    assert checkpoint(driver, "second") == {0, 1, 2}
     assert universe(driver.region).isdisjoint(gone)
     judge(driver)
 
@@ -136,7 +136,7 @@ def test_a_reset_ends_without_partitions_that_are_gone() -> None:
     driver.store.start(driver.name)
     driver.join(driver.member(0))
     report(driver)
-    driver.wait(BOUND)
+    driver.wait(BOUNDARY)
     assert report(driver) == Standing(again=True, gone=gone)
     driver.spread()
     driver.settle_reset()
@@ -152,7 +152,7 @@ def test_a_batch_that_was_begun_on_a_partition_that_is_gone_is_ended_by_a_reset(
     driver.wait(60)
     driver.join(driver.member(0))
     report(driver)
-    driver.wait(BOUND)
+    driver.wait(BOUNDARY)
     report(driver)
     driver.spread()
     driver.wait(60)
@@ -162,15 +162,15 @@ def test_a_batch_that_was_begun_on_a_partition_that_is_gone_is_ended_by_a_reset(
     judge(driver)
 
 
-def test_a_cut_that_waits_for_a_partition_that_is_gone_is_made_without_it() -> None:
+def test_a_checkpoint_that_waits_for_a_partition_that_is_gone_is_made_without_it() -> None:
     driver = region_of()
-    driver.request_cut("second")
-    assert driver.region.open_cut is not None
+    driver.request_checkpoint("second")
+    assert driver.region.open_checkpoint is not None
     given_up(driver, 3)
-    assert [e.reason for e in happened(driver, events.CutAborted)] == ["the brokers do not have g:t-3 any more"]
+    assert [e.reason for e in happened(driver, events.CheckpointAborted)] == ["the brokers do not have g:t-3 any more"]
     driver.spread()
     driver.settle_reset()
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     sequence = driver.complete()
     assert {p.partition for p in driver.region.offsets[sequence]} == {0, 1, 2}
     assert not driver.region.checkpoints[sequence].inexact
@@ -180,7 +180,7 @@ def test_a_cut_that_waits_for_a_partition_that_is_gone_is_made_without_it() -> N
 def test_a_partition_that_is_there_again_as_the_same_topic_goes_on_where_it_was() -> None:
     driver = region_of()
     driver.process()
-    cut(driver, "where it was")
+    checkpoint(driver, "where it was")
     (partition,) = given_up(driver, 3)
     place = driver.region.claims[partition].position
     assert place == 10
@@ -192,7 +192,7 @@ def test_a_partition_that_is_there_again_as_the_same_topic_goes_on_where_it_was(
     assert driver.region.claims[partition].position == place
     assert partition in universe(driver.region)
     assert report(driver) == Standing()
-    assert cut(driver, "second") == {0, 1, 2, 3}
+    assert checkpoint(driver, "second") == {0, 1, 2, 3}
     judge(driver)
 
 
@@ -229,6 +229,6 @@ def test_a_region_that_waits_for_a_lost_partition_says_so_and_one_without_it_wai
     driver.claim(driver.member(0), sorted(driver.logs))
     assert "g:t-3" in liveness.judge(driver.region, driver.clock.now).text()
     report(driver)
-    driver.wait(BOUND)
+    driver.wait(BOUNDARY)
     report(driver)
     assert liveness.judge(driver.region, driver.clock.now).text() == "progressing"

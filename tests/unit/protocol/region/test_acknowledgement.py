@@ -14,13 +14,16 @@ from airflow_kcr.protocol.targets import ToDatetime
 from airflow_kcr.protocol.values import Epoch, Incarnation, Offset
 from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import causes, happened, judge, positions, state
-from tests.support.scripts import cuts_of_ten, running, started
+from tests.support.scripts import checkpoints_of_ten, running, started
 
 
 def resetting(*, members: int = 2, delivery: Delivery = Delivery.AT_LEAST_ONCE, claimed: bool = True) -> Driver:
-    """Return a region in a reset after everything was accepted up to 20 and cut at 10; its members have claimed."""
+    """Return a region in a reset after everything was accepted up to 20 and checkpoint at 10.
+
+    Its members have claimed.
+    """
     driver = started(Driver(partitions=members, members=members, delivery=delivery))
-    cuts_of_ten(driver, 1)
+    checkpoints_of_ten(driver, 1)
     driver.process()
     fail(driver)
     if claimed:
@@ -46,7 +49,7 @@ def test_a_member_answers_the_open_entries_of_what_it_holds() -> None:
     assert acknowledgement.open_targets(resetting().region, driver.member(0)) == {}
 
 
-def test_without_a_position_the_fallback_is_the_base() -> None:
+def test_without_a_position_the_fallback_is_the_restore_point() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     fail(driver)
     driver.claim(driver.member(0))
@@ -63,7 +66,7 @@ def test_a_sinks_progress_is_where_its_partition_resumes() -> None:
     assert happened(driver, events.SeekWritten)[-1].seek[driver.partition(0)].offset == 17
 
 
-def test_a_sink_without_progress_in_this_lineage_resumes_at_the_base() -> None:
+def test_a_sink_without_progress_in_this_timeline_resumes_at_the_restore_point() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     driver.store.answer(driver.name, driver.caller(driver.member(0)), {driver.partition(0): Found(offset=None)})
     assert driver.region.claims[driver.partition(0)].resume == 10
@@ -209,7 +212,7 @@ def test_one_of_an_epoch_that_the_store_has_not_reached_is_refused() -> None:
 
 def test_a_halted_or_stopped_region_resets_nothing_by_itself() -> None:
     driver = running()
-    driver.store.report_outsider(driver.name, "a stranger")
+    driver.store.report_foreign_consumer(driver.name, "a stranger")
     fail(driver)
     assert causes(driver) == ["start"]
     driver.store.kill(driver.name)

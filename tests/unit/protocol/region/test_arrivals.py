@@ -56,7 +56,7 @@ def test_a_member_that_arrives_meanwhile_costs_no_reset() -> None:
 
 def test_a_start_goes_on_without_a_member_that_never_comes() -> None:
     driver = alone()
-    assert driver.region.due_at is not None
+    assert driver.region.reconcile_at is not None
     driver.wait(WAIT)
     assert state(driver) is RegionState.RUNNING
     driver.process()

@@ -15,11 +15,11 @@ from tests.support.driver import Driver
 from tests.support.scripts import started
 
 
-def after_a_cut_at_10(delivery: Delivery) -> Driver:
-    """One partition with a complete cut at 10, done up to 20 and begun up to 30."""
+def after_a_checkpoint_at_10(delivery: Delivery) -> Driver:
+    """One partition with a complete checkpoint at 10, done up to 20 and begun up to 30."""
     driver = started(Driver(partitions=1, members=1, delivery=delivery))
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     driver.process()
     driver.begin(driver.member(0))
     return driver
@@ -39,7 +39,7 @@ def entry(region: Region, driver: Driver) -> SeekEntry:
     ],
 )
 def test_the_delivery_decides_where_a_reset_goes(delivery: Delivery, offset: int | None, source: SeekSource) -> None:
-    driver = after_a_cut_at_10(delivery)
+    driver = after_a_checkpoint_at_10(delivery)
     found = entry(driver.region, driver)
     assert (found.offset, found.source, found.current) == (offset, source, 20)
 
@@ -48,21 +48,21 @@ def test_the_delivery_decides_where_a_reset_goes(delivery: Delivery, offset: int
 def test_where_nothing_was_begun_the_resume_point_stays(delivery: Delivery) -> None:
     driver = started(Driver(partitions=1, members=1, delivery=delivery))
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     assert entry(driver.region, driver) == SeekEntry(
         offset=Offset(10), source=SeekSource.RESUME_POINT, current=Offset(10)
     )
 
 
 @pytest.mark.parametrize("delivery", [Delivery.ALMOST_ONCE, Delivery.AT_MOST_ONCE])
-def test_while_the_resume_point_is_not_known_the_base_counts(delivery: Delivery) -> None:
-    driver = after_a_cut_at_10(delivery)
+def test_while_the_resume_point_is_not_known_the_restore_point_counts(delivery: Delivery) -> None:
+    driver = after_a_checkpoint_at_10(delivery)
     claim = replace(driver.region.claims[driver.partition(0)], resume=None, position=None, begun_to=None)
     region = replace(driver.region, claims={driver.partition(0): claim})
     assert entry(region, driver) == SeekEntry(offset=Offset(10), source=SeekSource.MERGED)
 
 
-def test_the_base_may_be_a_reset_and_stays_the_target_of_every_later_one() -> None:
+def test_the_restore_point_may_be_a_reset_and_stays_the_target_of_every_later_one() -> None:
     driver = started(Driver(partitions=1, members=1))
     driver.process()
     driver.reset(ToOffset(offset=Offset(4)))
@@ -73,17 +73,17 @@ def test_the_base_may_be_a_reset_and_stays_the_target_of_every_later_one() -> No
     assert (found.offset, found.source, found.current) == (4, SeekSource.EXPLICIT, 14)
 
 
-def test_an_open_entry_of_the_base_is_open_in_the_target_too_and_no_sink_is_asked() -> None:
-    driver = after_a_cut_at_10(Delivery.EXACTLY_ONCE)
+def test_an_open_entry_of_the_restore_point_is_open_in_the_target_too_and_no_sink_is_asked() -> None:
+    driver = after_a_checkpoint_at_10(Delivery.EXACTLY_ONCE)
     epoch = driver.region.epoch
     asked = SeekEntry(offset=None, source=SeekSource.EXPLICIT, current=Offset(15))
     still_open = SeekMap({driver.partition(0): asked})
-    region = replace(driver.region, base_epoch=epoch, seek_maps={epoch: still_open})
+    region = replace(driver.region, restore_point_epoch=epoch, seek_maps={epoch: still_open})
     assert entry(region, driver) == asked
 
 
-def test_a_partition_that_the_base_lacks_goes_to_its_initial_offset_each_time() -> None:
-    driver = after_a_cut_at_10(Delivery.AT_LEAST_ONCE)
+def test_a_partition_that_the_restore_point_lacks_goes_to_its_initial_offset_each_time() -> None:
+    driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
     driver.grow(driver.partition(1), end=50, start=3)
     driver.end(driver.batches[-1].batch)
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])
@@ -93,27 +93,27 @@ def test_a_partition_that_the_base_lacks_goes_to_its_initial_offset_each_time() 
     assert found[driver.partition(1)].source is SeekSource.INITIAL
 
 
-def test_a_region_without_a_base_starts_where_its_partitions_begin() -> None:
+def test_a_region_without_a_restore_point_starts_where_its_partitions_begin() -> None:
     driver = Driver()
-    assert automatic.base_map(driver.region) == SeekMap({})
+    assert automatic.restore_point_map(driver.region) == SeekMap({})
     assert automatic.target(driver.region) == SeekMap({})
 
 
-def test_the_base_as_a_seek_map_says_where_it_comes_from() -> None:
-    driver = after_a_cut_at_10(Delivery.AT_LEAST_ONCE)
-    assert {e.source for e in automatic.base_map(driver.region).values()} == {SeekSource.MERGED}
+def test_the_restore_point_as_a_seek_map_says_where_it_comes_from() -> None:
+    driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
+    assert {e.source for e in automatic.restore_point_map(driver.region).values()} == {SeekSource.MERGED}
 
 
 # -- the last done place ----------------------------------------------------------------------------------------------
 
 
 def test_everything_is_known_to_be_done_up_to_the_position() -> None:
-    driver = after_a_cut_at_10(Delivery.AT_LEAST_ONCE)
+    driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
     assert automatic.last_done(driver.region) == OffsetMap({driver.partition(0): Offset(20)})
 
 
-def test_or_up_to_the_base_while_a_reset_has_not_found_out() -> None:
-    driver = after_a_cut_at_10(Delivery.EXACTLY_ONCE)
+def test_or_up_to_the_restore_point_while_a_reset_has_not_found_out() -> None:
+    driver = after_a_checkpoint_at_10(Delivery.EXACTLY_ONCE)
     driver.crash(driver.member(0))
     driver.wait(60)
     driver.join(driver.member(0))
@@ -122,17 +122,17 @@ def test_or_up_to_the_base_while_a_reset_has_not_found_out() -> None:
     assert automatic.last_done(driver.region) == OffsetMap({driver.partition(0): Offset(10)})
 
 
-def test_or_up_to_the_initial_offset_where_the_base_lacks_the_partition() -> None:
-    driver = after_a_cut_at_10(Delivery.AT_LEAST_ONCE)
-    region = replace(driver.region, claims={}, base=None)
+def test_or_up_to_the_initial_offset_where_the_restore_point_lacks_the_partition() -> None:
+    driver = after_a_checkpoint_at_10(Delivery.AT_LEAST_ONCE)
+    region = replace(driver.region, claims={}, restore_point=None)
     assert automatic.last_done(region) == OffsetMap()
     claim = replace(driver.region.claims[driver.partition(0)], position=None)
-    region = replace(driver.region, claims={driver.partition(0): claim}, base=None)
+    region = replace(driver.region, claims={driver.partition(0): claim}, restore_point=None)
     assert automatic.last_done(region) == OffsetMap({driver.partition(0): Offset(0)})
 
 
-def test_a_sink_without_progress_resumes_at_the_base_else_at_the_initial_offset() -> None:
-    driver = after_a_cut_at_10(Delivery.EXACTLY_ONCE)
+def test_a_sink_without_progress_resumes_at_the_restore_point_else_at_the_initial_offset() -> None:
+    driver = after_a_checkpoint_at_10(Delivery.EXACTLY_ONCE)
     assert automatic.without_progress(driver.region, driver.partition(0)) == 10
-    assert automatic.without_progress(replace(driver.region, base=None), driver.partition(0)) == 0
+    assert automatic.without_progress(replace(driver.region, restore_point=None), driver.partition(0)) == 0
     assert automatic.without_progress(driver.region, driver.partition(7)) is None

@@ -17,13 +17,20 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.rows import BoundOffset, CutPurpose, Outcome, RegionState, RequestState, ResetCause
+from airflow_kcr.protocol.region.rows import (
+    BoundaryOffset,
+    CheckpointPurpose,
+    Outcome,
+    RegionState,
+    RequestState,
+    ResetCause,
+)
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.rules import CutRules, RegionRules
-from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Nonce, Offset, Range
+from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
+from airflow_kcr.protocol.values import BatchId, Epoch, GroupPartition, Incarnation, Offset, Range, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import judge, positions, state
-from tests.support.scripts import bound, hourly, located, running, started
+from tests.support.scripts import boundary, hourly, located, running, started
 
 
 def one(*, partitions: int = 1) -> Driver:
@@ -61,7 +68,7 @@ def test_a_begun_batch_is_in_the_ledger_and_its_ranges_are_marked() -> None:
     driver = one(partitions=2)
     batch = driver.begin(driver.member(0))
     row = driver.row(batch)
-    assert (row.outcome, row.epoch, row.lineage, row.begun_at) == (None, 1, 1, driver.clock.now)
+    assert (row.outcome, row.epoch, row.timeline, row.begun_at) == (None, 1, 1, driver.clock.now)
     assert (row.sequence, row.begun_after) == (driver.region.next_sequence, driver.region.counter)
     assert {(c.position, c.begun_to) for c in driver.region.claims.values()} == {(0, 10)}
     assert driver.region.running.keys() == {batch}
@@ -95,12 +102,12 @@ def test_a_batch_begins_only_while_the_region_runs() -> None:
             begin(driver, wanted, region=replace(driver.region, state=other))
 
 
-def test_and_while_that_is_wanted_unless_a_cut_approaches_its_bound() -> None:
+def test_and_while_that_is_the_desired_state_unless_a_checkpoint_approaches_its_boundary() -> None:
     driver = hourly()
     driver.store.pause(driver.name)
-    with pytest.raises(BatchRefused, match="is wanted paused; no batch begins"):
+    with pytest.raises(BatchRefused, match="has the desired state paused; no batch begins"):
         driver.begin(driver.member(0))
-    driver.request_cut("n", bound=bound(1), purpose=CutPurpose.DRAIN)
+    driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
     driver.begin(driver.member(0))
 
 
@@ -148,41 +155,41 @@ def test_no_batch_begins_before_the_one_before_it_has_ended() -> None:
         begin(driver, asked(driver, 0, 5))
 
 
-def test_no_batch_crosses_the_bound() -> None:
+def test_no_batch_crosses_the_boundary() -> None:
     driver = hourly(partitions=1, members=1)
-    located(driver, bound(1), 8)
-    with pytest.raises(BatchRefused, match=r"\[0, 9\) crosses the bound .*, whose offset is 8"):
+    located(driver, boundary(1), 8)
+    with pytest.raises(BatchRefused, match=r"\[0, 9\) crosses the boundary .*, whose offset is 8"):
         begin(driver, asked(driver, 0, 9))
     begin(driver, asked(driver, 0, 8))
 
 
-def test_a_partition_at_the_bound_holds_there() -> None:
+def test_a_partition_at_the_boundary_holds_there() -> None:
     driver = hourly(partitions=1, members=1)
-    located(driver, bound(1), 10)
+    located(driver, boundary(1), 10)
     driver.process()
-    with pytest.raises(BatchRefused, match="crosses the bound"):
+    with pytest.raises(BatchRefused, match="crosses the boundary"):
         begin(driver, asked(driver, 10, 11))
 
 
-def test_a_bound_that_the_position_is_past_already_limits_nothing_but_an_open_cut_does() -> None:
+def test_a_boundary_that_the_position_is_past_already_limits_nothing_but_an_open_checkpoint_does() -> None:
     driver = hourly(partitions=1, members=1)
     driver.process()
-    located(driver, bound(1), 5)
+    located(driver, boundary(1), 5)
     driver.process()
     assert positions(driver) == [20]
-    driver.request_cut("two", bound=bound(2))
-    located(driver, bound(2), 15)
-    assert driver.region.requests[Nonce("two")].state is RequestState.REFUSED
+    driver.request_checkpoint("two", boundary=boundary(2))
+    located(driver, boundary(2), 15)
+    assert driver.region.requests[RequestId("two")].state is RequestState.REFUSED
 
 
-def test_under_an_open_cut_a_position_past_its_bound_goes_no_further() -> None:
+def test_under_an_open_checkpoint_a_position_past_its_boundary_goes_no_further() -> None:
     driver = hourly(partitions=2, members=1)
     driver.process()
-    driver.request_cut("n", bound=bound(1), allow_inexact=True)
+    driver.request_checkpoint("n", boundary=boundary(1), allow_inexact=True)
     region = driver.region
-    key = (driver.partition(0), region.claims[driver.partition(0)].topic_id, bound(1))
-    from_past = replace(region, bound_offsets={key: BoundOffset(offset=Offset(5))})
-    with pytest.raises(BatchRefused, match="crosses the bound"):
+    key = (driver.partition(0), region.claims[driver.partition(0)].topic_id, boundary(1))
+    from_past = replace(region, boundary_offsets={key: BoundaryOffset(offset=Offset(5))})
+    with pytest.raises(BatchRefused, match="crosses the boundary"):
         begin(driver, asked(driver, 10, 11), region=from_past)
 
 
@@ -197,19 +204,19 @@ def test_a_skipped_record_is_never_processed() -> None:
 # -- the stamp --------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_stamped_with_the_open_cut_else_with_the_next_sequence() -> None:
+def test_a_batch_is_stamped_with_the_open_checkpoint_else_with_the_next_sequence() -> None:
     driver = hourly()
     assert batches.stamp(driver.region) == driver.region.next_sequence
-    driver.request_cut("n", bound=bound(1))
-    assert batches.stamp(driver.region) == driver.region.open_cut
-    assert driver.row(driver.begin(driver.member(0))).sequence == driver.region.open_cut
+    driver.request_checkpoint("n", boundary=boundary(1))
+    assert batches.stamp(driver.region) == driver.region.open_checkpoint
+    assert driver.row(driver.begin(driver.member(0))).sequence == driver.region.open_checkpoint
 
 
 # -- the count --------------------------------------------------------------------------------------------------------
 
 
 def counting(records: int = 25) -> Driver:
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, cut=CutRules(records=records))
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=records))
     return started(Driver(partitions=2, rules=rules))
 
 
@@ -217,7 +224,7 @@ def test_a_region_without_a_count_has_none_left() -> None:
     assert batches.records_left(one().region) is None
 
 
-def test_what_is_begun_since_the_base_counts_whether_it_has_ended_or_not() -> None:
+def test_what_is_begun_since_the_restore_point_counts_whether_it_has_ended_or_not() -> None:
     driver = counting()
     assert batches.records_left(driver.region) == 25
     batch = driver.begin(driver.member(0), width=10)
@@ -229,16 +236,16 @@ def test_what_is_begun_since_the_base_counts_whether_it_has_ended_or_not() -> No
 def test_a_batch_is_capped_to_what_is_left() -> None:
     driver = counting()
     driver.process(width=10)
-    with pytest.raises(BatchRefused, match="the batch has 6 offsets, 5 are left until the cut at 25"):
+    with pytest.raises(BatchRefused, match="the batch has 6 offsets, 5 are left until the checkpoint at 25"):
         driver.begin(driver.member(0), width=3)
     driver.begin(driver.member(0), width=2)
 
 
-def test_a_cut_counts_anew_from_its_offsets() -> None:
+def test_a_checkpoint_counts_anew_from_its_offsets() -> None:
     driver = counting(20)
     driver.process(width=10)
     assert batches.records_left(driver.region) == 0
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     driver.complete()
     assert batches.records_left(driver.region) == 20
 
@@ -265,11 +272,11 @@ def test_an_end_steps_over_skipped_records_behind_the_range() -> None:
     assert (claim.position, claim.begun_to) == (12, 12)
 
 
-def test_an_end_is_accepted_whatever_is_wanted_and_while_a_cut_drains() -> None:
+def test_an_end_is_accepted_whatever_the_desired_state_and_while_a_checkpoint_drains() -> None:
     driver = one()
     batch = driver.begin(driver.member(0))
     driver.store.pause(driver.name)
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     assert state(driver) is RegionState.DRAINING
     driver.end(batch)
     assert positions(driver) == [10]

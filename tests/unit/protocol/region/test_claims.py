@@ -21,16 +21,16 @@ from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.values import (
     AssignmentId,
+    CheckpointNumber,
     GroupPartition,
     Incarnation,
     MemberId,
-    Nonce,
     Offset,
-    Sequence,
+    RequestId,
     TopicId,
 )
 from tests.support.driver import GROUP, Driver, group_rules
-from tests.support.judging import causes, happened, judge, open_cut, positions, state
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import all_crash, running, started
 
 
@@ -83,7 +83,7 @@ def test_a_claim_is_fenced_by_incarnation_and_lease_and_not_by_epoch() -> None:
 
 def test_a_halted_or_stopped_region_takes_no_claims() -> None:
     driver = one_member()
-    driver.store.report_outsider(driver.name, "a stranger")
+    driver.store.report_foreign_consumer(driver.name, "a stranger")
     with pytest.raises(RegionInState, match="is halted; a claim needs it"):
         driver.claim(driver.member(0))
     driver.store.kill(driver.name)
@@ -308,46 +308,47 @@ def test_in_a_reset_a_claim_never_begins_another() -> None:
     judge(driver)
 
 
-# -- under an open cut ------------------------------------------------------------------------------------------------
+# -- under an open checkpoint
+# ------------------------------------------------------------------------------------------------
 
 
-def aborted(driver: Driver, sequence: Sequence | None) -> bool:
+def aborted(driver: Driver, sequence: CheckpointNumber | None) -> bool:
     assert sequence is not None
     return driver.region.checkpoints[sequence].state is CheckpointState.ABORTED
 
 
-def test_a_claim_that_changes_who_holds_what_aborts_an_open_cut_which_is_tried_again() -> None:
+def test_a_claim_that_changes_who_holds_what_aborts_an_open_checkpoint_which_is_tried_again() -> None:
     driver = running(partitions=2)
-    first = driver.request_cut("n").sequence
+    first = driver.request_checkpoint("n").sequence
     driver.claim(driver.member(0), list(driver.logs))
     assert aborted(driver, first)
-    assert driver.region.requests[Nonce("n")].state is RequestState.OPEN
+    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
     driver.claim(driver.member(1), [])
     driver.complete()
     judge(driver)
 
 
-def test_a_reclaim_of_ones_own_leaves_the_open_cut_alone() -> None:
+def test_a_reclaim_of_ones_own_leaves_the_open_checkpoint_alone() -> None:
     driver = running(partitions=2)
-    cut = driver.request_cut("n").sequence
+    checkpoint = driver.request_checkpoint("n").sequence
     driver.claim(driver.member(0))
-    assert open_cut(driver) == cut
+    assert open_checkpoint(driver) == checkpoint
 
 
-def test_a_newcomer_that_holds_nothing_still_has_to_be_on_the_roster() -> None:
+def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() -> None:
     driver = Driver(partitions=1)
     driver.store.start(driver.name)
     driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()
     driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
-    first = driver.request_cut("n").sequence
+    first = driver.request_checkpoint("n").sequence
     driver.join(driver.member(1))
     driver.claim(driver.member(1), [])
     assert aborted(driver, first)
-    cut = driver.region.cut
-    assert cut is not None
-    assert driver.member(1) in cut.roster
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert driver.member(1) in checkpoint.participants
 
 
 def test_a_reset_is_asked_for_once_however_many_come_back_after_a_crash() -> None:

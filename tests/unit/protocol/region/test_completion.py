@@ -7,8 +7,8 @@ import pytest
 
 from airflow_kcr.errors import (
     BatchRefused,
+    CheckpointRefused,
     ConflictingContribution,
-    CutRefused,
     LeaseExpired,
     NotClaimed,
     OffsetOutsideLog,
@@ -24,29 +24,37 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import completion, events
 from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.rows import (
+    CheckpointPurpose,
     CheckpointState,
     Committed,
     Contribution,
-    CutPurpose,
+    DesiredState,
     RegionState,
     RequestState,
     ResetCause,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import Region, digest
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    Epoch,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    RequestId,
+)
 from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, open_cut, positions, state
-from tests.support.scripts import bound, cuts_of_ten, hourly, located, running, started
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
 
 
 def draining(*, partitions: int = 4, members: int = 2) -> Driver:
-    """Return a region in the middle of the drain of a cut, everything at 10."""
+    """Return a region in the middle of the drain of a checkpoint, everything at 10."""
     driver = running(partitions=partitions, members=members)
     driver.process()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     return driver
 
 
@@ -55,7 +63,7 @@ def part_of(driver: Driver, member: MemberId, offsets: Mapping[GroupPartition, i
     held = driver.claims(member)
     told = {p: Offset(o) for p, o in offsets.items()} if offsets is not None else _known(driver, member)
     return Part(
-        sequence=driver.region.open_cut or Sequence(0),
+        sequence=driver.region.open_checkpoint or CheckpointNumber(0),
         member=member,
         incarnation=driver.processes[member].incarnation,
         epoch=driver.region.epoch,
@@ -73,7 +81,7 @@ def refused(driver: Driver, part: Part, error: type[Exception], match: str, *, r
         completion.contribute(region or driver.region, driver.clock.now, part)
 
 
-def committed(driver: Driver, sequence: Sequence) -> Committed:
+def committed(driver: Driver, sequence: CheckpointNumber) -> Committed:
     return driver.region.checkpoints[sequence].committed
 
 
@@ -90,26 +98,33 @@ def test_a_contribution_is_fenced_like_the_end_of_a_batch() -> None:
     refused(driver, part, LeaseExpired, "new incarnation")
 
 
-def test_only_the_cut_that_drains_takes_contributions() -> None:
+def test_only_the_checkpoint_that_drains_takes_contributions() -> None:
     driver = draining()
     part = part_of(driver, driver.member(0))
-    refused(driver, replace(part, sequence=Sequence(99)), CutRefused, "cut 99 of region flights is not draining")
+    refused(
+        driver,
+        replace(part, sequence=CheckpointNumber(99)),
+        CheckpointRefused,
+        "checkpoint 99 of region flights is not draining",
+    )
     approaching = hourly()
-    approaching.request_cut("n", bound=bound(1))
-    refused(approaching, part_of(approaching, approaching.member(0)), CutRefused, "not draining")
-    refused(running(), part, CutRefused, "not draining")
+    approaching.request_checkpoint("n", boundary=boundary(1))
+    refused(approaching, part_of(approaching, approaching.member(0)), CheckpointRefused, "not draining")
+    refused(running(), part, CheckpointRefused, "not draining")
 
 
-def test_a_member_that_came_after_the_opening_is_not_on_the_roster() -> None:
+def test_a_member_that_came_after_the_opening_is_not_among_the_participants() -> None:
     driver = Driver()
     driver.store.start(driver.name)
     driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()
     driver.wait(driver.region.rules.timeouts.arrival_wait.total_seconds())
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.join(driver.member(1))
-    refused(driver, part_of(driver, driver.member(1)), StrangeContribution, "not on the roster of cut 2")
+    refused(
+        driver, part_of(driver, driver.member(1)), StrangeContribution, "not among the participants of checkpoint 2"
+    )
 
 
 def test_the_same_part_twice_is_stored_once() -> None:
@@ -134,14 +149,14 @@ def test_a_member_that_contradicts_its_own_contribution_is_refused() -> None:
 def test_nobody_contributes_in_the_middle_of_a_batch() -> None:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     refused(driver, part_of(driver, driver.member(0)), BatchRefused, f"while its batch {batch} is running")
 
 
 def test_nor_after_one_that_was_not_accepted() -> None:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.discard(batch)
     refused(driver, part_of(driver, driver.member(0)), BatchRefused, "begun up to 10 was not accepted")
 
@@ -182,7 +197,7 @@ def test_a_position_that_stepped_over_a_skipped_record_at_the_logs_end_is_in_the
     region = replace(driver.region, skips={driver.partition(0): (Offset(9),)})
     log = {driver.partition(0): LogBounds(start=Offset(0), end=Offset(9))}
     done = completion.contribute(region, driver.clock.now, replace(part_of(driver, driver.member(0)), bounds=log))
-    assert done.open_cut is None
+    assert done.open_checkpoint is None
 
 
 # -- the merge --------------------------------------------------------------------------------------------------------
@@ -213,90 +228,95 @@ def test_a_double_claim_is_never_merged() -> None:
         completion.merged({driver.member(0): same, driver.member(1): same})
 
 
-def test_a_double_claim_aborts_the_cut_and_resets() -> None:
+def test_a_double_claim_aborts_the_checkpoint_and_resets() -> None:
     driver = draining()
-    cut = driver.region.open_cut or Sequence(0)
+    checkpoint = driver.region.open_checkpoint or CheckpointNumber(0)
     theirs = contribution(driver, {driver.partition(0): 10})
-    region = replace(driver.region, contributions={(cut, driver.member(1)): theirs})
+    region = replace(driver.region, contributions={(checkpoint, driver.member(1)): theirs})
     region = completion.contribute(region, driver.clock.now, part_of(driver, driver.member(0)))
-    assert region.checkpoints[cut].state is CheckpointState.ABORTED
+    assert region.checkpoints[checkpoint].state is CheckpointState.ABORTED
     assert region.reset is not None
     assert region.reset.cause is ResetCause.DOUBLE_CLAIM
 
 
-def test_what_a_cut_lacks_is_named_both_members_and_partitions() -> None:
+def test_what_a_checkpoint_lacks_is_named_both_members_and_partitions() -> None:
     driver = draining()
-    cut = driver.region.cut
-    assert cut is not None
-    assert completion.lacking(driver.region, cut) == (
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert completion.lacking(driver.region, checkpoint) == (
         "g[0] has not contributed",
         "g[1] has not contributed",
         *(f"nobody contributed g:t-{n}" for n in range(4)),
     )
     driver.contribute(driver.member(0))
-    assert completion.lacking(driver.region, cut) == (
+    assert completion.lacking(driver.region, checkpoint) == (
         "g[1] has not contributed",
         "nobody contributed g:t-2",
         "nobody contributed g:t-3",
     )
     more = contribution(driver, {driver.partition(2): 10, driver.partition(3): 10, driver.partition(9): 0})
     region = replace(
-        driver.region, contributions={**driver.region.contributions, (cut.sequence, driver.member(1)): more}
+        driver.region, contributions={**driver.region.contributions, (checkpoint.sequence, driver.member(1)): more}
     )
-    assert completion.lacking(region, cut) == ("g:t-9 was contributed but not frozen",)
+    assert completion.lacking(region, checkpoint) == ("g:t-9 was contributed but not frozen",)
 
 
 def test_an_idle_member_contributes_an_empty_map_and_is_waited_for() -> None:
     driver = running(partitions=1, members=2)
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     busy = next(m for m in driver.all_members() if driver.claims(m))
     idle = next(m for m in driver.all_members() if not driver.claims(m))
     driver.contribute(busy)
-    assert open_cut(driver) is not None
+    assert open_checkpoint(driver) is not None
     driver.contribute(idle)
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
 
 
 def test_every_member_is_not_enough_where_nobody_contributed_a_partition() -> None:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.claim(driver.member(1), [driver.partition(2)])
     driver.complete()
-    cut = driver.region.cut
-    assert cut is not None
-    assert completion.lacking(driver.region, cut) == ("nobody contributed g:t-3",)
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert completion.lacking(driver.region, checkpoint) == ("nobody contributed g:t-3",)
     driver.claim(driver.member(1), [driver.partition(2), driver.partition(3)])
     driver.complete()
-    assert driver.region.requests[Nonce("n")].state is RequestState.ANSWERED
+    assert driver.region.requests[RequestId("n")].state is RequestState.ANSWERED
     judge(driver)
 
 
 # -- completion -------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_contribution_makes_the_checkpoint_the_base_and_the_region_goes_on() -> None:
+def test_the_last_contribution_makes_the_checkpoint_the_restore_point_and_the_region_goes_on() -> None:
     driver = draining()
-    start = driver.region.base
-    cut = driver.complete()
+    start = driver.region.restore_point
+    checkpoint = driver.complete()
     region = driver.region
-    row = region.checkpoints[cut]
-    assert (row.state, row.previous, region.base, region.base_epoch) == (CheckpointState.COMPLETE, start, cut, None)
-    assert (row.ended_at, row.digest) == (driver.clock.now, digest(region.offsets[cut]))
+    row = region.checkpoints[checkpoint]
+    assert (row.state, row.previous, region.restore_point, region.restore_point_epoch) == (
+        CheckpointState.COMPLETE,
+        start,
+        checkpoint,
+        None,
+    )
+    assert (row.ended_at, row.digest) == (driver.clock.now, digest(region.offsets[checkpoint]))
     assert row.commit_deadline == driver.clock.now + region.rules.timeouts.commit
     assert row.publish_deadline == driver.clock.now + region.rules.timeouts.publish
-    assert set(region.offsets[cut].values()) == {10}
+    assert set(region.offsets[checkpoint].values()) == {10}
     assert {(c.resume, c.position, c.begun_to) for c in region.claims.values()} == {(10, 10, 10)}
     assert state(driver) is RegionState.RUNNING
     judge(driver)
 
 
-def test_progress_that_is_accepted_by_a_cut_forgives_the_failures_before_it() -> None:
+def test_progress_that_is_accepted_by_a_checkpoint_forgives_the_failures_before_it() -> None:
     driver = running()
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
     driver.settle_reset()
     assert driver.region.failures == 1
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     assert driver.region.failures == 0
 
 
@@ -304,28 +324,28 @@ def test_the_next_completion_supersedes_a_commit_that_nobody_has_heard_of() -> N
     driver = draining()
     first = driver.complete()
     driver.publish()
-    driver.request_cut("m")
+    driver.request_checkpoint("m")
     driver.complete()
     assert committed(driver, first) is Committed.SUPERSEDED
 
 
-def test_a_cut_is_not_exact_where_a_bound_was_not_found_exactly() -> None:
+def test_a_checkpoint_is_not_exact_where_a_boundary_was_not_found_exactly() -> None:
     driver = hourly(partitions=1, members=1)
-    located(driver, bound(1), 0, inexact="stamped 2099")
-    driver.request_cut("n", bound=bound(1))
-    cut = driver.complete()
-    assert driver.region.checkpoints[cut].inexact == {driver.partition(0): "stamped 2099"}
-    assert happened(driver, events.CutCompleted)[0].inexact == {driver.partition(0): "stamped 2099"}
+    located(driver, boundary(1), 0, inexact="stamped 2099")
+    driver.request_checkpoint("n", boundary=boundary(1))
+    checkpoint = driver.complete()
+    assert driver.region.checkpoints[checkpoint].inexact == {driver.partition(0): "stamped 2099"}
+    assert happened(driver, events.CheckpointCompleted)[0].inexact == {driver.partition(0): "stamped 2099"}
 
 
-def test_a_cut_at_its_bound_or_without_one_is_exact() -> None:
+def test_a_checkpoint_at_its_boundary_or_without_one_is_exact() -> None:
     driver = hourly()
-    located(driver, bound(1), 0)
-    driver.request_cut("n", bound=bound(1))
+    located(driver, boundary(1), 0)
+    driver.request_checkpoint("n", boundary=boundary(1))
     driver.complete()
     driver.publish()
-    driver.cut("m")
-    assert [body.inexact for body in happened(driver, events.CutCompleted)] == [{}, {}]
+    driver.checkpoint("m")
+    assert [body.inexact for body in happened(driver, events.CheckpointCompleted)] == [{}, {}]
 
 
 # -- ends in what asked for it ----------------------------------------------------------------------------------------
@@ -333,28 +353,30 @@ def test_a_cut_at_its_bound_or_without_one_is_exact() -> None:
 
 def test_a_drain_ends_in_what_it_wanted_then() -> None:
     driver = running()
-    driver.store.request_cut(driver.name, Nonce("n"), purpose=CutPurpose.DRAIN, then=Wanted.PAUSED)
-    assert driver.region.wanted is Wanted.RUNNING
-    driver.complete()
-    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, Wanted.PAUSED)
-
-
-def test_also_where_the_cut_of_another_request_answers_it() -> None:
-    driver = hourly()
-    located(driver, bound(1), 0)
-    driver.request_cut("n", bound=bound(1))
-    driver.complete()
-    row = driver.store.request_cut(
-        driver.name, Nonce("m"), purpose=CutPurpose.DRAIN, bound=bound(1), then=Wanted.PAUSED
+    driver.store.request_checkpoint(
+        driver.name, RequestId("n"), purpose=CheckpointPurpose.DRAIN, then=DesiredState.PAUSED
     )
-    assert (row.state, driver.region.wanted) == (RequestState.ANSWERED, Wanted.PAUSED)
+    assert driver.region.desired_state is DesiredState.RUNNING
+    driver.complete()
+    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
+
+
+def test_also_where_the_checkpoint_of_another_request_answers_it() -> None:
+    driver = hourly()
+    located(driver, boundary(1), 0)
+    driver.request_checkpoint("n", boundary=boundary(1))
+    driver.complete()
+    row = driver.store.request_checkpoint(
+        driver.name, RequestId("m"), purpose=CheckpointPurpose.DRAIN, boundary=boundary(1), then=DesiredState.PAUSED
+    )
+    assert (row.state, driver.region.desired_state) == (RequestState.ANSWERED, DesiredState.PAUSED)
 
 
 def test_a_drain_of_a_paused_region_leaves_it_paused() -> None:
     driver = running()
     driver.store.pause(driver.name)
-    driver.cut("n", purpose=CutPurpose.DRAIN)
-    assert driver.region.wanted is Wanted.PAUSED
+    driver.checkpoint("n", purpose=CheckpointPurpose.DRAIN)
+    assert driver.region.desired_state is DesiredState.PAUSED
 
 
 def test_a_persons_reset_begins_in_the_transaction_that_completes_its_drain() -> None:
@@ -366,28 +388,28 @@ def test_a_persons_reset_begins_in_the_transaction_that_completes_its_drain() ->
     assert positions(driver) == [3, 3, 3, 3]
 
 
-def test_a_changed_spec_restarts_the_members_at_the_very_cut() -> None:
+def test_a_changed_spec_restarts_the_members_at_the_very_checkpoint() -> None:
     driver = running()
     driver.process()
     spec = driver.region.spec
     later = replace(spec, text="later", revision=2)
     driver.store.change_spec(driver.name, SpecUpdate(at_once=spec, later=later))
     driver.accept_spec()
-    driver.request_cut("n")
-    cut = driver.complete()
+    driver.request_checkpoint("n")
+    checkpoint = driver.complete()
     assert causes(driver) == ["start", "spec_changed"]
-    assert (driver.region.base, driver.region.lineage) == (cut, 1)
+    assert (driver.region.restore_point, driver.region.timeline) == (checkpoint, 1)
     assert driver.region.spec.revision == 2
 
 
-def test_the_cut_of_a_stop_waits_for_publication_and_commit() -> None:
+def test_the_checkpoint_of_a_stop_waits_for_publication_and_commit() -> None:
     driver = running()
     driver.store.stop(driver.name)
-    cut = driver.complete()
-    assert driver.region.stopping == cut
+    checkpoint = driver.complete()
+    assert driver.region.stopping == checkpoint
     assert not completion.is_stop_done(driver.region)
     for member in driver.all_members():
-        driver.echo(member)
+        driver.read_back(member)
     assert not completion.is_stop_done(driver.region)
     driver.publish()
     assert state(driver) is RegionState.STOPPED
@@ -396,9 +418,9 @@ def test_the_cut_of_a_stop_waits_for_publication_and_commit() -> None:
 def test_a_stop_ends_with_the_timeouts_of_what_never_came() -> None:
     driver = running()
     driver.store.stop(driver.name)
-    cut = driver.complete()
+    checkpoint = driver.complete()
     driver.wait(60)
-    assert committed(driver, cut) is Committed.NO
+    assert committed(driver, checkpoint) is Committed.NO
     assert state(driver) is not RegionState.STOPPED
     driver.wait(300)
     assert state(driver) is RegionState.STOPPED
@@ -412,132 +434,135 @@ def test_a_region_that_does_not_stop_has_nothing_to_be_done_with() -> None:
 # -- publication ------------------------------------------------------------------------------------------------------
 
 
-def test_a_complete_cut_is_published_once() -> None:
+def test_a_complete_checkpoint_is_published_once() -> None:
     driver = draining()
-    cut = driver.complete()
-    driver.store.published_by(driver.name, cut, driver.member(0))
-    row = driver.region.checkpoints[cut]
+    checkpoint = driver.complete()
+    driver.store.published_by(driver.name, checkpoint, driver.member(0))
+    row = driver.region.checkpoints[checkpoint]
     assert (row.state, row.published_at, row.publish_deadline) == (
         CheckpointState.PUBLISHED,
         driver.clock.now,
         None,
     )
-    driver.store.published_by(driver.name, cut, driver.member(1))
-    assert happened(driver, events.CutPublished) == [events.CutPublished(sequence=cut, member=driver.member(0))]
+    driver.store.published_by(driver.name, checkpoint, driver.member(1))
+    assert happened(driver, events.CheckpointPublished) == [
+        events.CheckpointPublished(sequence=checkpoint, member=driver.member(0))
+    ]
 
 
 def test_what_is_not_complete_is_not_published() -> None:
     driver = draining()
-    with pytest.raises(CutRefused, match="is open; only a complete cut"):
-        driver.store.publish(driver.name, driver.region.open_cut or Sequence(0))
-    with pytest.raises(UnknownCheckpoint, match="no cut 99"):
-        driver.store.publish(driver.name, Sequence(99))
+    with pytest.raises(CheckpointRefused, match="is open; only a complete checkpoint"):
+        driver.store.publish(driver.name, driver.region.open_checkpoint or CheckpointNumber(0))
+    with pytest.raises(UnknownCheckpoint, match="no checkpoint 99"):
+        driver.store.publish(driver.name, CheckpointNumber(99))
 
 
-def test_cuts_are_published_in_their_order() -> None:
+def test_checkpoints_are_published_in_their_order() -> None:
     driver = running()
-    first, second = cuts_of_ten(driver, 2)
+    first, second = checkpoints_of_ten(driver, 2)
     rows = dict(driver.region.checkpoints)
     for sequence in (first, second):
         rows[sequence] = replace(rows[sequence], state=CheckpointState.COMPLETE, published_at=None)
     region = replace(driver.region, checkpoints=rows)
-    with pytest.raises(CutRefused, match=f"cut {first} has to be published before cut {second}"):
+    with pytest.raises(CheckpointRefused, match=f"checkpoint {first} has to be published before checkpoint {second}"):
         completion.publish(region, driver.clock.now, second, None)
     region = completion.publish(region, driver.clock.now, first, None)
     region = completion.publish(region, driver.clock.now, second, None)
     assert region.checkpoints[second].state is CheckpointState.PUBLISHED
 
 
-def test_a_publication_that_does_not_come_is_an_event_once_and_the_cut_still_waits_for_it() -> None:
+def test_a_publication_that_does_not_come_is_an_event_once_and_the_checkpoint_still_waits_for_it() -> None:
     driver = draining()
-    cut = driver.complete()
+    checkpoint = driver.complete()
     driver.wait(301)
     driver.wait(301)
-    assert happened(driver, events.PublishLate) == [events.PublishLate(sequence=cut)]
-    driver.request_cut("next")
-    assert open_cut(driver) is None
+    assert happened(driver, events.PublishLate) == [events.PublishLate(sequence=checkpoint)]
+    driver.request_checkpoint("next")
+    assert open_checkpoint(driver) is None
     driver.publish()
-    assert open_cut(driver) is not None
+    assert open_checkpoint(driver) is not None
 
 
-# -- Kafka's echo -----------------------------------------------------------------------------------------------------
+# -- Kafka's commit read-back
+# -----------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_committed_when_every_partitions_echo_equals_it() -> None:
+def test_a_checkpoint_is_committed_when_every_partitions_commit_read_back_equals_it() -> None:
     driver = draining()
-    cut = driver.complete()
-    driver.echo(driver.member(0))
-    assert committed(driver, cut) is Committed.PENDING
-    driver.echo(driver.member(1))
-    assert committed(driver, cut) is Committed.YES
-    assert driver.region.echoes[cut] == driver.region.offsets[cut]
-    driver.echo(driver.member(1))
+    checkpoint = driver.complete()
+    driver.read_back(driver.member(0))
+    assert committed(driver, checkpoint) is Committed.PENDING
+    driver.read_back(driver.member(1))
+    assert committed(driver, checkpoint) is Committed.YES
+    assert driver.region.read_backs[checkpoint] == driver.region.offsets[checkpoint]
+    driver.read_back(driver.member(1))
     assert len(happened(driver, events.CommitResolved)) == 1
 
 
-def test_an_echo_that_differs_settles_it_as_not_committed_and_says_where() -> None:
+def test_a_commit_read_back_that_differs_settles_it_as_not_committed_and_says_where() -> None:
     driver = draining()
-    cut = driver.complete()
-    driver.echo(driver.member(0), {driver.partition(0): Offset(7)})
-    assert committed(driver, cut) is Committed.NO
+    checkpoint = driver.complete()
+    driver.read_back(driver.member(0), {driver.partition(0): Offset(7)})
+    assert committed(driver, checkpoint) is Committed.NO
     assert happened(driver, events.CommitResolved)[0].why == "Kafka holds 7 for g:t-0, not 10"
-    assert driver.region.checkpoints[cut].commit_deadline is None
+    assert driver.region.checkpoints[checkpoint].commit_deadline is None
 
 
-def test_a_repaired_echo_settles_it_as_committed() -> None:
+def test_a_repaired_commit_read_back_settles_it_as_committed() -> None:
     driver = draining()
-    cut = driver.complete()
-    driver.echo(driver.member(0), {driver.partition(0): Offset(7), driver.partition(1): Offset(10)})
-    driver.echo(driver.member(1))
-    assert committed(driver, cut) is Committed.NO
-    driver.store.repair_echo(driver.name, cut, driver.region.offsets[cut])
-    assert committed(driver, cut) is Committed.YES
-    assert happened(driver, events.Echoed)[-1].member is None
+    checkpoint = driver.complete()
+    driver.read_back(driver.member(0), {driver.partition(0): Offset(7), driver.partition(1): Offset(10)})
+    driver.read_back(driver.member(1))
+    assert committed(driver, checkpoint) is Committed.NO
+    driver.store.repair_read_back(driver.name, checkpoint, driver.region.offsets[checkpoint])
+    assert committed(driver, checkpoint) is Committed.YES
+    assert happened(driver, events.CommitReadBack)[-1].member is None
     judge(driver)
 
 
-def test_only_the_base_is_ever_committed_or_repaired() -> None:
+def test_only_the_restore_point_is_ever_committed_or_repaired() -> None:
     driver = running()
-    first, _ = cuts_of_ten(driver, 2)
+    first, _ = checkpoints_of_ten(driver, 2)
     offsets = driver.region.offsets[first]
     mine = driver.processes[driver.member(0)].incarnation
-    with pytest.raises(CutRefused, match=f"cut {first} is not the base"):
-        driver.store.echo(driver.name, first, driver.member(0), mine, offsets)
-    with pytest.raises(CutRefused, match=f"cut {first} is not the base"):
-        driver.store.repair_echo(driver.name, first, offsets)
+    with pytest.raises(CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
+        driver.store.read_back(driver.name, first, driver.member(0), mine, offsets)
+    with pytest.raises(CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
+        driver.store.repair_read_back(driver.name, first, offsets)
 
 
-def test_a_reset_that_is_the_base_is_no_cut_to_be_committed() -> None:
+def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() -> None:
     driver = running()
-    base = driver.region.base
-    assert base is not None
-    with pytest.raises(CutRefused, match="not the base"):
-        driver.store.repair_echo(driver.name, base, OffsetMap())
-    with pytest.raises(CutRefused, match="not the base"):
-        driver.store.echo(driver.name, base, driver.member(0), Incarnation(1), OffsetMap())
+    restore_point = driver.region.restore_point
+    assert restore_point is not None
+    with pytest.raises(CheckpointRefused, match="not the restore point"):
+        driver.store.repair_read_back(driver.name, restore_point, OffsetMap())
+    with pytest.raises(CheckpointRefused, match="not the restore point"):
+        driver.store.read_back(driver.name, restore_point, driver.member(0), Incarnation(1), OffsetMap())
 
 
 def test_a_member_speaks_only_for_what_it_holds_now() -> None:
     driver = draining()
-    cut = driver.complete()
+    checkpoint = driver.complete()
     with pytest.raises(NotClaimed, match="does not hold g:t-3 now"):
-        driver.echo(driver.member(0), {driver.partition(3): Offset(10)})
+        driver.read_back(driver.member(0), {driver.partition(3): Offset(10)})
     with pytest.raises(NotClaimed, match="does not hold g:t-9 now"):
-        driver.echo(driver.member(0), {driver.partition(9): Offset(10)})
+        driver.read_back(driver.member(0), {driver.partition(9): Offset(10)})
     with pytest.raises(StaleIncarnation):
-        driver.store.echo(driver.name, cut, driver.member(0), Incarnation(9), OffsetMap())
+        driver.store.read_back(driver.name, checkpoint, driver.member(0), Incarnation(9), OffsetMap())
     driver.clock.advance(60)
     with pytest.raises(LeaseExpired):
-        driver.echo(driver.member(0))
+        driver.read_back(driver.member(0))
 
 
 def test_a_commit_that_never_came_is_settled_by_its_timeout() -> None:
     driver = draining()
-    cut = driver.complete()
+    checkpoint = driver.complete()
     driver.wait(29)
-    assert committed(driver, cut) is Committed.PENDING
+    assert committed(driver, checkpoint) is Committed.PENDING
     driver.wait(2)
-    assert committed(driver, cut) is Committed.NO
+    assert committed(driver, checkpoint) is Committed.NO
 
 
 def test_a_stop_that_was_taken_back_at_its_completion_goes_on() -> None:

@@ -14,7 +14,7 @@ from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCurrent, ToDatetime, ToEarliest, ToLatest, ToOffset
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Nonce, Offset
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, RequestId
 from tests.support.driver import Driver, group_rules
 from tests.support.judging import happened, judge, positions, state
 
@@ -34,7 +34,7 @@ def upserting() -> Driver:
 
 def planned(driver: Driver, target: Target, scope: Scope = EVERYTHING) -> plans.Plan:
     reset = PersonReset(
-        nonce=Nonce("r"),
+        request_id=RequestId("r"),
         target=target,
         scope=scope,
         state=PersonResetState.WAITING,
@@ -82,9 +82,9 @@ def test_a_time_counts_as_going_back_as_it_is_looked_up_after_the_begin() -> Non
     driver = upserting()
     target = ToDatetime(instant=driver.clock.now - timedelta(hours=1))
     assert planned(driver, target).upserts == (RATES,)
-    driver.reset(target, nonce="r")
+    driver.reset(target, request_id="r")
     driver.complete()
-    assert driver.region.person_resets[Nonce("r")].state is PersonResetState.FAILED
+    assert driver.region.person_resets[RequestId("r")].state is PersonResetState.FAILED
 
 
 def test_going_back_without_consent_is_refused_and_nothing_is_stored() -> None:
@@ -104,27 +104,27 @@ def test_going_back_without_consent_is_refused_and_nothing_is_stored() -> None:
 def test_with_consent_it_is_done_and_the_history_has_the_consent() -> None:
     driver = upserting()
     plan = planned(driver, ToOffset(offset=Offset(5)))
-    driver.reset(ToOffset(offset=Offset(5)), nonce="r", resolved=plan.seek, consent_upsert=True)
+    driver.reset(ToOffset(offset=Offset(5)), request_id="r", resolved=plan.seek, consent_upsert=True)
     driver.complete()
     driver.settle_reset()
     assert set(positions(driver)) == {5}
-    assert driver.region.person_resets[Nonce("r")].consent_upsert
+    assert driver.region.person_resets[RequestId("r")].consent_upsert
     assert [e.consent_upsert for e in happened(driver, events.PersonResetAccepted)] == [True]
     judge(driver)
 
 
-def test_what_goes_back_only_since_the_plan_fails_at_its_cut_and_the_region_goes_on() -> None:
+def test_what_goes_back_only_since_the_plan_fails_at_its_checkpoint_and_the_region_goes_on() -> None:
     driver = upserting()
     ahead = ToOffset(offset=Offset(25))
     plan = planned(driver, ahead)
     assert plan.upserts == ()
     driver.process()
-    driver.reset(ahead, nonce="r", resolved=plan.seek)
+    driver.reset(ahead, request_id="r", resolved=plan.seek)
     driver.complete()
-    asked = driver.region.person_resets[Nonce("r")]
+    asked = driver.region.person_resets[RequestId("r")]
     assert asked.state is PersonResetState.FAILED
     assert "mode upsert keeps no history" in asked.failure
-    assert (state(driver), set(positions(driver)), driver.region.lineage) == (RegionState.RUNNING, {30}, 1)
+    assert (state(driver), set(positions(driver)), driver.region.timeline) == (RegionState.RUNNING, {30}, 1)
 
 
 def test_forced_without_consent_is_refused_too() -> None:
@@ -134,19 +134,19 @@ def test_forced_without_consent_is_refused_too() -> None:
     assert driver.region.person_resets == {}
     driver.reset(ToOffset(offset=Offset(5)), forced=True, consent_upsert=True)
     driver.settle_reset()
-    assert (state(driver), driver.region.lineage) == (RegionState.RUNNING, 2)
+    assert (state(driver), driver.region.timeline) == (RegionState.RUNNING, 2)
 
 
 @pytest.mark.parametrize("target", [ToOffset(offset=Offset(30)), ShiftBy(by=1), ToLatest()], ids=str)
 def test_forced_ahead_needs_none_although_owners_read_their_logs_later(target: Target) -> None:
     driver = upserting()
-    driver.reset(target, nonce="r", forced=True)
-    assert driver.region.person_resets[Nonce("r")].state is PersonResetState.BEGUN
+    driver.reset(target, request_id="r", forced=True)
+    assert driver.region.person_resets[RequestId("r")].state is PersonResetState.BEGUN
 
 
 def test_an_automatic_reset_is_not_asked() -> None:
     driver = upserting()
-    driver.cut("n")
+    driver.checkpoint("n")
     driver.process()
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
     driver.settle_reset()

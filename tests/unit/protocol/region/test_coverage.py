@@ -48,7 +48,7 @@ def test_the_owner_whose_lease_is_over_is_named_as_the_last_one() -> None:
     driver = running()
     driver.crash(driver.member(1))
     driver.clock.advance(60)
-    driver.beat()
+    driver.heartbeat()
     gaps = coverage.missing(driver.region, driver.clock.now + 60 * SECOND)
     assert {g.last_owner for g in gaps} == {driver.member(0), driver.member(1)}
 
@@ -95,21 +95,21 @@ def test_neither_without_a_live_member_nor_without_a_partition_is_there_anything
 # -- quiet ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_quiet_once_its_lease_and_the_end_of_its_process_are_over() -> None:
+def test_a_batch_is_quiesced_once_its_lease_and_the_end_of_its_process_are_over() -> None:
     driver = running()
     batch = driver.row(driver.begin(driver.member(0)))
     lease = driver.region.leases[driver.member(0)].until
     ended = lease + driver.region.members[driver.member(0)].ends_within
-    assert not coverage.is_quiet_batch(driver.region, batch, ended - SECOND)
-    assert coverage.is_quiet_batch(driver.region, batch, ended)
+    assert not coverage.is_batch_quiesced(driver.region, batch, ended - SECOND)
+    assert coverage.is_batch_quiesced(driver.region, batch, ended)
 
 
-def test_a_batch_of_a_superseded_incarnation_is_quiet_when_that_said_it_would_be() -> None:
+def test_a_batch_of_a_superseded_incarnation_is_quiesced_when_that_said_it_would_be() -> None:
     driver = running()
     now = driver.clock.now
-    batch = replace(driver.row(driver.begin(driver.member(0))), quiet_after=now + SECOND)
-    assert not coverage.is_quiet_batch(driver.region, batch, now)
-    assert coverage.is_quiet_batch(driver.region, batch, now + SECOND)
+    batch = replace(driver.row(driver.begin(driver.member(0))), quiesced_after=now + SECOND)
+    assert not coverage.is_batch_quiesced(driver.region, batch, now)
+    assert coverage.is_batch_quiesced(driver.region, batch, now + SECOND)
 
 
 def test_a_batch_whose_incarnation_nobody_knows_any_more_is_never_taken_for_quiet() -> None:
@@ -117,9 +117,9 @@ def test_a_batch_whose_incarnation_nobody_knows_any_more_is_never_taken_for_quie
     batch = driver.row(driver.begin(driver.member(0)))
     much_later = driver.clock.now + timedelta(days=1)
     other = replace(batch, incarnation=Incarnation(9))
-    assert not coverage.is_quiet_batch(driver.region, other, much_later)
-    assert not coverage.is_quiet_batch(replace(driver.region, members={}), batch, much_later)
-    assert not coverage.is_quiet_batch(replace(driver.region, leases={}), batch, much_later)
+    assert not coverage.is_batch_quiesced(driver.region, other, much_later)
+    assert not coverage.is_batch_quiesced(replace(driver.region, members={}), batch, much_later)
+    assert not coverage.is_batch_quiesced(replace(driver.region, leases={}), batch, much_later)
 
 
 def test_whoever_has_not_acknowledged_the_epoch_is_busy_idle_or_not() -> None:
@@ -130,7 +130,7 @@ def test_whoever_has_not_acknowledged_the_epoch_is_busy_idle_or_not() -> None:
     ]
 
 
-def test_a_batch_of_an_older_epoch_may_still_write_until_it_is_quiet() -> None:
+def test_a_batch_of_an_older_epoch_may_still_write_until_it_is_quiesced() -> None:
     driver = running()
     batch = driver.begin(driver.member(1))
     driver.crash(driver.member(1))
@@ -161,14 +161,14 @@ def test_a_start_waits_for_a_first_partition() -> None:
     assert "no partition is known yet" in unready(driver)
 
 
-def test_uncovered_partitions_and_unpublished_cuts_are_named() -> None:
+def test_uncovered_partitions_and_unpublished_checkpoints_are_named() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n")
-    cut = driver.complete()
+    driver.request_checkpoint("n")
+    checkpoint = driver.complete()
     resetting(driver)
     assert "g:t-3 is not covered (last owner: g[1])" in unready(driver)
-    assert f"cut {cut} is complete but not published" in unready(driver)
+    assert f"checkpoint {checkpoint} is complete but not published" in unready(driver)
     driver.settle_reset()
     assert driver.region.state is RegionState.RUNNING
 
@@ -207,7 +207,7 @@ def test_or_when_a_batch_that_may_still_write_must_have_ended() -> None:
     batch = driver.begin(member)
     over = driver.region.leases[member].until
     assert coverage.horizon(driver.region, over) == over + driver.region.members[member].ends_within
-    said = replace(driver.row(batch), quiet_after=over + SECOND)
+    said = replace(driver.row(batch), quiesced_after=over + SECOND)
     assert coverage.horizon(replace(driver.region, running={batch: said}), over) == over + SECOND
     unknown = replace(driver.row(batch), batch=BatchId("x"), incarnation=Incarnation(9))
     assert coverage.horizon(replace(driver.region, running={unknown.batch: unknown}), over) is None

@@ -8,7 +8,7 @@ from typing import get_args
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import Body, Event, Stopped
 from airflow_kcr.protocol.region.rows import HaltReason
-from airflow_kcr.protocol.values import Epoch, EventNumber, Lineage
+from airflow_kcr.protocol.values import Epoch, EventNumber, Timeline
 from tests.support.judging import happened
 from tests.support.scripts import running
 
@@ -16,7 +16,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def event(body: Body) -> Event:
-    return Event(number=EventNumber(1), at=NOON, epoch=Epoch(1), lineage=Lineage(1), body=body)
+    return Event(number=EventNumber(1), at=NOON, epoch=Epoch(1), timeline=Timeline(1), body=body)
 
 
 def test_an_event_is_stored_under_the_name_of_what_happened() -> None:
@@ -38,9 +38,9 @@ def test_events_are_equal_by_what_they_say() -> None:
     assert event(Stopped(drained=True)) != event(Stopped(drained=False))
 
 
-def test_every_event_says_in_which_epoch_and_lineage_it_left_the_region() -> None:
+def test_every_event_says_in_which_epoch_and_timeline_it_left_the_region() -> None:
     driver = running()
     begun = happened(driver, events.ResetBegun)[0]
     row = next(e for e in driver.events if e.body == begun)
-    assert (row.epoch, row.lineage) == (begun.epoch, begun.lineage) == (1, 1)
+    assert (row.epoch, row.timeline) == (begun.epoch, begun.timeline) == (1, 1)
     assert [e.number for e in driver.events] == list(range(1, driver.region.counter + 1))

@@ -1,4 +1,7 @@
-"""Bounds at which nothing has moved: checkpoints with equal offsets stay on the path together, whatever is reset."""
+"""Boundaries at which nothing has moved.
+
+Checkpoints with equal offsets stay on the path together, whatever is reset.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +13,45 @@ import pytest
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec, with_checkpoint
-from airflow_kcr.protocol.rules import CutMode, CutRules, Schedule
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Schedule
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToInitial
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import Driver
-from tests.support.judging import happened, judge, open_cut, state
-from tests.support.scripts import HOUR, bound, hourly, located
+from tests.support.judging import happened, judge, open_checkpoint, state
+from tests.support.scripts import HOUR, boundary, hourly, located
 
 IDLE = 6
 catching_up = pytest.mark.parametrize("catchup", [True, False])
 
 
-def cut_itself(driver: Driver) -> Sequence | None:
-    """Let the region's own cut, if one is open, be completed and published; nothing has been produced."""
-    cut = driver.region.cut
-    if cut is None:
+def checkpoint_itself(driver: Driver) -> CheckpointNumber | None:
+    """Let the region's own checkpoint, if one is open, be completed and published; nothing has been produced."""
+    checkpoint = driver.region.checkpoint
+    if checkpoint is None:
         return None
-    if cut.bound is not None:
-        located(driver, cut.bound, 0)
+    if checkpoint.boundary is not None:
+        located(driver, checkpoint.boundary, 0)
     sequence = driver.complete()
     driver.publish()
     for member in sorted(driver.processes):
-        driver.echo(member)
+        driver.read_back(member)
     return sequence
 
 
-def pass_bounds(driver: Driver, number: int) -> list[Sequence]:
-    """Let so many hours pass, and every cut be made that the region asks of its members."""
-    made: list[Sequence] = []
+def pass_bounds(driver: Driver, number: int) -> list[CheckpointNumber]:
+    """Let so many hours pass, and every checkpoint be made that the region asks of its members."""
+    made: list[CheckpointNumber] = []
     for _ in range(number):
         driver.wait(HOUR.total_seconds())
-        while (sequence := cut_itself(driver)) is not None:
+        while (sequence := checkpoint_itself(driver)) is not None:
             made.append(sequence)
     return made
 
 
-def idle(*, catchup: bool = True, mode: CutMode = CutMode.AUTO) -> tuple[Driver, list[Sequence]]:
-    """Return a region that has cut itself at six bounds at which nothing had come, and its checkpoints."""
+def idle(*, catchup: bool = True, mode: CheckpointMode = CheckpointMode.AUTO) -> tuple[Driver, list[CheckpointNumber]]:
+    """Return a region that has checkpointed itself at six boundaries at which nothing had come, and its checkpoints."""
     driver = hourly(mode=mode, catchup=catchup, partitions=2, members=2)
     return driver, pass_bounds(driver, IDLE)
 
@@ -56,7 +59,7 @@ def idle(*, catchup: bool = True, mode: CutMode = CutMode.AUTO) -> tuple[Driver,
 def carried_out(driver: Driver, target: Target, *, forced: bool = False) -> None:
     """Carry out a person's reset to its end."""
     driver.reset(target, forced=forced)
-    if open_cut(driver) is not None:
+    if open_checkpoint(driver) is not None:
         driver.complete()
     driver.settle_reset()
     assert driver.region.state is RegionState.RUNNING
@@ -65,36 +68,36 @@ def carried_out(driver: Driver, target: Target, *, forced: bool = False) -> None
 @catching_up
 @pytest.mark.parametrize("number", range(IDLE))
 @pytest.mark.parametrize("forced", [False, True])
-def test_after_a_reset_to_any_checkpoint_of_equal_offsets_the_next_bound_has_its_cut(
+def test_after_a_reset_to_any_checkpoint_of_equal_offsets_the_next_boundary_has_its_checkpoint(
     number: int, catchup: bool, forced: bool
 ) -> None:
     driver, checkpoints = idle(catchup=catchup)
     assert len(checkpoints) == IDLE
     carried_out(driver, ToCheckpoint(sequence=checkpoints[number]), forced=forced)
-    assert driver.region.next_bound == bound(IDLE + 1)
+    assert driver.region.next_boundary == boundary(IDLE + 1)
     made = pass_bounds(driver, 3)
-    assert [driver.region.checkpoints[s].bound for s in made] == [bound(IDLE + n) for n in (1, 2, 3)]
+    assert [driver.region.checkpoints[s].boundary for s in made] == [boundary(IDLE + n) for n in (1, 2, 3)]
     driver.process()
     judge(driver)
 
 
 @catching_up
-def test_where_a_reset_undoes_some_of_them_their_bounds_have_their_cuts_again(catchup: bool) -> None:
+def test_where_a_reset_undoes_some_of_them_their_boundaries_have_their_checkpoints_again(catchup: bool) -> None:
     driver, checkpoints = idle(catchup=catchup)
     driver.wait(HOUR.total_seconds())
-    located(driver, bound(IDLE + 1), 10)
+    located(driver, boundary(IDLE + 1), 10)
     driver.process()
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     driver.complete()
     driver.publish()
     carried_out(driver, ToCheckpoint(sequence=checkpoints[2]))
-    assert driver.region.next_bound == bound(IDLE + 1)
-    assert open_cut(driver) is not None
+    assert driver.region.next_boundary == boundary(IDLE + 1)
+    assert open_checkpoint(driver) is not None
     driver.process()
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     again = driver.complete()
     driver.publish()
-    assert driver.region.checkpoints[again].bound == bound(IDLE + 1)
+    assert driver.region.checkpoints[again].boundary == boundary(IDLE + 1)
     assert pass_bounds(driver, 1) == [again + 1]
     judge(driver)
 
@@ -109,7 +112,7 @@ def test_after_any_other_reset_that_moves_nothing_too(target: Target, catchup: b
 
 
 @catching_up
-def test_after_an_automatic_reset_in_an_idle_stretch_the_next_bound_has_its_cut(catchup: bool) -> None:
+def test_after_an_automatic_reset_in_an_idle_stretch_the_next_boundary_has_its_checkpoint(catchup: bool) -> None:
     driver, _ = idle(catchup=catchup)
     driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
     driver.settle_reset()
@@ -133,26 +136,26 @@ def test_a_reset_before_a_stop_or_a_kill_stalls_nothing_after_the_start(catchup:
 
 def driver_stop(driver: Driver) -> None:
     driver.store.stop(driver.name)
-    cut_itself(driver)
+    checkpoint_itself(driver)
 
 
 def driver_kill(driver: Driver) -> None:
     driver.store.kill(driver.name)
 
 
-def test_where_runs_ask_members_do_not_hold_at_a_bound_that_has_its_cut() -> None:
-    driver = hourly(mode=CutMode.DAG_RUN, partitions=2, members=2)
+def test_where_runs_ask_members_do_not_hold_at_a_boundary_that_has_its_checkpoint() -> None:
+    driver = hourly(mode=CheckpointMode.DAG_RUN, partitions=2, members=2)
     made = []
     for hours in range(1, IDLE + 1):
         driver.wait(HOUR.total_seconds())
-        driver.request_cut(f"run-{hours}", bound=bound(hours))
-        made.append(cut_itself(driver))
+        driver.request_checkpoint(f"run-{hours}", boundary=boundary(hours))
+        made.append(checkpoint_itself(driver))
     third = made[2]
     assert third is not None
     carried_out(driver, ToCheckpoint(sequence=third))
-    assert driver.region.next_bound == bound(IDLE + 1)
+    assert driver.region.next_boundary == boundary(IDLE + 1)
     driver.process()
-    assert happened(driver, events.BoundHeld) == []
+    assert happened(driver, events.BoundaryHeld) == []
 
 
 @pytest.mark.parametrize(
@@ -164,7 +167,7 @@ def test_where_runs_ask_members_do_not_hold_at_a_bound_that_has_its_cut() -> Non
 def test_a_changed_schedule_after_such_a_reset_stalls_nothing(schedule: Schedule, catchup: bool) -> None:
     driver, checkpoints = idle(catchup=catchup)
     carried_out(driver, ToCheckpoint(sequence=checkpoints[0]))
-    rules = replace(driver.region.rules, cut=CutRules(schedule=schedule, catchup=catchup))
+    rules = replace(driver.region.rules, checkpoint=CheckpointRules(schedule=schedule, catchup=catchup))
     driver.store.change_spec(driver.name, SpecUpdate(at_once=Spec(text="{}", rules=rules, revision=2)))
     assert pass_bounds(driver, 7)
     driver.process()
@@ -173,29 +176,29 @@ def test_a_changed_schedule_after_such_a_reset_stalls_nothing(schedule: Schedule
 
 def test_a_store_that_holds_a_region_stalled_by_an_older_version_goes_on_by_itself() -> None:
     driver, checkpoints = idle()
-    driver.store._transactions.decide(driver.name, lambda region, now: replace(region, next_bound=bound(4)))
+    driver.store._transactions.decide(driver.name, lambda region, now: replace(region, next_boundary=boundary(4)))
     driver.wait(1)
-    assert driver.region.next_bound == bound(IDLE + 1)
-    why = happened(driver, events.NextBoundChanged)[-1].why
+    assert driver.region.next_boundary == boundary(IDLE + 1)
+    why = happened(driver, events.NextBoundaryChanged)[-1].why
     assert f"checkpoint {checkpoints[-1]} answers it" in why
     assert len(pass_bounds(driver, 1)) == 1
 
 
-def test_a_bound_whose_cut_was_retired_is_stepped_over_as_well() -> None:
+def test_a_boundary_whose_checkpoint_was_retired_is_stepped_over_as_well() -> None:
     driver, checkpoints = idle()
     region = driver.region
     newest = replace(region.checkpoints[checkpoints[-1]], state=CheckpointState.RETIRED)
-    older = replace(with_checkpoint(region, newest), next_bound=bound(2))
+    older = replace(with_checkpoint(region, newest), next_boundary=boundary(2))
     driver.store._transactions.decide(driver.name, lambda *_: older)
     driver.wait(1)
-    assert driver.region.next_bound == bound(IDLE + 1)
+    assert driver.region.next_boundary == boundary(IDLE + 1)
 
 
-def test_an_aborted_cut_of_a_bound_is_made_again() -> None:
+def test_an_aborted_checkpoint_of_a_boundary_is_made_again() -> None:
     driver, _ = idle()
     driver.wait(HOUR.total_seconds())
-    located(driver, bound(IDLE + 1), 0)
+    located(driver, boundary(IDLE + 1), 0)
     driver.wait(200)
-    assert happened(driver, events.CutAborted)
-    assert cut_itself(driver) is not None
-    assert driver.region.next_bound == bound(IDLE + 2)
+    assert happened(driver, events.CheckpointAborted)
+    assert checkpoint_itself(driver) is not None
+    assert driver.region.next_boundary == boundary(IDLE + 2)

@@ -8,9 +8,10 @@ from airflow_kcr.errors import BatchRefused, RegionExists, RegionInState
 from airflow_kcr.protocol.region import events, lifecycle
 from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import (
+    CheckpointPhase,
+    CheckpointPurpose,
     Committed,
-    CutPhase,
-    CutPurpose,
+    DesiredState,
     HaltReason,
     Noted,
     PersonResetState,
@@ -19,13 +20,12 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetCause,
     ResetState,
-    Wanted,
 )
 from airflow_kcr.protocol.targets import ToOffset
-from airflow_kcr.protocol.values import Epoch, EventNumber, Incarnation, Lineage, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, RequestId, Timeline
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, open_cut, positions, state
-from tests.support.scripts import all_crash, bound, cuts_of_ten, hourly, located, running
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, located, running
 
 SOMEBODY = Requester(who="somebody")
 
@@ -35,13 +35,13 @@ def failing(driver: Driver) -> None:
     driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "it broke")
 
 
-def drained(driver: Driver) -> Sequence:
-    """Complete, publish and commit the open cut."""
+def drained(driver: Driver) -> CheckpointNumber:
+    """Complete, publish and commit the open checkpoint."""
     sequence = driver.complete()
     driver.publish()
     for member in sorted(driver.processes):
         if state(driver) is not RegionState.STOPPED:
-            driver.echo(member)
+            driver.read_back(member)
     return sequence
 
 
@@ -50,7 +50,11 @@ def drained(driver: Driver) -> Sequence:
 
 def test_a_declared_region_is_stopped_and_says_what_it_delivers() -> None:
     driver = Driver()
-    assert (state(driver), driver.region.wanted, driver.region.epoch) == (RegionState.STOPPED, Wanted.STOPPED, 0)
+    assert (state(driver), driver.region.desired_state, driver.region.epoch) == (
+        RegionState.STOPPED,
+        DesiredState.STOPPED,
+        0,
+    )
     assert happened(driver, events.RegionCreated) == [events.RegionCreated(deliveries={"g": "at_least_once"})]
     with pytest.raises(RegionExists):
         driver.store.declare(driver.name, driver.region.spec)
@@ -60,8 +64,8 @@ def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
     driver = Driver()
     driver.store.start(driver.name, SOMEBODY)
     assert causes(driver) == ["start"]
-    assert (driver.region.epoch, driver.region.wanted) == (1, Wanted.RUNNING)
-    assert happened(driver, events.WantedChanged)[0].requester == SOMEBODY
+    assert (driver.region.epoch, driver.region.desired_state) == (1, DesiredState.RUNNING)
+    assert happened(driver, events.DesiredStateChanged)[0].requester == SOMEBODY
     assert happened(driver, events.ResetBegun)[0].detail == "somebody"
 
 
@@ -72,9 +76,9 @@ def test_a_start_of_a_region_that_runs_changes_nothing() -> None:
     assert driver.region.counter == counter
 
 
-def test_the_next_start_resumes_at_the_base() -> None:
+def test_the_next_start_resumes_at_the_restore_point() -> None:
     driver = running()
-    cuts_of_ten(driver, 1)
+    checkpoints_of_ten(driver, 1)
     driver.process()
     driver.store.kill(driver.name)
     all_crash(driver)
@@ -87,7 +91,7 @@ def test_the_next_start_resumes_at_the_base() -> None:
 def test_a_start_of_a_halted_region_counts_failures_anew() -> None:
     driver = running()
     failing(driver)
-    driver.store.report_outsider(driver.name, "a stranger")
+    driver.store.report_foreign_consumer(driver.name, "a stranger")
     driver.store.start(driver.name)
     assert (driver.region.failures, driver.region.halt) == (0, None)
     assert causes(driver)[-1] == "start"
@@ -100,10 +104,10 @@ def test_a_pause_lets_batches_end_and_none_begin() -> None:
     driver = running()
     batch = driver.begin(driver.member(0))
     driver.store.pause(driver.name)
-    with pytest.raises(BatchRefused, match="wanted paused"):
+    with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(1))
     driver.end(batch)
-    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, Wanted.PAUSED)
+    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
     driver.store.start(driver.name)
     driver.process()
     assert causes(driver) == ["start"]
@@ -115,35 +119,35 @@ def test_a_pause_survives_a_crash() -> None:
     driver.store.pause(driver.name)
     all_crash(driver)
     driver.recover()
-    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, Wanted.PAUSED)
+    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
     assert causes(driver) == ["start", "claim"]
 
 
-def test_a_pause_aborts_a_cut_that_only_approaches_its_bound_and_the_run_is_served_after_the_resume() -> None:
+def test_a_pause_aborts_a_checkpoint_that_only_approaches_its_boundary_and_the_run_is_served_after_the_resume() -> None:
     driver = hourly()
-    driver.request_cut("n", bound=bound(1))
+    driver.request_checkpoint("n", boundary=boundary(1))
     driver.store.pause(driver.name)
-    assert open_cut(driver) is None
-    assert happened(driver, events.CutAborted)[0].reason == "the region was paused"
+    assert open_checkpoint(driver) is None
+    assert happened(driver, events.CheckpointAborted)[0].reason == "the region was paused"
     driver.store.start(driver.name)
-    assert driver.region.requests[Nonce("n")].state is RequestState.OPEN
+    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
 
 
-def test_a_persons_drain_to_a_bound_is_over_with_the_persons_pause() -> None:
+def test_a_persons_drain_to_a_boundary_is_over_with_the_persons_pause() -> None:
     driver = hourly()
-    driver.request_cut("n", bound=bound(1), purpose=CutPurpose.DRAIN)
+    driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
     driver.store.pause(driver.name)
-    assert driver.region.requests[Nonce("n")].state is RequestState.SUPERSEDED
+    assert driver.region.requests[RequestId("n")].state is RequestState.SUPERSEDED
 
 
-def test_a_pause_waits_for_a_cut_that_drains() -> None:
+def test_a_pause_waits_for_a_checkpoint_that_drains() -> None:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.store.pause(driver.name)
-    assert driver.region.cut is not None
-    assert driver.region.cut.phase is CutPhase.DRAINING
+    assert driver.region.checkpoint is not None
+    assert driver.region.checkpoint.phase is CheckpointPhase.DRAINING
     driver.complete()
-    assert driver.region.wanted is Wanted.PAUSED
+    assert driver.region.desired_state is DesiredState.PAUSED
 
 
 def test_what_is_stopped_or_stopping_is_not_paused() -> None:
@@ -162,9 +166,9 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     driver = running()
     driver.process()
     driver.store.stop(driver.name, SOMEBODY)
-    cut = driver.region.cut
-    assert cut is not None
-    assert (cut.purpose, cut.nonce) == (CutPurpose.STOP, "stop:1:1")
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert (checkpoint.purpose, checkpoint.request_id) == (CheckpointPurpose.STOP, "stop:1:1")
     drained(driver)
     assert state(driver) is RegionState.STOPPED
     assert happened(driver, events.Stopped) == [events.Stopped(drained=True)]
@@ -175,7 +179,7 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     judge(driver)
 
 
-def test_nothing_begins_between_the_cut_of_a_stop_and_its_end() -> None:
+def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
     driver = running()
     driver.store.stop(driver.name)
     driver.complete()
@@ -189,7 +193,7 @@ def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_
     driver.store.stop(driver.name)
     assert state(driver) is RegionState.STOPPED
     halted = running()
-    halted.store.report_outsider(halted.name, "a stranger")
+    halted.store.report_foreign_consumer(halted.name, "a stranger")
     halted.store.stop(halted.name)
     assert state(halted) is RegionState.STOPPED
     assert halted.region.halt is None
@@ -200,41 +204,41 @@ def test_a_second_stop_changes_nothing() -> None:
     driver = running()
     for _ in range(2):
         driver.store.stop(driver.name)
-    assert len(happened(driver, events.CutRequested)) == 1
+    assert len(happened(driver, events.CheckpointRequested)) == 1
     stopped = Driver()
     stopped.store.stop(stopped.name)
     assert happened(stopped, events.Stopped) == []
 
 
-def test_a_stop_aborts_an_approaching_cut() -> None:
+def test_a_stop_aborts_an_approaching_checkpoint() -> None:
     driver = hourly()
-    driver.request_cut("n", bound=bound(1))
+    driver.request_checkpoint("n", boundary=boundary(1))
     driver.store.stop(driver.name)
-    assert driver.region.cut is not None
-    assert driver.region.cut.purpose is CutPurpose.STOP
+    assert driver.region.checkpoint is not None
+    assert driver.region.checkpoint.purpose is CheckpointPurpose.STOP
 
 
 def test_a_stop_fails_a_persons_reset_that_waits() -> None:
     driver = running()
     failing(driver)
-    driver.reset(ToOffset(offset=Offset(0)), nonce="r")
+    driver.reset(ToOffset(offset=Offset(0)), request_id="r")
     driver.store.stop(driver.name)
-    assert driver.region.person_resets[Nonce("r")].state is PersonResetState.FAILED
+    assert driver.region.person_resets[RequestId("r")].state is PersonResetState.FAILED
 
 
-def test_a_resume_after_a_restore_opens_a_lineage_at_the_base_that_the_store_has() -> None:
+def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the_store_has() -> None:
     driver = running()
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
     driver.store.report_later(driver.name, memory(driver, epoch=5))
     driver.store.start(driver.name)
-    assert driver.region.lineage == 2
+    assert driver.region.timeline == 2
     assert positions(driver) == [10, 10, 10, 10]
-    assert driver.region.checkpoints[cut].is_on_path
+    assert driver.region.checkpoints[checkpoint].is_on_path
     reset = running()
     reset.store.report_later(reset.name, memory(reset, epoch=5))
     reset.store.start(reset.name)
-    assert reset.region.lineage == 2
+    assert reset.region.timeline == 2
     assert positions(reset) == [0, 0, 0, 0]
 
 
@@ -244,10 +248,10 @@ def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -
     driver.store.stop(driver.name)
     failing(driver)
     driver.settle_reset()
-    cut = driver.region.cut
-    assert cut is not None
-    assert cut.purpose is CutPurpose.STOP
-    assert len([b for b in happened(driver, events.CutRequested) if b.purpose is CutPurpose.STOP]) == 1
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.purpose is CheckpointPurpose.STOP
+    assert len([b for b in happened(driver, events.CheckpointRequested) if b.purpose is CheckpointPurpose.STOP]) == 1
     drained(driver)
     assert state(driver) is RegionState.STOPPED
     judge(driver)
@@ -259,17 +263,17 @@ def test_a_stop_whose_last_member_dies_is_done_undrained() -> None:
     driver.store.stop(driver.name)
     assert not lifecycle.is_stop_due(driver.region, driver.clock.now)
     all_crash(driver)
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     assert state(driver) is RegionState.STOPPED
     assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
 
 
-def test_a_stop_can_be_taken_back_before_its_cut_and_after_it() -> None:
+def test_a_stop_can_be_taken_back_before_its_checkpoint_and_after_it() -> None:
     driver = running()
-    driver.request_cut("first")
+    driver.request_checkpoint("first")
     driver.store.stop(driver.name)
     driver.store.start(driver.name)
-    assert [r.state for r in driver.region.requests.values() if r.purpose is CutPurpose.STOP] == [
+    assert [r.state for r in driver.region.requests.values() if r.purpose is CheckpointPurpose.STOP] == [
         RequestState.SUPERSEDED
     ]
     driver.complete()
@@ -285,18 +289,18 @@ def test_a_stop_can_be_taken_back_before_its_cut_and_after_it() -> None:
 
 def test_a_stop_gives_up_the_running_reset_and_settles_the_commit() -> None:
     driver = running()
-    driver.request_cut("n")
-    cut = driver.complete()
+    driver.request_checkpoint("n")
+    checkpoint = driver.complete()
     region = lifecycle.stopped(driver.region, driver.clock.now, drained=False)
-    assert region.checkpoints[cut].committed is Committed.NO
+    assert region.checkpoints[checkpoint].committed is Committed.NO
     failing(driver)
     region = lifecycle.stopped(driver.region, driver.clock.now, drained=False)
     assert region.resets[region.epoch].state is ResetState.SUPERSEDED
 
 
-def test_a_stop_cut_is_not_asked_for_where_nobody_wants_one() -> None:
-    region, now = running().region, bound(0)
-    assert lifecycle.ask_stop_cut(region, now) is region
+def test_a_stop_checkpoint_is_not_asked_for_where_nobody_wants_one() -> None:
+    region, now = running().region, boundary(0)
+    assert lifecycle.ask_stop_checkpoint(region, now) is region
     assert lifecycle.finish_stop(region, now) is region
 
 
@@ -307,17 +311,17 @@ def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
     driver = running()
     driver.process()
     batch = driver.begin(driver.member(0))
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.store.kill(driver.name, SOMEBODY)
     region = driver.region
-    assert (state(driver), region.wanted, region.epoch, region.open_cut) == (
+    assert (state(driver), region.desired_state, region.epoch, region.open_checkpoint) == (
         RegionState.STOPPED,
-        Wanted.STOPPED,
+        DesiredState.STOPPED,
         2,
         None,
     )
     assert happened(driver, events.Killed) == [events.Killed(epoch=Epoch(2), requester=SOMEBODY)]
-    assert region.requests[Nonce("n")].state is RequestState.SUPERSEDED
+    assert region.requests[RequestId("n")].state is RequestState.SUPERSEDED
     with pytest.raises(Exception, match="epoch"):
         driver.end(batch)
 
@@ -331,9 +335,9 @@ def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:
 
 def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
     driver = running()
-    driver.reset(ToOffset(offset=Offset(0)), nonce="r")
+    driver.reset(ToOffset(offset=Offset(0)), request_id="r")
     driver.store.kill(driver.name)
-    row = driver.region.person_resets[Nonce("r")]
+    row = driver.region.person_resets[RequestId("r")]
     assert row.state is PersonResetState.FAILED
     assert happened(driver, events.PersonResetFailed)[0].why
 
@@ -362,7 +366,7 @@ def memory(driver: Driver, **later: int) -> Memory:
         member=driver.member(0),
         epoch=Epoch(region.epoch + later.get("epoch", 0)),
         incarnation=Incarnation(region.members[driver.member(0)].incarnation + later.get("incarnation", 0)),
-        sequence=Sequence(region.next_sequence - 1 + later.get("sequence", 0)),
+        sequence=CheckpointNumber(region.next_sequence - 1 + later.get("sequence", 0)),
         counter=EventNumber(region.counter + later.get("counter", 0)),
     )
 
@@ -404,21 +408,21 @@ def note(driver: Driver, **later: int) -> Noted:
     return Noted(
         member=driver.member(0),
         epoch=Epoch(region.epoch + later.get("epoch", 0)),
-        sequence=Sequence(region.next_sequence - 1 + later.get("sequence", 0)),
-        lineage=Lineage(region.lineage + later.get("lineage", 0)),
+        sequence=CheckpointNumber(region.next_sequence - 1 + later.get("sequence", 0)),
+        timeline=Timeline(region.timeline + later.get("timeline", 0)),
     )
 
 
 NOBODY_S = [
     {"epoch": 2**63 - 1},
     {"sequence": 2**63 - 1},
-    {"lineage": 2**63 - 1},
+    {"timeline": 2**63 - 1},
     {"epoch": 10**4000},
     {"sequence": 10**9 + 1},
 ]
 
 
-@pytest.mark.parametrize("later", [*NOBODY_S, {"epoch": 5, "sequence": 5}, {"lineage": 10**9}], ids=str)
+@pytest.mark.parametrize("later", [*NOBODY_S, {"epoch": 5, "sequence": 5}, {"timeline": 10**9}], ids=str)
 def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numbers(later: dict[str, int]) -> None:
     driver = running()
     before = driver.region
@@ -426,7 +430,11 @@ def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numb
     region = driver.region
     assert region.halt is not None
     assert (state(driver), region.halt.reason) == (RegionState.HALTED, HaltReason.RESTORED)
-    assert (region.epoch, region.next_sequence, region.lineage) == (before.epoch, before.next_sequence, before.lineage)
+    assert (region.epoch, region.next_sequence, region.timeline) == (
+        before.epoch,
+        before.next_sequence,
+        before.timeline,
+    )
     assert all(what in region.halt.text for what in later)
     assert f"{driver.partition(0)}, read by {driver.member(0)}" in region.halt.text
     assert len(region.halt.text) < 400
@@ -445,7 +453,7 @@ def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb:
     region = driver.region
     assert region.epoch <= before.epoch + 1
     assert region.next_sequence <= before.next_sequence + 1
-    assert region.lineage <= before.lineage + 1
+    assert region.timeline <= before.timeline + 1
     driver.store.start(driver.name)
     driver.store.kill(driver.name)
 
@@ -454,7 +462,7 @@ def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb:
 def test_what_the_region_can_have_reached_is_taken_over_when_a_person_lets_it_leave_the_halt(verb: str) -> None:
     driver = running()
     before = driver.region
-    driver.store.report_noted(driver.name, driver.partition(0), note(driver, epoch=5, sequence=7, lineage=3))
+    driver.store.report_noted(driver.name, driver.partition(0), note(driver, epoch=5, sequence=7, timeline=3))
     # Another member has read a later one.
     driver.store.report_noted(driver.name, driver.partition(0), note(driver, epoch=6, sequence=6))
     halt = driver.region.halt
@@ -464,7 +472,7 @@ def test_what_the_region_can_have_reached_is_taken_over_when_a_person_lets_it_le
     region = driver.region
     assert region.epoch >= before.epoch + 6
     assert region.next_sequence >= before.next_sequence + 7
-    assert region.lineage >= before.lineage + 3
+    assert region.timeline >= before.timeline + 3
     assert [one.detail.partition(":")[0] for one in happened(driver, events.StoreRestoredSeen)][-1] == "taken over"
 
 
@@ -489,18 +497,18 @@ def test_what_the_store_has_too_halts_nothing() -> None:
     assert lifecycle.seen_later(region, driver.clock.now, memory(driver)) is region
 
 
-def test_an_outsider_halts_the_region_with_the_choices() -> None:
+def test_a_foreign_consumer_halts_the_region_with_the_choices() -> None:
     driver = running()
-    driver.store.report_outsider(driver.name, "consumer c-1 of 10.0.0.1 is in group g")
+    driver.store.report_foreign_consumer(driver.name, "consumer c-1 of 10.0.0.1 is in group g")
     halt = driver.region.halt
     assert halt is not None
-    assert (halt.reason, halt.text) == (HaltReason.OUTSIDER, "consumer c-1 of 10.0.0.1 is in group g")
+    assert (halt.reason, halt.text) == (HaltReason.FOREIGN_CONSUMER, "consumer c-1 of 10.0.0.1 is in group g")
     assert len(halt.choices) == 2
 
 
-def test_a_stop_of_a_region_at_its_bound_is_not_held_up_by_it() -> None:
+def test_a_stop_of_a_region_at_its_boundary_is_not_held_up_by_it() -> None:
     driver = hourly()
-    located(driver, bound(1), 0)
+    located(driver, boundary(1), 0)
     driver.store.stop(driver.name)
     drained(driver)
     assert state(driver) is RegionState.STOPPED

@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Rule, Seen, Verdict, Wait
-from airflow_kcr.protocol.region.rows import CutPurpose, RegionState, RequestState, ResetCause, SpecCheck
-from airflow_kcr.protocol.rules import CutMode, CutRules, OutsiderPolicy, RegionRules
-from airflow_kcr.protocol.values import Nonce, Offset
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState, ResetCause, SpecCheck
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, ForeignConsumerPolicy, RegionRules
+from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.schedules import Every
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
-from tests.support.scripts import HOUR, all_crash, bound, hourly, located, running, started
+from tests.support.scripts import HOUR, all_crash, boundary, hourly, located, running, started
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
@@ -54,7 +54,7 @@ def test_a_halted_or_paused_region_waits_for_a_person_as_long_as_it_takes() -> N
     driver.store.pause(driver.name)
     found = judged(driver, later=DAY)
     assert (found.verdict, found.text()) == (Verdict.WAITING, "waiting: person: the region is paused; resume it")
-    driver.store.report_outsider(driver.name, "a stranger reads along")
+    driver.store.report_foreign_consumer(driver.name, "a stranger reads along")
     assert "person: the region is halted: a stranger reads along" in judged(driver, later=DAY).text()
 
 
@@ -105,41 +105,41 @@ def test_a_reset_that_is_not_done_says_who_is_missing() -> None:
 
 def test_a_checkpoint_that_drains_names_who_is_late() -> None:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.contribute(driver.member(0))
     wait = only(judged(driver))
-    assert wait.what == f"checkpoint {driver.region.open_cut} drains; late: g[1] (g:t-2, g:t-3)"
+    assert wait.what == f"checkpoint {driver.region.open_checkpoint} drains; late: g[1] (g:t-2, g:t-3)"
     drain = driver.region.rules.timeouts.drain
     assert wait.until == BEGINNING + drain + patience(driver)
 
 
 def test_a_checkpoint_may_approach_its_boundary_for_as_long_as_batches_run() -> None:
-    driver = hourly(mode=CutMode.AUTO, partitions=1, members=1)
+    driver = hourly(mode=CheckpointMode.AUTO, partitions=1, members=1)
     driver.wait(3_600)
-    located(driver, bound(1), 30)
+    located(driver, boundary(1), 30)
     wait = only(judged(driver))
     assert wait.rule is Rule.CHECKPOINT
-    assert wait.since == bound(1)
+    assert wait.since == boundary(1)
     assert wait.what.endswith("approaches its boundary 2026-01-01T01:00:00Z; not there yet: g:t-0")
     assert judged(driver, later=patience(driver) + HOUR).verdict is Verdict.STALLED
     batch = driver.begin(driver.member(0))
     assert judged(driver, later=timedelta(minutes=1)).verdict is Verdict.WAITING
     driver.wait(1_800)
     driver.end(batch)
-    assert only(judged(driver)).until == driver.clock.now + driver.region.rules.cut.grace + patience(driver)
+    assert only(judged(driver)).until == driver.clock.now + driver.region.rules.checkpoint.grace + patience(driver)
 
 
 def test_a_checkpoint_of_a_boundary_to_come_is_no_wait() -> None:
     driver = hourly()
-    driver.request_cut("early", bound=bound(1))
+    driver.request_checkpoint("early", boundary=boundary(1))
     assert judged(driver).waits == ()
 
 
 def test_a_complete_checkpoint_waits_for_its_publication_and_what_is_behind_it_says_so() -> None:
-    driver = hourly(mode=CutMode.AUTO)
-    driver.request_cut("n")
+    driver = hourly(mode=CheckpointMode.AUTO)
+    driver.request_checkpoint("n")
     driver.complete()
-    driver.request_cut("second")
+    driver.request_checkpoint("second")
     publish, request = judged(driver).waits
     assert (publish.rule, request.rule) == (Rule.PUBLISH, Rule.REQUEST)
     assert publish.until == BEGINNING + driver.region.rules.timeouts.publish + driver.region.rules.timeouts.lease
@@ -151,9 +151,9 @@ def test_a_complete_checkpoint_waits_for_its_publication_and_what_is_behind_it_s
 
 
 def test_a_region_that_holds_for_a_foreign_consumer_names_it() -> None:
-    rules = RegionRules(groups={GROUP: group_rules()}, outsiders=OutsiderPolicy.HOLD)
+    rules = RegionRules(groups={GROUP: group_rules()}, foreign_consumers=ForeignConsumerPolicy.HOLD)
     driver = started(Driver(rules=rules))
-    stranger = Outsider(group=GROUP, client_id="console", host="/10.0.0.1", instance_id="", what="consumer")
+    stranger = ForeignConsumer(group=GROUP, client_id="console", host="/10.0.0.1", instance_id="", what="consumer")
     driver.store.report_groups(driver.name, {GROUP: (stranger,)})
     wait = only(judged(driver, later=DAY))
     assert (wait.rule, wait.until) == (Rule.FOREIGN, None)
@@ -164,29 +164,31 @@ def test_where_runs_ask_members_wait_at_the_boundary_for_as_long_as_it_takes() -
     driver = hourly()
     driver.wait(7_200)
     wait = only(judged(driver, later=DAY))
-    assert (wait.rule, wait.since, wait.until) == (Rule.RUN, bound(1), None)
+    assert (wait.rule, wait.since, wait.until) == (Rule.RUN, boundary(1), None)
 
 
 def test_a_passed_boundary_that_nothing_explains_is_a_stall_with_its_boundary() -> None:
-    driver = hourly(mode=CutMode.AUTO)
+    driver = hourly(mode=CheckpointMode.AUTO)
     wait = only(judged(driver, later=HOUR))
-    assert (wait.rule, wait.since, wait.until) == (Rule.BOUNDARY, bound(1), bound(1) + patience(driver))
+    assert (wait.rule, wait.since, wait.until) == (Rule.BOUNDARY, boundary(1), boundary(1) + patience(driver))
     found = judged(driver, later=HOUR + patience(driver))
     assert found.text().startswith("stalled: boundary since 2026-01-01T01:00:00Z: the boundary 2026-01-01T01:00:00Z")
 
 
 def test_a_boundary_counts_from_when_the_region_could_have_seen_to_it() -> None:
-    driver = hourly(mode=CutMode.AUTO)
-    region = replace(driver.region, next_bound=bound(-5))
+    driver = hourly(mode=CheckpointMode.AUTO)
+    region = replace(driver.region, next_boundary=boundary(-5))
     assert only(liveness.judge(region, driver.clock.now)).since == BEGINNING
 
 
 def test_a_queued_request_that_nothing_explains_is_a_stall() -> None:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     region = driver.region
-    queued = replace(region.requests[Nonce("n")], state=RequestState.QUEUED)
-    stuck = replace(region, open_cut=None, requests={queued.nonce: queued}, state=RegionState.RUNNING, due_at=None)
+    queued = replace(region.requests[RequestId("n")], state=RequestState.QUEUED)
+    stuck = replace(
+        region, open_checkpoint=None, requests={queued.request_id: queued}, state=RegionState.RUNNING, reconcile_at=None
+    )
     wait = only(liveness.judge(stuck, driver.clock.now))
     assert (wait.rule, wait.what, wait.since) == (Rule.REQUEST, "request n is queued", BEGINNING)
     assert wait.until == BEGINNING + patience(driver)
@@ -196,7 +198,7 @@ def test_a_batch_that_runs_for_too_long_is_named() -> None:
     driver = running(partitions=1, members=1)
     batch = driver.begin(driver.member(0))
     timeouts = driver.region.rules.timeouts
-    longest = timeouts.batch + timeouts.process_end_bound
+    longest = timeouts.batch + timeouts.process_end_boundary
     assert judged(driver, later=longest - timedelta(seconds=1)).waits == ()
     wait = only(judged(driver, later=longest))
     assert (wait.rule, wait.what) == (Rule.BATCH, f"batch {batch} of g[0] runs for longer than 0:02:00")
@@ -226,10 +228,10 @@ def test_records_that_have_only_just_come_after_a_long_silence_are_not_missed_ye
     assert liveness.judge(region, now, seen).waits == ()
 
 
-def test_without_kafka_the_ends_that_members_saw_at_the_base_count() -> None:
+def test_without_kafka_the_ends_that_members_saw_at_the_restore_point_count() -> None:
     driver = running(partitions=1, members=1)
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     wait = only(judged(driver, later=MINUTE))
     assert (wait.rule, wait.what) == (Rule.RECORDS, "990 of g:t-0 can be read, and no batch reads them")
 
@@ -270,19 +272,19 @@ def test_a_member_that_waits_for_more_records_may_do_so() -> None:
 
 def test_records_beyond_the_boundary_are_not_readable() -> None:
     driver = hourly(partitions=1, members=1)
-    located(driver, bound(1), 0)
+    located(driver, boundary(1), 0)
     assert judged(driver, ends=50).waits == ()
 
 
 def test_records_beyond_a_boundary_are_not_missed_from_before_a_run_asked_for_its_checkpoint() -> None:
     driver = hourly(partitions=1, members=1)
     driver.wait(DAY.total_seconds())
-    driver.store.request_cut(driver.name, Nonce("run"), bound=bound(1))
+    driver.store.request_checkpoint(driver.name, RequestId("run"), boundary=boundary(1))
     asked = driver.clock.now
-    assert driver.region.cut is not None
+    assert driver.region.checkpoint is not None
     (wait,) = (w for w in judged(driver, later=MINUTE, ends=50).waits if w.rule is Rule.RECORDS)
     assert (wait.since, wait.until) == (asked, asked + patience(driver) + driver.held.rules.timeouts.commit)
-    located(driver, bound(1), 0)
+    located(driver, boundary(1), 0)
     driver.complete()
     driver.publish()
     (wait,) = (w for w in judged(driver, later=MINUTE, ends=50).waits if w.rule is Rule.RECORDS)
@@ -295,14 +297,14 @@ def test_records_beyond_a_boundary_are_not_missed_from_before_a_run_asked_for_it
 def test_a_checkpoint_without_a_boundary_does_not_begin_the_wait_for_unread_records_anew() -> None:
     driver = running(partitions=1, members=1)
     driver.wait(DAY.total_seconds())
-    driver.cut("n")
+    driver.checkpoint("n")
     wait = only(judged(driver, later=MINUTE, ends=50))
     assert (wait.rule, wait.since) == (Rule.RECORDS, BEGINNING)
     assert judged(driver, later=MINUTE, ends=50).stalled == (wait,)
 
 
 def test_records_beyond_the_count_of_a_checkpoint_wait_behind_what_keeps_it_from_being_opened() -> None:
-    rules = RegionRules(groups={GROUP: group_rules(members=1)}, cut=CutRules(records=20))
+    rules = RegionRules(groups={GROUP: group_rules(members=1)}, checkpoint=CheckpointRules(records=20))
     driver = started(Driver(partitions=2, rules=rules))
     driver.claim(driver.member(0), [driver.partition(0)])
     driver.process(width=20)
@@ -314,12 +316,12 @@ def test_records_beyond_the_count_of_a_checkpoint_wait_behind_what_keeps_it_from
 
 def test_what_is_due_and_done_by_nobody_is_a_stall() -> None:
     driver = running(partitions=1, members=1)
-    overdue = replace(driver.region, due_at=BEGINNING)
+    overdue = replace(driver.region, reconcile_at=BEGINNING)
     lasting = {m: replace(row, until=BEGINNING + DAY) for m, row in overdue.leases.items()}
     overdue = replace(overdue, leases=lasting)
     assert liveness.judge(overdue, BEGINNING).waits == ()
     found = liveness.judge(overdue, BEGINNING + patience(driver))
-    assert (only(found).rule, found.verdict) == (Rule.DUE, Verdict.STALLED)
+    assert (only(found).rule, found.verdict) == (Rule.RECONCILE, Verdict.STALLED)
 
 
 @pytest.mark.parametrize("failures", [0, 1, 20])
@@ -334,20 +336,20 @@ def test_the_longest_wait_comes_first_and_those_that_are_too_long_before_all() -
     def wait(rule: Rule, since: datetime | None, until: datetime | None) -> Wait:
         return Wait(rule=rule, since=since, what="w", until=until)
 
-    driver = hourly(mode=CutMode.AUTO)
-    driver.request_cut("n", purpose=CutPurpose.DRAIN)
+    driver = hourly(mode=CheckpointMode.AUTO)
+    driver.request_checkpoint("n", purpose=CheckpointPurpose.DRAIN)
     driver.complete()
     driver.wait(3_600)
     found = judged(driver, later=DAY)
     stalled = len(found.stalled)
     assert found.waits[:stalled] == found.stalled
-    assert wait(Rule.DUE, None, None).text(BEGINNING) == "due: w"
+    assert wait(Rule.RECONCILE, None, None).text(BEGINNING) == "reconcile: w"
 
 
 def test_the_judgement_of_a_schedule_that_is_taken_away_ends() -> None:
-    driver = hourly(mode=CutMode.AUTO)
-    region = replace(driver.region, next_bound=None)
-    rules = replace(region.rules, cut=CutRules(schedule=Every(HOUR)))
+    driver = hourly(mode=CheckpointMode.AUTO)
+    region = replace(driver.region, next_boundary=None)
+    rules = replace(region.rules, checkpoint=CheckpointRules(schedule=Every(HOUR)))
     region = replace(region, spec=replace(region.spec, rules=rules))
     assert liveness.judge(region, driver.clock.now).waits == ()
 
@@ -371,11 +373,11 @@ def test_members_that_can_not_start_say_why() -> None:
 
 
 def test_a_boundary_behind_an_open_checkpoint_of_an_earlier_one_is_no_stall() -> None:
-    driver = hourly(mode=CutMode.AUTO)
+    driver = hourly(mode=CheckpointMode.AUTO)
     driver.wait(3_600)
-    assert driver.region.cut is not None
-    region = replace(driver.region, next_bound=bound(1.5))
-    lasting = {m: replace(row, until=bound(9)) for m, row in region.leases.items()}
-    found = liveness.judge(replace(region, leases=lasting, due_at=None), bound(8))
+    assert driver.region.checkpoint is not None
+    region = replace(driver.region, next_boundary=boundary(1.5))
+    lasting = {m: replace(row, until=boundary(9)) for m, row in region.leases.items()}
+    found = liveness.judge(replace(region, leases=lasting, reconcile_at=None), boundary(8))
     assert [w.rule for w in found.stalled] == []
     assert "(behind: checkpoint)" in next(w.what for w in found.waits if w.rule is Rule.BOUNDARY)

@@ -11,9 +11,9 @@ from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, RequestState
 from airflow_kcr.protocol.region.state import Region, is_live
 from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, Nonce
+from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RequestId
 from tests.support.driver import Driver
-from tests.support.judging import causes, happened, judge, open_cut, state
+from tests.support.judging import causes, happened, judge, open_checkpoint, state
 from tests.support.scripts import running
 
 
@@ -105,8 +105,8 @@ def test_or_by_the_very_process_that_lost_its_lease() -> None:
 
 def test_a_takeover_waits_for_a_drain_until_the_member_has_contributed() -> None:
     driver = running()
-    driver.request_cut("n")
-    with pytest.raises(MemberInUse, match=r"g\[0\] is draining for cut 2; the takeover waits for that"):
+    driver.request_checkpoint("n")
+    with pytest.raises(MemberInUse, match=r"g\[0\] is draining for checkpoint 2; the takeover waits for that"):
         arrive(driver, driver.member(0), takeover=True)
     driver.contribute(driver.member(0))
     assert arrive(driver, driver.member(0), takeover=True).members[driver.member(0)].incarnation == 2
@@ -119,17 +119,17 @@ def test_what_the_superseded_incarnation_left_running_has_a_moment_from_which_it
     driver.clock.advance(5)
     driver.join(driver.member(0), takeover=True)
     expected = lease + timedelta(seconds=30)
-    assert driver.region.running[batch].quiet_after == driver.row(batch).quiet_after == expected
+    assert driver.region.running[batch].quiesced_after == driver.row(batch).quiesced_after == expected
     driver.clock.advance(5)
     driver.join(driver.member(0), takeover=True)
-    assert driver.region.running[batch].quiet_after == expected
+    assert driver.region.running[batch].quiesced_after == expected
 
 
 def test_other_members_batches_are_left_alone() -> None:
     driver = running()
     batch = driver.begin(driver.member(1))
     driver.join(driver.member(0), takeover=True)
-    assert driver.region.running[batch].quiet_after is None
+    assert driver.region.running[batch].quiesced_after is None
 
 
 def test_an_arrival_lets_a_start_go_on() -> None:
@@ -153,7 +153,7 @@ def test_an_arrival_lets_a_start_go_on() -> None:
 def test_who_leaves_gives_up_lease_and_claims_and_the_resume_points_stay() -> None:
     driver = running()
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     driver.leave(driver.member(1))
     region = driver.region
     assert region.members[driver.member(1)].left
@@ -206,36 +206,40 @@ def test_a_batch_of_who_left_runs_until_it_is_closed() -> None:
     judge(driver)
 
 
-# -- leases that end under an open cut --------------------------------------------------------------------------------
+# -- leases that end under an open checkpoint
+# --------------------------------------------------------------------------------
 
 
-def test_a_lease_that_ends_before_its_contribution_aborts_the_cut_and_resets_where_something_was_begun() -> None:
+def test_a_lease_that_ends_before_its_contribution_aborts_the_checkpoint_and_resets_where_something_was_begun() -> None:
     driver = running()
     driver.process()
-    cut = driver.request_cut("n").sequence
+    checkpoint = driver.request_checkpoint("n").sequence
     driver.crash(driver.member(1))
     driver.wait(15)
-    assert cut is not None
-    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
+    assert checkpoint is not None
+    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
     assert causes(driver) == ["start", "lease_lost"]
-    assert "the lease of g[1] ended before its contribution to cut 2" in happened(driver, events.CutAborted)[0].reason
+    assert (
+        "the lease of g[1] ended before its contribution to checkpoint 2"
+        in happened(driver, events.CheckpointAborted)[0].reason
+    )
 
 
-def test_where_nothing_was_begun_since_the_base_it_is_tried_again() -> None:
+def test_where_nothing_was_begun_since_the_restore_point_it_is_tried_again() -> None:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.crash(driver.member(1))
     driver.wait(15)
     assert causes(driver) == ["start"]
-    assert open_cut(driver) is None
-    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
+    assert open_checkpoint(driver) is None
+    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
     driver.recover()
-    assert open_cut(driver) is not None
+    assert open_checkpoint(driver) is not None
     driver.complete()
     judge(driver)
 
 
-def test_without_an_open_cut_a_lease_that_ends_changes_nothing_by_itself() -> None:
+def test_without_an_open_checkpoint_a_lease_that_ends_changes_nothing_by_itself() -> None:
     driver = running()
     driver.process()
     region = driver.region

@@ -27,13 +27,13 @@ def at_ten(
     beyond: OutOfRangePolicy = FAIL,
     delivery: Delivery = Delivery.AT_LEAST_ONCE,
 ) -> Driver:
-    """Return a region of two partitions, everything accepted up to 10 and cut there."""
+    """Return a region of two partitions, everything accepted up to 10 and checkpoint there."""
     rules = RegionRules(
         groups={GROUP: group_rules(members=1, delivery=delivery)}, out_of_range=overtaken, beyond_end=beyond
     )
     driver = started(Driver(partitions=2, rules=rules))
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     return driver
 
 
@@ -97,13 +97,13 @@ def test_one_partition_whose_policy_is_to_fail_is_enough() -> None:
 
 
 @pytest.mark.parametrize(("policy", "place"), [(EARLIEST, 11), (LATEST, 99)])
-def test_with_another_it_is_a_reset_of_that_cause_and_a_new_lineage(policy: OutOfRangePolicy, place: int) -> None:
+def test_with_another_it_is_a_reset_of_that_cause_and_a_new_timeline(policy: OutOfRangePolicy, place: int) -> None:
     driver = at_ten(overtaken=policy)
     driver.process()
     report(driver, log(21, 99) if place == 11 else log(30, 99))
     region = driver.region
     assert causes(driver) == ["start", "out_of_range"]
-    assert region.lineage == 2
+    assert region.timeline == 2
     entry = region.seek[driver.partition(0)]
     assert (entry.source, entry.current, entry.clamped_from) == (SeekSource.OUT_OF_RANGE, 20, 20)
     assert positions(driver) == [21 if place == 11 else 99, 10]

@@ -16,8 +16,8 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, person
 from airflow_kcr.protocol.region.rows import (
+    CheckpointPurpose,
     CheckpointState,
-    CutPurpose,
     Outcome,
     PersonResetState,
     RegionState,
@@ -38,20 +38,20 @@ from airflow_kcr.protocol.targets import (
     ToLatest,
     ToOffset,
 )
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
 from tests.support.driver import BEGINNING, Driver
-from tests.support.judging import causes, happened, judge, open_cut, positions, state
-from tests.support.scripts import all_crash, bound, cuts_of_ten, hourly, running, started
+from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
+from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourly, running, started
 
 TO_START = ToOffset(offset=Offset(0))
 
 
-def stands(driver: Driver, nonce: str = "r") -> PersonResetState:
-    return driver.region.person_resets[Nonce(nonce)].state
+def stands(driver: Driver, request_id: str = "r") -> PersonResetState:
+    return driver.region.person_resets[RequestId(request_id)].state
 
 
-def failure(driver: Driver, nonce: str = "r") -> str:
-    return driver.region.person_resets[Nonce(nonce)].failure
+def failure(driver: Driver, request_id: str = "r") -> str:
+    return driver.region.person_resets[RequestId(request_id)].failure
 
 
 def fail(driver: Driver) -> None:
@@ -61,37 +61,37 @@ def fail(driver: Driver) -> None:
 def halted() -> Driver:
     driver = running()
     driver.process()
-    driver.store.report_outsider(driver.name, "a stranger")
+    driver.store.report_foreign_consumer(driver.name, "a stranger")
     return driver
 
 
 # -- accepted or refused ----------------------------------------------------------------------------------------------
 
 
-def test_an_applied_reset_is_stored_with_who_asked_and_drains_to_a_cut_first() -> None:
+def test_an_applied_reset_is_stored_with_who_asked_and_drains_to_a_checkpoint_first() -> None:
     driver = running()
     driver.process()
-    row = driver.reset(TO_START, nonce="r")
+    row = driver.reset(TO_START, request_id="r")
     assert (row.state, row.requester.who) == (PersonResetState.DRAINING, "somebody")
-    cut = driver.region.cut
-    assert cut is not None
-    assert (cut.purpose, cut.nonce) == (CutPurpose.RESET, "r")
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert (checkpoint.purpose, checkpoint.request_id) == (CheckpointPurpose.RESET, "r")
     accepted = happened(driver, events.PersonResetAccepted)[0]
     assert (accepted.target, accepted.forced) == ("to-offset 0", False)
 
 
-def test_a_known_nonce_changes_nothing() -> None:
+def test_a_known_request_id_changes_nothing() -> None:
     driver = running()
-    driver.reset(TO_START, nonce="r")
+    driver.reset(TO_START, request_id="r")
     counter = driver.region.counter
-    driver.reset(ToCurrent(), nonce="r", epoch=Epoch(0))
+    driver.reset(ToCurrent(), request_id="r", epoch=Epoch(0))
     assert driver.region.counter == counter
 
 
 def test_a_plan_of_another_epoch_is_refused_and_nothing_is_stored() -> None:
     driver = running()
     with pytest.raises(StalePlan, match="was made in epoch 0, region flights is in epoch 1; plan again"):
-        driver.reset(TO_START, nonce="r", epoch=Epoch(0))
+        driver.reset(TO_START, request_id="r", epoch=Epoch(0))
     assert driver.region.person_resets == {}
 
 
@@ -99,7 +99,7 @@ def test_a_target_that_can_not_be_used_is_refused_before_anything_is_stored() ->
     driver = running()
     counter = driver.region.counter
     with pytest.raises(UnknownCheckpoint, match="has no checkpoint 99"):
-        driver.reset(ToCheckpoint(sequence=Sequence(99)))
+        driver.reset(ToCheckpoint(sequence=CheckpointNumber(99)))
     with pytest.raises(InvalidTarget, match="topic u"):
         driver.reset(TO_START, scope=parse_scope(topics=["u"]))
     with pytest.raises(InvalidTarget, match="in the future"):
@@ -127,20 +127,20 @@ def test_a_region_that_can_not_drain_needs_to_be_forced() -> None:
 
 def test_where_a_persons_reset_stands_can_be_asked() -> None:
     driver = running()
-    driver.reset(TO_START, nonce="r")
-    assert person.status(driver.region, Nonce("r")).state is PersonResetState.DRAINING
+    driver.reset(TO_START, request_id="r")
+    assert person.status(driver.region, RequestId("r")).state is PersonResetState.DRAINING
     with pytest.raises(UnknownCheckpoint, match="no reset x"):
-        person.status(driver.region, Nonce("x"))
+        person.status(driver.region, RequestId("x"))
 
 
 # -- online -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_drained_map_with_the_scope_replaced_is_the_base_of_a_new_lineage() -> None:
+def test_the_drained_map_with_the_scope_replaced_is_the_restore_point_of_a_new_timeline() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 2)
+    checkpoints = checkpoints_of_ten(driver, 2)
     driver.process()
-    driver.reset(ToCheckpoint(sequence=cuts[0]), nonce="r", scope=parse_scope(topics=["t:0,3"]))
+    driver.reset(ToCheckpoint(sequence=checkpoints[0]), request_id="r", scope=parse_scope(topics=["t:0,3"]))
     drained = driver.complete()
     region = driver.region
     assert positions(driver) == [10, 30, 30, 10]
@@ -149,8 +149,8 @@ def test_the_drained_map_with_the_scope_replaced_is_the_base_of_a_new_lineage() 
     assert {e.current for e in region.seek.values()} == {30}
     reset = region.reset
     assert reset is not None
-    assert (region.lineage, region.base, reset.person) == (2, reset.sequence, "r")
-    assert reset.undoes == (cuts[1], drained)
+    assert (region.timeline, region.restore_point, reset.person) == (2, reset.sequence, "r")
+    assert reset.undoes == (checkpoints[1], drained)
     driver.settle_reset()
     assert stands(driver) is PersonResetState.DONE
     judge(driver)
@@ -173,21 +173,21 @@ def found_later(driver: Driver) -> GroupPartition:
     return added
 
 
-def accepted_while_a_cut_drains(target: Target) -> Driver:
-    """Return a region that drains a cut of its own, with a reset accepted whose cut comes after it."""
+def accepted_while_a_checkpoint_drains(target: Target) -> Driver:
+    """Return a region that drains a checkpoint of its own, with a reset accepted whose checkpoint comes after it."""
     driver = running()
     driver.process()
-    driver.request_cut("n1")
-    driver.reset(target, nonce="r")
-    cut = driver.region.cut
-    assert cut is not None
-    assert cut.nonce == "n1"
+    driver.request_checkpoint("n1")
+    driver.reset(target, request_id="r")
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.request_id == "n1"
     return driver
 
 
 @pytest.mark.parametrize(("target", "place"), COMPUTED)
 def test_a_partition_that_is_found_before_its_drain_keeps_its_position(target: Target, place: int) -> None:
-    driver = accepted_while_a_cut_drains(target)
+    driver = accepted_while_a_checkpoint_drains(target)
     added = found_later(driver)
     driver.complete()
     entry = driver.region.seek[added]
@@ -199,7 +199,7 @@ def test_a_partition_that_is_found_before_its_drain_keeps_its_position(target: T
 
 
 def test_so_it_does_where_its_owner_would_look_the_place_up() -> None:
-    driver = accepted_while_a_cut_drains(ToDatetime(instant=BEGINNING))
+    driver = accepted_while_a_checkpoint_drains(ToDatetime(instant=BEGINNING))
     added = found_later(driver)
     driver.complete()
     assert driver.region.seek[added].source is SeekSource.DRAINED
@@ -209,8 +209,8 @@ def test_so_it_does_where_its_owner_would_look_the_place_up() -> None:
 def test_so_it_does_while_the_request_waits_for_another_reset() -> None:
     driver = running()
     driver.process()
-    driver.reset(TO_START, nonce="first")
-    driver.reset(ToOffset(offset=Offset(50)), nonce="second")
+    driver.reset(TO_START, request_id="first")
+    driver.reset(ToOffset(offset=Offset(50)), request_id="second")
     driver.complete()
     added = found_later(driver)
     driver.settle_reset()
@@ -224,8 +224,8 @@ def test_a_forced_reset_moves_what_its_plan_has_shown() -> None:
     driver.process()
     planned = from_offsets({driver.partition(n): Offset(50) for n in range(4)}, SeekSource.EXPLICIT)
     added = found_later(driver)
-    driver.reset(ToOffset(offset=Offset(50)), nonce="r", forced=True, resolved=planned)
-    assert driver.region.person_resets[Nonce("r")].scope.planned == frozenset(planned)
+    driver.reset(ToOffset(offset=Offset(50)), request_id="r", forced=True, resolved=planned)
+    assert driver.region.person_resets[RequestId("r")].scope.planned == frozenset(planned)
     entry = driver.region.seek[added]
     assert (entry.offset, entry.source) == (0, SeekSource.DRAINED)
     assert driver.region.seek.open == tuple(planned)
@@ -235,28 +235,28 @@ def test_a_forced_reset_moves_what_its_plan_has_shown() -> None:
 
 def test_a_checkpoint_takes_a_partition_that_is_found_later_to_its_beginning() -> None:
     driver = running()
-    cut = cuts_of_ten(driver, 1)[0]
-    driver.request_cut("other")
-    driver.reset(ToCheckpoint(sequence=cut), nonce="r")
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
+    driver.request_checkpoint("other")
+    driver.reset(ToCheckpoint(sequence=checkpoint), request_id="r")
     added = found_later(driver)
     driver.complete()
-    assert driver.region.person_resets[Nonce("r")].scope.planned is None
+    assert driver.region.person_resets[RequestId("r")].scope.planned is None
     assert (driver.region.seek[added].offset, driver.region.seek[added].source) == (0, SeekSource.INITIAL)
     driver.settle_reset()
     judge(driver)
 
 
-def test_its_cut_is_published_before_the_region_goes_on() -> None:
+def test_its_checkpoint_is_published_before_the_region_goes_on() -> None:
     driver = running()
     driver.process()
     driver.reset(TO_START)
-    cut = driver.complete()
+    checkpoint = driver.complete()
     reset = driver.region.reset
     assert reset is not None
-    assert reset.must_publish == (cut,)
+    assert reset.must_publish == (checkpoint,)
 
 
-def test_relative_targets_are_resolved_against_that_cut() -> None:
+def test_relative_targets_are_resolved_against_that_checkpoint() -> None:
     driver = running()
     driver.process()
     driver.reset(ShiftBy(by=-5))
@@ -267,32 +267,32 @@ def test_relative_targets_are_resolved_against_that_cut() -> None:
 def test_a_duration_means_the_instant_at_which_the_reset_begins_for_every_owner() -> None:
     driver = started(Driver(partitions=1, members=1))
     driver.wait(600)
-    driver.reset(ByDuration(back=timedelta(minutes=5)), nonce="r")
+    driver.reset(ByDuration(back=timedelta(minutes=5)), request_id="r")
     driver.wait(60)
     driver.complete()
-    target = driver.region.person_resets[Nonce("r")].target
+    target = driver.region.person_resets[RequestId("r")].target
     assert target == ToDatetime(instant=driver.clock.now - timedelta(minutes=5))
 
 
-def test_a_reset_does_not_wait_for_a_cut_that_only_approaches_its_bound() -> None:
+def test_a_reset_does_not_wait_for_a_checkpoint_that_only_approaches_its_boundary() -> None:
     driver = hourly()
-    driver.request_cut("n", bound=bound(1))
+    driver.request_checkpoint("n", boundary=boundary(1))
     driver.reset(TO_START)
-    assert driver.region.cut is not None
-    assert driver.region.cut.purpose is CutPurpose.RESET
+    assert driver.region.checkpoint is not None
+    assert driver.region.checkpoint.purpose is CheckpointPurpose.RESET
 
 
-def test_if_the_log_no_longer_has_the_target_the_request_fails_and_the_region_goes_on_from_its_cut() -> None:
+def test_if_the_log_no_longer_has_the_target_the_request_fails_and_the_region_goes_on_from_its_checkpoint() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 1)
+    checkpoints = checkpoints_of_ten(driver, 1)
     driver.process()
-    driver.reset(ToCheckpoint(sequence=cuts[0]), nonce="r")
+    driver.reset(ToCheckpoint(sequence=checkpoints[0]), request_id="r")
     for partition in driver.logs:
         driver.grow(partition, start=15, end=1_000)
-    cut = driver.complete()
+    checkpoint = driver.complete()
     assert stands(driver) is PersonResetState.FAILED
     assert "can't go there, the log has moved on" in failure(driver)
-    assert (state(driver), driver.region.base, driver.region.lineage) == (RegionState.RUNNING, cut, 1)
+    assert (state(driver), driver.region.restore_point, driver.region.timeline) == (RegionState.RUNNING, checkpoint, 1)
     driver.process()
     judge(driver)
 
@@ -300,51 +300,51 @@ def test_if_the_log_no_longer_has_the_target_the_request_fails_and_the_region_go
 def test_so_it_does_if_the_scope_means_nothing_any_more() -> None:
     driver = running()
     driver.process()
-    driver.reset(TO_START, nonce="r")
-    row = driver.region.person_resets[Nonce("r")]
+    driver.reset(TO_START, request_id="r")
+    row = driver.region.person_resets[RequestId("r")]
     elsewhere = replace(row, scope=parse_scope(topics=["u"]))
-    sequence = driver.region.open_cut
+    sequence = driver.region.open_checkpoint
     assert sequence is not None
     offsets = OffsetMap(dict.fromkeys(driver.logs, Offset(10)))
     region = replace(
         driver.region,
-        person_resets={row.nonce: elsewhere},
+        person_resets={row.request_id: elsewhere},
         offsets={sequence: offsets},
-        open_cut=None,
+        open_checkpoint=None,
     )
-    region = person.begin_at_cut(region, driver.clock.now, region.checkpoints[sequence])
+    region = person.begin_at_checkpoint(region, driver.clock.now, region.checkpoints[sequence])
     assert region.state is RegionState.RUNNING
-    assert "topic u" in region.person_resets[row.nonce].failure
+    assert "topic u" in region.person_resets[row.request_id].failure
 
 
-def test_if_its_cut_aborts_nothing_else_has_changed() -> None:
+def test_if_its_checkpoint_aborts_nothing_else_has_changed() -> None:
     driver = running()
     driver.process()
-    driver.reset(TO_START, nonce="r", skip={driver.partition(0): Offset(3)})
+    driver.reset(TO_START, request_id="r", skip={driver.partition(0): Offset(3)})
     driver.wait(181)
     assert stands(driver) is PersonResetState.FAILED
-    assert (driver.region.lineage, driver.region.skips, state(driver)) == (1, {}, RegionState.RUNNING)
+    assert (driver.region.timeline, driver.region.skips, state(driver)) == (1, {}, RegionState.RUNNING)
 
 
 def test_a_stop_waits_for_the_drain_of_a_reset_and_begins_none() -> None:
     driver = running()
     driver.process()
-    driver.reset(TO_START, nonce="r")
+    driver.reset(TO_START, request_id="r")
     driver.store.stop(driver.name)
     driver.complete()
     assert (stands(driver), failure(driver)) == (PersonResetState.FAILED, "the region was stopped")
     assert causes(driver) == ["start"]
     driver.publish()
-    cut = driver.region.cut
-    assert cut is not None
-    assert cut.purpose is CutPurpose.STOP
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.purpose is CheckpointPurpose.STOP
     judge(driver)
 
 
 def test_a_stop_that_was_taken_back_before_the_drain_is_over_has_given_nothing_up() -> None:
     driver = running()
     driver.process()
-    driver.reset(TO_START, nonce="r")
+    driver.reset(TO_START, request_id="r")
     driver.store.stop(driver.name)
     driver.store.start(driver.name)
     driver.complete()
@@ -355,8 +355,8 @@ def test_a_stop_that_was_taken_back_before_the_drain_is_over_has_given_nothing_u
 def test_a_stop_gives_up_what_only_waits() -> None:
     driver = running()
     driver.process()
-    driver.reset(TO_START, nonce="drains")
-    driver.reset(TO_START, nonce="waits")
+    driver.reset(TO_START, request_id="drains")
+    driver.reset(TO_START, request_id="waits")
     driver.store.stop(driver.name)
     assert (stands(driver, "waits"), failure(driver, "waits")) == (PersonResetState.FAILED, "the region was stopped")
     assert stands(driver, "drains") is PersonResetState.DRAINING
@@ -364,11 +364,11 @@ def test_a_stop_gives_up_what_only_waits() -> None:
 
 def test_a_reset_fails_once_however_it_is_given_up() -> None:
     driver = running()
-    driver.reset(TO_START, nonce="r")
+    driver.reset(TO_START, request_id="r")
     driver.store.kill(driver.name)
     assert stands(driver) is PersonResetState.FAILED
     assert len(happened(driver, events.PersonResetFailed)) == 1
-    assert driver.region.requests[Nonce("r")].state is RequestState.SUPERSEDED
+    assert driver.region.requests[RequestId("r")].state is RequestState.SUPERSEDED
     judge(driver)
 
 
@@ -379,7 +379,7 @@ def test_while_another_reset_runs_the_request_waits_and_is_resolved_anew_when_it
     driver = running()
     driver.process()
     fail(driver)
-    driver.reset(ShiftBy(by=-3), nonce="r")
+    driver.reset(ShiftBy(by=-3), request_id="r")
     assert stands(driver) is PersonResetState.WAITING
     driver.settle_reset()
     assert stands(driver) is PersonResetState.DRAINING
@@ -392,9 +392,9 @@ def test_while_another_reset_runs_the_request_waits_and_is_resolved_anew_when_it
 def test_persons_are_served_one_at_a_time_in_the_order_of_their_asking() -> None:
     driver = running()
     driver.process()
-    for nonce in ("first", "second", "third"):
-        driver.reset(TO_START, nonce=nonce)
-    assert [r.nonce for r in person.waiting(driver.region)] == ["second", "third"]
+    for request_id in ("first", "second", "third"):
+        driver.reset(TO_START, request_id=request_id)
+    assert [r.request_id for r in person.waiting(driver.region)] == ["second", "third"]
     driver.complete()
     assert stands(driver, "second") is PersonResetState.WAITING
     driver.settle_reset()
@@ -414,11 +414,11 @@ def test_a_region_that_does_not_run_serves_nobody() -> None:
 # -- forced -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_forced_reset_needs_no_cut_and_goes_from_the_last_done_positions() -> None:
+def test_a_forced_reset_needs_no_checkpoint_and_goes_from_the_last_done_positions() -> None:
     driver = halted()
-    driver.reset(ShiftBy(by=-4), nonce="r", forced=True, scope=parse_scope(topics=["t:0"]))
+    driver.reset(ShiftBy(by=-4), request_id="r", forced=True, scope=parse_scope(topics=["t:0"]))
     assert stands(driver) is PersonResetState.BEGUN
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     assert driver.region.seek[driver.partition(0)].offset is None
     assert driver.region.seek[driver.partition(1)].offset == 10
     for member in driver.all_members():
@@ -429,14 +429,14 @@ def test_a_forced_reset_needs_no_cut_and_goes_from_the_last_done_positions() -> 
 def test_it_takes_the_place_of_whatever_waited() -> None:
     driver = running()
     driver.process()
-    driver.reset(TO_START, nonce="drains")
-    driver.reset(TO_START, nonce="waits")
-    driver.reset(ToInitial(), nonce="r", forced=True)
-    for nonce in ("drains", "waits"):
-        assert stands(driver, nonce) is PersonResetState.FAILED
-        assert failure(driver, nonce) == "a forced reset (r) took its place"
+    driver.reset(TO_START, request_id="drains")
+    driver.reset(TO_START, request_id="waits")
+    driver.reset(ToInitial(), request_id="r", forced=True)
+    for request_id in ("drains", "waits"):
+        assert stands(driver, request_id) is PersonResetState.FAILED
+        assert failure(driver, request_id) == "a forced reset (r) took its place"
     assert len(happened(driver, events.PersonResetFailed)) == 2
-    assert driver.region.requests[Nonce("drains")].state is RequestState.SUPERSEDED
+    assert driver.region.requests[RequestId("drains")].state is RequestState.SUPERSEDED
     driver.settle_reset()
     assert stands(driver) is PersonResetState.DONE
     judge(driver)
@@ -445,11 +445,11 @@ def test_it_takes_the_place_of_whatever_waited() -> None:
 def test_and_of_one_that_has_begun() -> None:
     driver = running()
     driver.process()
-    driver.reset(TO_START, nonce="begun")
+    driver.reset(TO_START, request_id="begun")
     driver.complete()
-    driver.reset(ToCurrent(), nonce="r", forced=True)
+    driver.reset(ToCurrent(), request_id="r", forced=True)
     assert stands(driver, "begun") is PersonResetState.FAILED
-    assert driver.region.lineage == 3
+    assert driver.region.timeline == 3
 
 
 def test_it_counts_failures_anew() -> None:
@@ -459,17 +459,17 @@ def test_it_counts_failures_anew() -> None:
     assert driver.region.failures == 0
 
 
-def test_it_gives_up_complete_cuts_beyond_its_target_whose_publication_may_be_what_is_stuck() -> None:
+def test_it_gives_up_complete_checkpoints_beyond_its_target_whose_publication_may_be_what_is_stuck() -> None:
     driver = running()
-    published = cuts_of_ten(driver, 1)[0]
+    published = checkpoints_of_ten(driver, 1)[0]
     driver.process()
-    driver.request_cut("stuck")
+    driver.request_checkpoint("stuck")
     stuck = driver.complete()
-    driver.reset(ToCheckpoint(sequence=published), nonce="first", forced=True)
+    driver.reset(ToCheckpoint(sequence=published), request_id="first", forced=True)
     reset = driver.region.reset
     assert reset is not None
     assert reset.must_publish == (stuck,)
-    driver.reset(ToCheckpoint(sequence=published), nonce="second", forced=True)
+    driver.reset(ToCheckpoint(sequence=published), request_id="second", forced=True)
     assert driver.region.checkpoints[stuck].state is CheckpointState.RETIRED
     assert happened(driver, events.CheckpointsRetired) == [events.CheckpointsRetired(sequences=(stuck,))]
     assert stuck not in driver.region.offsets
@@ -480,7 +480,7 @@ def test_it_gives_up_complete_cuts_beyond_its_target_whose_publication_may_be_wh
 
 def test_a_region_that_is_stopped_is_not_forced() -> None:
     driver = running()
-    cuts_of_ten(driver, 1)
+    checkpoints_of_ten(driver, 1)
     driver.store.kill(driver.name)
     with pytest.raises(ResetInProgress, match="nothing has to be forced"):
         driver.reset(ToCurrent(), forced=True)
@@ -491,7 +491,7 @@ def test_a_region_that_is_stopped_is_not_forced() -> None:
 
 def stopped() -> Driver:
     driver = running()
-    cuts_of_ten(driver, 2)
+    checkpoints_of_ten(driver, 2)
     driver.store.kill(driver.name)
     all_crash(driver)
     return driver
@@ -532,7 +532,7 @@ def test_a_skipped_record_is_stepped_over_from_the_begin_of_its_reset_on() -> No
     assert positions(driver) == [11]
     assert happened(driver, events.Skipped) == [events.Skipped(offsets=OffsetMap({partition: Offset(10)}))]
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     driver.reset(ToCurrent(), skip={partition: Offset(5)})
     driver.complete()
     assert driver.region.skips == {partition: (5, 10)}

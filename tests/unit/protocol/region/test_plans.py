@@ -11,10 +11,10 @@ from airflow_kcr.protocol.region.plans import Plan, plan
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToDatetime, ToLatest
-from airflow_kcr.protocol.values import GroupPartition, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
 from tests.support.driver import BEGINNING, Driver
 from tests.support.judging import positions
-from tests.support.scripts import cuts_of_ten, running
+from tests.support.scripts import checkpoints_of_ten, running
 
 
 class Times:
@@ -31,7 +31,7 @@ def planned(
     driver: Driver, target: Target, *, scope: Scope = EVERYTHING, times: Mapping[GroupPartition, int] | None = None
 ) -> Plan:
     reset = PersonReset(
-        nonce=Nonce("r"),
+        request_id=RequestId("r"),
         target=target,
         scope=scope,
         state=PersonResetState.WAITING,
@@ -45,15 +45,15 @@ def planned(
 
 def test_a_plan_shows_every_partition_with_where_it_is_and_where_it_would_go() -> None:
     driver = running(partitions=2)
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
-    found = planned(driver, ToCheckpoint(sequence=cut), scope=parse_scope(topics=["t:1"]))
+    found = planned(driver, ToCheckpoint(sequence=checkpoint), scope=parse_scope(topics=["t:1"]))
     assert [(line.current, line.entry.offset, line.in_scope) for line in found.entries] == [
         (20, 20, False),
         (20, 10, True),
     ]
     assert (found.region, found.epoch) == (driver.name, driver.region.epoch)
-    assert found.reset.target == ToCheckpoint(sequence=cut)
+    assert found.reset.target == ToCheckpoint(sequence=checkpoint)
 
 
 def test_what_it_would_process_again_and_pass_over_is_counted() -> None:
@@ -72,28 +72,28 @@ def test_what_is_clamped_says_what_was_asked_for() -> None:
     assert (line.entry.offset, line.entry.clamped_from) == (0, -40)
 
 
-def test_the_checkpoints_and_runs_that_it_undoes_are_named_in_the_order_of_their_cuts() -> None:
+def test_the_checkpoints_and_runs_that_it_undoes_are_named_in_the_order_of_their_checkpoints() -> None:
     driver = running()
-    cuts = []
+    checkpoints = []
     for run in ("r2", "r1", "r3"):
         driver.process()
-        driver.request_cut(run, requester=Requester(dag_id="cut", run_id=run))
-        cuts.append(driver.complete())
+        driver.request_checkpoint(run, requester=Requester(dag_id="checkpoint", run_id=run))
+        checkpoints.append(driver.complete())
         driver.publish()
     driver.process()
-    cuts.append(driver.cut("by-hand"))
-    found = planned(driver, ToCheckpoint(sequence=cuts[0]))
-    assert found.undoes == tuple(cuts[1:])
+    checkpoints.append(driver.checkpoint("by-hand"))
+    found = planned(driver, ToCheckpoint(sequence=checkpoints[0]))
+    assert found.undoes == tuple(checkpoints[1:])
     assert [run.run_id for run in found.runs] == ["r1", "r3"]
-    assert planned(driver, ToCheckpoint(sequence=cuts[-1])).undoes == ()
+    assert planned(driver, ToCheckpoint(sequence=checkpoints[-1])).undoes == ()
 
 
 def test_what_the_log_no_longer_has_is_shown_as_unreachable() -> None:
     driver = running(partitions=2)
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
     driver.grow(driver.partition(0), start=15, end=1_000)
-    found = planned(driver, ToCheckpoint(sequence=cut))
+    found = planned(driver, ToCheckpoint(sequence=checkpoint))
     assert [(u.partition, u.offset) for u in found.unreachable] == [(driver.partition(0), 10)]
 
 
@@ -108,7 +108,7 @@ def test_times_are_looked_up_by_the_caller() -> None:
 
 def test_what_could_not_be_applied_can_not_be_planned() -> None:
     with pytest.raises(UnknownCheckpoint):
-        planned(running(), ToCheckpoint(sequence=Sequence(99)))
+        planned(running(), ToCheckpoint(sequence=CheckpointNumber(99)))
 
 
 def test_planning_changes_nothing() -> None:

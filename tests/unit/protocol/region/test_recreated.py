@@ -8,17 +8,17 @@ from airflow_kcr.errors import CheckpointNotUsable, OffsetOutsideLog
 from airflow_kcr.protocol.region import events, out_of_range, recreated
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToEarliest
-from airflow_kcr.protocol.values import Offset, Sequence, TopicId
+from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicId
 from tests.support.driver import Driver
 from tests.support.judging import happened, judge, positions, state
 from tests.support.scripts import started
 
 
 def at_ten() -> Driver:
-    """Return a region of one member and two partitions, everything accepted up to 10 and cut there."""
+    """Return a region of one member and two partitions, everything accepted up to 10 and checkpoint there."""
     driver = started(Driver(partitions=2, members=1))
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     return driver
 
 
@@ -73,9 +73,9 @@ def test_records_that_were_to_be_skipped_are_none_of_the_new_topic() -> None:
     assert not driver.region.skips
 
 
-def test_a_position_is_no_part_of_a_cut_beside_the_log_of_another_topic() -> None:
+def test_a_position_is_no_part_of_a_checkpoint_beside_the_log_of_another_topic() -> None:
     driver = at_ten()
-    driver.request_cut("m")
+    driver.request_checkpoint("m")
     for number in range(2):
         driver.grow(driver.partition(number), end=500, topic_id="id-2")
     with pytest.raises(OffsetOutsideLog, match="the position 10 is of topic id id-1, the log as read is of id-2"):
@@ -84,7 +84,7 @@ def test_a_position_is_no_part_of_a_cut_beside_the_log_of_another_topic() -> Non
 
 def test_a_checkpoint_of_the_old_topic_is_no_target_any_more_unless_that_is_out_of_scope() -> None:
     driver = at_ten()
-    checkpoint = driver.region.base or Sequence(0)
+    checkpoint = driver.region.restore_point or CheckpointNumber(0)
     remade(driver)
     forced_to_the_start(driver)
     region = driver.region

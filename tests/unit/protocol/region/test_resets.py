@@ -11,6 +11,7 @@ from airflow_kcr.protocol.region import events, resets
 from airflow_kcr.protocol.region.rows import (
     CheckpointState,
     Committed,
+    DesiredState,
     Halt,
     HaltReason,
     Outcome,
@@ -19,16 +20,15 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetCause,
     ResetState,
-    Wanted,
 )
 from airflow_kcr.protocol.region.state import NO_SEEK, Region
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource, from_offsets
 from airflow_kcr.protocol.targets import ToCheckpoint, ToDatetime, ToOffset
-from airflow_kcr.protocol.values import Epoch, Lineage, MemberId, Nonce, Offset
+from airflow_kcr.protocol.values import Epoch, MemberId, Offset, RequestId, Timeline
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
-from tests.support.judging import accepted, causes, happened, judge, open_cut, positions, state
-from tests.support.scripts import all_crash, cuts_of_ten, running, started
+from tests.support.judging import accepted, causes, happened, judge, open_checkpoint, positions, state
+from tests.support.scripts import all_crash, checkpoints_of_ten, running, started
 
 
 def fail(driver: Driver, member: MemberId | None = None, cause: ResetCause = ResetCause.BATCH_FAILED) -> None:
@@ -48,8 +48,8 @@ def begun(driver: Driver, cause: ResetCause = ResetCause.CLAIM, *, at: int | Non
     )
 
 
-def person(driver: Driver, nonce: str) -> PersonResetState:
-    return driver.region.person_resets[Nonce(nonce)].state
+def person(driver: Driver, request_id: str) -> PersonResetState:
+    return driver.region.person_resets[RequestId(request_id)].state
 
 
 # -- the begin --------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_a_begin_is_a_new_epoch_and_a_burnt_sequence_with_its_cause() -> None:
     assert (region.epoch, region.next_sequence) == (before.epoch + 1, before.next_sequence + 1)
     row = region.resets[region.epoch]
     assert (row.cause, row.detail, row.attempt) == (ResetCause.CLAIM, "why", 1)
-    assert (row.sequence, row.base) == (before.next_sequence, before.base)
+    assert (row.sequence, row.restore_point) == (before.next_sequence, before.restore_point)
     assert region.state is RegionState.RESETTING
 
 
@@ -75,51 +75,51 @@ def test_every_partition_goes_to_its_seek_entry_and_what_lies_beyond_is_undone()
     assert {b.outcome for b in driver.batches} == {Outcome.UNDONE}
 
 
-def test_the_open_cut_is_aborted_and_its_request_waits_for_the_reset() -> None:
+def test_the_open_checkpoint_is_aborted_and_its_request_waits_for_the_reset() -> None:
     driver = running()
-    cut = driver.request_cut("n").sequence
+    checkpoint = driver.request_checkpoint("n").sequence
     fail(driver)
-    assert cut is not None
-    assert driver.region.checkpoints[cut].state is CheckpointState.ABORTED
-    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
+    assert checkpoint is not None
+    assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
+    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
 
 
-def test_the_first_one_opens_the_first_lineage_and_is_its_base() -> None:
+def test_the_first_one_opens_the_first_timeline_and_is_its_restore_point() -> None:
     driver = Driver()
     driver.store.start(driver.name)
     region = driver.region
-    assert (region.lineage, region.epoch, region.base, region.base_epoch) == (1, 1, 1, 1)
+    assert (region.timeline, region.epoch, region.restore_point, region.restore_point_epoch) == (1, 1, 1, 1)
     assert state(driver) is RegionState.STARTING
 
 
-def test_an_automatic_one_opens_no_lineage_and_keeps_the_base() -> None:
+def test_an_automatic_one_opens_no_timeline_and_keeps_the_restore_point() -> None:
     driver = running()
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     region = begun(driver)
-    assert (region.lineage, region.base, region.resets[region.epoch].undoes) == (1, cut, ())
+    assert (region.timeline, region.restore_point, region.resets[region.epoch].undoes) == (1, checkpoint, ())
 
 
-def test_a_seek_map_of_its_own_opens_a_lineage_is_its_base_and_undoes_what_lies_beyond() -> None:
+def test_a_seek_map_of_its_own_opens_a_timeline_is_its_restore_point_and_undoes_what_lies_beyond() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 2)
+    checkpoints = checkpoints_of_ten(driver, 2)
     region = begun(driver, at=10)
     row = region.resets[region.epoch]
-    assert (region.lineage, region.base, region.base_epoch) == (2, row.sequence, region.epoch)
-    assert row.undoes == (cuts[1],)
-    assert region.checkpoints[cuts[1]].undone_by == 2
+    assert (region.timeline, region.restore_point, region.restore_point_epoch) == (2, row.sequence, region.epoch)
+    assert row.undoes == (checkpoints[1],)
+    assert region.checkpoints[checkpoints[1]].undone_by == 2
     assert happened(driver, events.ResetBegun)[-1].undoes == ()
 
 
 def test_a_pending_commit_is_superseded() -> None:
     driver = running()
-    driver.request_cut("n")
-    cut = driver.complete()
-    assert begun(driver).checkpoints[cut].committed is Committed.SUPERSEDED
+    driver.request_checkpoint("n")
+    checkpoint = driver.complete()
+    assert begun(driver).checkpoints[checkpoint].committed is Committed.SUPERSEDED
 
 
 def test_a_halted_region_that_begins_a_reset_is_halted_no_more() -> None:
     driver = running()
-    driver.store.report_outsider(driver.name, "a stranger")
+    driver.store.report_foreign_consumer(driver.name, "a stranger")
     assert begun(driver).halt is None
 
 
@@ -137,7 +137,7 @@ def test_skipped_records_are_stepped_over_where_a_partition_resumes() -> None:
 
 def test_a_further_attempt_has_its_own_epoch_and_the_same_target() -> None:
     driver = running()
-    cuts_of_ten(driver, 1)
+    checkpoints_of_ten(driver, 1)
     fail(driver)
     fail(driver)
     first, second = driver.region.resets[Epoch(2)], driver.region.resets[Epoch(3)]
@@ -148,7 +148,7 @@ def test_a_further_attempt_has_its_own_epoch_and_the_same_target() -> None:
 def test_a_further_attempt_still_carries_out_the_persons_request() -> None:
     driver = running()
     driver.process()
-    driver.reset(ToOffset(offset=Offset(4)), nonce="r")
+    driver.reset(ToOffset(offset=Offset(4)), request_id="r")
     driver.complete()
     fail(driver)
     reset = driver.region.reset
@@ -160,14 +160,14 @@ def test_a_further_attempt_still_carries_out_the_persons_request() -> None:
     judge(driver)
 
 
-def test_another_lineage_gives_the_persons_request_up() -> None:
+def test_another_timeline_gives_the_persons_request_up() -> None:
     driver = running()
-    driver.reset(ToOffset(offset=Offset(4)), nonce="r")
+    driver.reset(ToOffset(offset=Offset(4)), request_id="r")
     driver.complete()
     region = begun(driver, ResetCause.OUT_OF_RANGE, at=7)
-    row = region.person_resets[Nonce("r")]
+    row = region.person_resets[RequestId("r")]
     assert row.state is PersonResetState.FAILED
-    assert "another reset (out_of_range) opened a lineage" in row.failure
+    assert "another reset (out_of_range) opened a timeline" in row.failure
     assert region.resets[region.epoch].person is None
     assert region.resets[region.epoch].attempt == 1
 
@@ -231,7 +231,7 @@ def test_an_entry_once_written_never_changes() -> None:
     assert resets.write_seek(region, driver.clock.now, late) is region
 
 
-def test_the_base_learns_an_entry_too_so_that_later_resets_go_there_as_well() -> None:
+def test_the_restore_point_learns_an_entry_too_so_that_later_resets_go_there_as_well() -> None:
     driver = started(Driver(partitions=1, members=1))
     driver.process()
     driver.reset(ToDatetime(instant=BEGINNING))
@@ -241,49 +241,49 @@ def test_the_base_learns_an_entry_too_so_that_later_resets_go_there_as_well() ->
     driver.claim(driver.member(0))
     driver.answer(driver.member(0))
     region = driver.region
-    assert region.base_epoch is not None
-    assert region.base_epoch < region.epoch
+    assert region.restore_point_epoch is not None
+    assert region.restore_point_epoch < region.epoch
     assert list(region.seek.offsets.values()) == [0]
-    assert region.seek_maps[region.base_epoch].offsets == region.seek.offsets
+    assert region.seek_maps[region.restore_point_epoch].offsets == region.seek.offsets
     driver.settle_reset()
     judge(driver)
 
 
-def test_a_lineage_whose_entries_are_found_later_undoes_checkpoints_then() -> None:
+def test_a_timeline_whose_entries_are_found_later_undoes_checkpoints_then() -> None:
     driver = started(Driver(partitions=1, members=1))
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.reset(ToDatetime(instant=BEGINNING))
     drained = driver.complete()
     driver.publish()
-    assert driver.region.checkpoints[cut].undone_by is None
+    assert driver.region.checkpoints[checkpoint].undone_by is None
     driver.settle_reset()
-    assert driver.region.checkpoints[cut].undone_by == driver.region.checkpoints[drained].undone_by == 2
+    assert driver.region.checkpoints[checkpoint].undone_by == driver.region.checkpoints[drained].undone_by == 2
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reset_ends_in_what_is_wanted() -> None:
+def test_a_reset_ends_in_the_desired_state() -> None:
     driver = running()
     driver.store.pause(driver.name)
     fail(driver)
     driver.settle_reset()
-    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, Wanted.PAUSED)
-    with pytest.raises(BatchRefused, match="wanted paused"):
+    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
+    with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))
     done = driver.region.resets[Epoch(2)]
     assert (done.state, done.done_at, done.deadline) == (ResetState.DONE, driver.clock.now, None)
 
 
-def test_it_publishes_every_complete_cut_first() -> None:
+def test_it_publishes_every_complete_checkpoint_first() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n")
-    cut = driver.complete()
+    driver.request_checkpoint("n")
+    checkpoint = driver.complete()
     fail(driver)
     reset = driver.region.reset
     assert reset is not None
-    assert reset.must_publish == (cut,)
+    assert reset.must_publish == (checkpoint,)
     for member in driver.all_members():
         driver.claim(member)
     for member in driver.all_members():
@@ -316,7 +316,7 @@ def test_a_sinks_progress_proves_that_a_batch_was_done_after_all() -> None:
     judge(driver)
 
 
-def test_progress_of_an_older_lineage_proves_nothing() -> None:
+def test_progress_of_an_older_timeline_proves_nothing() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     driver.process()
     batch = driver.begin(driver.member(0))
@@ -325,10 +325,10 @@ def test_progress_of_an_older_lineage_proves_nothing() -> None:
     driver.reset(ToOffset(offset=Offset(0)), forced=True)
     driver.recover()
     assert driver.row(batch).outcome is Outcome.UNKNOWN
-    assert driver.region.lineage == Lineage(2)
+    assert driver.region.timeline == Timeline(2)
 
 
-def test_not_even_where_a_second_attempt_in_the_new_lineage_asks_the_sink() -> None:
+def test_not_even_where_a_second_attempt_in_the_new_timeline_asks_the_sink() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
     batch = driver.begin(driver.member(0))
     driver.discard(batch)
@@ -342,14 +342,14 @@ def test_not_even_where_a_second_attempt_in_the_new_lineage_asks_the_sink() -> N
     assert driver.row(batch).outcome is Outcome.DISCARDED
 
 
-def test_an_entry_of_an_automatic_reset_to_a_cut_undoes_no_checkpoint() -> None:
+def test_an_entry_of_an_automatic_reset_to_a_checkpoint_undoes_no_checkpoint() -> None:
     driver = started(Driver(partitions=1, members=1, delivery=Delivery.EXACTLY_ONCE))
-    cuts = cuts_of_ten(driver, 1)
+    checkpoints = checkpoints_of_ten(driver, 1)
     driver.process()
     fail(driver)
     driver.settle_reset()
     assert positions(driver) == [20]
-    assert driver.region.checkpoints[cuts[0]].is_on_path
+    assert driver.region.checkpoints[checkpoints[0]].is_on_path
     judge(driver)
 
 
@@ -395,34 +395,34 @@ def test_a_failure_without_a_word_is_named_by_its_cause() -> None:
     assert "because: batch_timeout" in halted.halt.text
 
 
-def test_a_halt_gives_up_the_open_cut_the_running_reset_and_its_person() -> None:
+def test_a_halt_gives_up_the_open_checkpoint_the_running_reset_and_its_person() -> None:
     driver = running()
-    driver.request_cut("n")
-    halt = Halt(reason=HaltReason.OUTSIDER, text="a stranger", choices=("go",))
+    driver.request_checkpoint("n")
+    halt = Halt(reason=HaltReason.FOREIGN_CONSUMER, text="a stranger", choices=("go",))
     region = resets.halt(driver.region, driver.clock.now, halt)
-    assert (region.state, region.halt, region.open_cut) == (RegionState.HALTED, halt, None)
+    assert (region.state, region.halt, region.open_checkpoint) == (RegionState.HALTED, halt, None)
     driver.complete()
     driver.publish()
-    driver.reset(ToOffset(offset=Offset(0)), nonce="r")
+    driver.reset(ToOffset(offset=Offset(0)), request_id="r")
     driver.complete()
     region = resets.halt(driver.region, driver.clock.now, halt)
     assert region.resets[region.epoch].state is ResetState.SUPERSEDED
-    assert region.person_resets[Nonce("r")].state is PersonResetState.FAILED
-    assert "a resume goes to the base" in region.person_resets[Nonce("r")].failure
+    assert region.person_resets[RequestId("r")].state is PersonResetState.FAILED
+    assert "a resume goes to the restore point" in region.person_resets[RequestId("r")].failure
 
 
 # -- a stopped region -------------------------------------------------------------------------------------------------
 
 
-def test_the_base_of_a_stopped_region_moves_without_a_start() -> None:
+def test_the_restore_point_of_a_stopped_region_moves_without_a_start() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 2)
+    checkpoints = checkpoints_of_ten(driver, 2)
     driver.store.kill(driver.name)
     epoch = driver.region.epoch
-    seek = from_offsets(driver.region.offsets[cuts[0]], SeekSource.MERGED)
-    row = driver.reset(ToCheckpoint(sequence=cuts[0]), resolved=seek)
+    seek = from_offsets(driver.region.offsets[checkpoints[0]], SeekSource.MERGED)
+    row = driver.reset(ToCheckpoint(sequence=checkpoints[0]), resolved=seek)
     region = driver.region
-    assert (state(driver), region.epoch, region.lineage) == (RegionState.STOPPED, epoch + 1, 2)
+    assert (state(driver), region.epoch, region.timeline) == (RegionState.STOPPED, epoch + 1, 2)
     assert row.state is PersonResetState.DONE
     assert region.resets[region.epoch].state is ResetState.DONE
     all_crash(driver)
@@ -435,7 +435,7 @@ def test_the_base_of_a_stopped_region_moves_without_a_start() -> None:
 
 def test_a_commit_that_is_settled_stays_as_it_is() -> None:
     driver = running()
-    cuts_of_ten(driver, 1)
+    checkpoints_of_ten(driver, 1)
     region = driver.region
     assert resets.settle_commit(region, driver.clock.now, Committed.NO, "why") is region
     fresh = Driver().region
@@ -452,7 +452,7 @@ def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
     assert state(driver) is RegionState.STARTING
     driver.grow(driver.partition(0), end=10)
     driver.claim(driver.member(0), [driver.partition(0)])
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     assert state(driver) is RegionState.RUNNING
-    assert open_cut(driver) is None
+    assert open_checkpoint(driver) is None
     assert causes(driver) == ["start"]

@@ -26,10 +26,10 @@ from airflow_kcr.protocol.targets import (
     ToOffset,
     ToRun,
 )
-from airflow_kcr.protocol.values import Incarnation, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, Incarnation, Offset, RequestId
 from tests.support.driver import Driver
-from tests.support.judging import judge, open_cut, positions
-from tests.support.scripts import bound, cuts_of_ten, hourly, located, rewind, running
+from tests.support.judging import judge, open_checkpoint, positions
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, rewind, running
 
 MINUTE = timedelta(minutes=1)
 
@@ -38,7 +38,7 @@ def wanted(
     driver: Driver, target: Target, *, scope: Scope = EVERYTHING, forward: bool = False, allow_partial: bool = False
 ) -> PersonReset:
     return PersonReset(
-        nonce=Nonce("r"),
+        request_id=RequestId("r"),
         target=target,
         scope=scope,
         state=PersonResetState.WAITING,
@@ -62,12 +62,12 @@ def offsets(driver: Driver, target: Target, *, scope: Scope = EVERYTHING, read: 
     return [found[p].offset for p in sorted(found)]
 
 
-def run_of(driver: Driver, run: str, *, hours: float | None = None) -> Sequence:
-    """Process ten more records of every partition and make the cut of a DAG run."""
+def run_of(driver: Driver, run: str, *, hours: float | None = None) -> CheckpointNumber:
+    """Process ten more records of every partition and make the checkpoint of a DAG run."""
     driver.process()
-    at = None if hours is None else bound(hours)
+    at = None if hours is None else boundary(hours)
     number = driver.region.counter
-    driver.request_cut(f"{run}-{number}", bound=at, requester=Requester(dag_id="cut", run_id=run))
+    driver.request_checkpoint(f"{run}-{number}", boundary=at, requester=Requester(dag_id="checkpoint", run_id=run))
     sequence = driver.complete()
     driver.publish()
     return sequence
@@ -78,48 +78,51 @@ def run_of(driver: Driver, run: str, *, hours: float | None = None) -> Sequence:
 
 def test_a_checkpoint_is_meant_by_its_sequence() -> None:
     driver = running()
-    cut = cuts_of_ten(driver, 1)[0]
-    assert resolution.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=cut))) == cut
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
+    assert resolution.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=checkpoint))) == checkpoint
     with pytest.raises(UnknownCheckpoint, match="no checkpoint 99; list them"):
-        resolution.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=Sequence(99))))
+        resolution.target_checkpoint(driver.region, wanted(driver, ToCheckpoint(sequence=CheckpointNumber(99))))
     assert resolution.target_checkpoint(driver.region, wanted(driver, ToInitial())) is None
 
 
-def test_a_run_is_its_newest_complete_cut_on_the_path() -> None:
+def test_a_run_is_its_newest_complete_checkpoint_on_the_path() -> None:
     driver = running()
     run_of(driver, "r1")
     again = run_of(driver, "r1")
     run_of(driver, "r2")
-    assert resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="cut", run_id="r1"))) == again
+    assert resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1"))) == again
 
 
-@pytest.mark.parametrize(("dag", "run"), [("cut", "r9"), ("other", "r1")])
-def test_a_run_without_a_cut_on_the_path_is_none(dag: str, run: str) -> None:
+@pytest.mark.parametrize(("dag", "run"), [("checkpoint", "r9"), ("other", "r1")])
+def test_a_run_without_a_checkpoint_on_the_path_is_none(dag: str, run: str) -> None:
     driver = running()
     run_of(driver, "r1")
     with pytest.raises(UnknownCheckpoint, match=f"no checkpoint on the current path belongs to the run {run} of DAG"):
         resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id=dag, run_id=run)))
 
 
-def test_a_run_whose_only_cut_was_undone_has_none() -> None:
+def test_a_run_whose_only_checkpoint_was_undone_has_none() -> None:
     driver = running()
     first = run_of(driver, "r1")
     second = run_of(driver, "r2")
     rewind(driver, ToCheckpoint(sequence=first))
-    undone = f"its cut, checkpoint {second}, was undone by a reset, which opened lineage 2; clear the task that asked"
+    undone = (
+        f"its checkpoint, checkpoint {second}, was undone by a reset, which opened timeline 2; clear the task "
+        "that asked"
+    )
     with pytest.raises(UnknownCheckpoint, match=undone):
-        resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="cut", run_id="r2")))
+        resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r2")))
 
 
-def test_a_run_with_cuts_of_several_bounds_is_refused_with_their_list() -> None:
+def test_a_run_with_checkpoints_of_several_boundaries_is_refused_with_their_list() -> None:
     driver = hourly()
-    cuts = []
+    checkpoints = []
     for hours in (1, 2):
-        located(driver, bound(hours), 10 * hours)
-        cuts.append(run_of(driver, "r1", hours=hours))
-    with pytest.raises(CheckpointNotUsable, match="several cuts") as refused:
-        resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="cut", run_id="r1")))
-    assert all(f"{cut} (bound " in refused.value.message for cut in cuts)
+        located(driver, boundary(hours), 10 * hours)
+        checkpoints.append(run_of(driver, "r1", hours=hours))
+    with pytest.raises(CheckpointNotUsable, match="several checkpoints") as refused:
+        resolution.target_checkpoint(driver.region, wanted(driver, ToRun(dag_id="checkpoint", run_id="r1")))
+    assert all(f"{checkpoint} (boundary " in refused.value.message for checkpoint in checkpoints)
     assert "name one of them" in refused.value.message
 
 
@@ -148,18 +151,18 @@ def test_a_time_in_the_future_is_refused() -> None:
 
 def test_a_retired_checkpoint_is_gone() -> None:
     driver = hourly(keep=1)
-    cuts = cuts_of_ten(driver, 3)
+    checkpoints = checkpoints_of_ten(driver, 3)
     driver.store.retire(driver.name)
     with pytest.raises(CheckpointNotUsable, match="is retired; its offsets are gone"):
-        usable(driver, wanted(driver, ToCheckpoint(sequence=cuts[0])))
+        usable(driver, wanted(driver, ToCheckpoint(sequence=checkpoints[0])))
 
 
 def test_an_open_or_aborted_checkpoint_only_by_name() -> None:
     driver = running()
     driver.process()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.contribute(driver.member(0))
-    sequence = open_cut(driver)
+    sequence = open_checkpoint(driver)
     assert sequence is not None
     with pytest.raises(CheckpointNotUsable, match="is open, not complete; allow_partial"):
         usable(driver, wanted(driver, ToCheckpoint(sequence=sequence)))
@@ -171,19 +174,19 @@ def test_an_open_or_aborted_checkpoint_only_by_name() -> None:
 
 def test_another_branch_only_as_a_forward_jump_that_says_what_is_missing() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 2)
-    rewind(driver, ToCheckpoint(sequence=cuts[0]))
-    with pytest.raises(CheckpointNotUsable, match=r"lineage 2 opened before it; a forward jump") as refused:
-        usable(driver, wanted(driver, ToCheckpoint(sequence=cuts[1])))
+    checkpoints = checkpoints_of_ten(driver, 2)
+    rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
+    with pytest.raises(CheckpointNotUsable, match=r"timeline 2 opened before it; a forward jump") as refused:
+        usable(driver, wanted(driver, ToCheckpoint(sequence=checkpoints[1])))
     assert "missing: g:t-0 [10, 20), g:t-1 [10, 20)" in refused.value.message
-    usable(driver, wanted(driver, ToCheckpoint(sequence=cuts[1]), forward=True))
-    usable(driver, wanted(driver, ToCheckpoint(sequence=cuts[0])))
+    usable(driver, wanted(driver, ToCheckpoint(sequence=checkpoints[1]), forward=True))
+    usable(driver, wanted(driver, ToCheckpoint(sequence=checkpoints[0])))
 
 
 def test_what_is_missing_is_counted_beyond_the_first_ten_and_nothing_where_nothing_is() -> None:
     driver = running(partitions=12)
-    cut = cuts_of_ten(driver, 1)[0]
-    row = driver.region.checkpoints[cut]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
+    row = driver.region.checkpoints[checkpoint]
     assert resolution.missing_text(driver.region, row) == "nothing"
     earlier = {p: replace(c, position=Offset(0)) for p, c in driver.region.claims.items()}
     text = resolution.missing_text(replace(driver.region, claims=earlier), row)
@@ -195,9 +198,9 @@ def test_what_is_missing_is_counted_beyond_the_first_ten_and_nothing_where_nothi
 
 def test_a_forward_jump_goes_there() -> None:
     driver = running()
-    cuts = cuts_of_ten(driver, 2)
-    rewind(driver, ToCheckpoint(sequence=cuts[0]))
-    driver.reset(ToCheckpoint(sequence=cuts[1]), forward=True)
+    checkpoints = checkpoints_of_ten(driver, 2)
+    rewind(driver, ToCheckpoint(sequence=checkpoints[0]))
+    driver.reset(ToCheckpoint(sequence=checkpoints[1]), forward=True)
     driver.complete()
     driver.settle_reset()
     assert positions(driver) == [20, 20, 20, 20]
@@ -209,12 +212,12 @@ def test_a_forward_jump_goes_there() -> None:
 
 def test_every_kind_of_target_in_scope_and_the_others_where_they_are() -> None:
     driver = running(partitions=2)
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
     only_first = parse_scope(topics=["t:0"])
     file = FromFile(entries=OffsetMap({driver.partition(0): Offset(13)}))
     expected: list[tuple[Target, int]] = [
-        *((ToCheckpoint(sequence=cut), 10), (ToInitial(), 0), (ToEarliest(), 0), (ToLatest(), 1_000)),
+        *((ToCheckpoint(sequence=checkpoint), 10), (ToInitial(), 0), (ToEarliest(), 0), (ToLatest(), 1_000)),
         *((ToOffset(offset=Offset(7)), 7), (ShiftBy(by=-3), 17), (file, 13), (ToCurrent(), 20)),
     ]
     for target, place in expected:
@@ -228,14 +231,14 @@ def test_a_time_is_for_the_owners_to_look_up() -> None:
     assert offsets(driver, target, scope=parse_scope(topics=["t:0"])) == [None, 10]
 
 
-def test_so_is_a_log_whose_bounds_nobody_has_brought() -> None:
+def test_so_is_a_log_whose_boundaries_nobody_has_brought() -> None:
     driver = running(partitions=2)
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     assert offsets(driver, ToEarliest(), read=False) == [None, None]
     assert offsets(driver, ShiftBy(by=-3), read=False) == [None, None]
     assert offsets(driver, ToCurrent(), read=False) == [10, 10]
     assert offsets(driver, ToInitial(), read=False) == [0, 0]
-    assert offsets(driver, ToCheckpoint(sequence=cut), read=False) == [10, 10]
+    assert offsets(driver, ToCheckpoint(sequence=checkpoint), read=False) == [10, 10]
 
 
 def test_out_of_scope_a_partition_without_a_position_keeps_its_initial_offset() -> None:
@@ -253,39 +256,39 @@ def test_out_of_scope_a_partition_without_a_position_keeps_its_initial_offset() 
 
 def test_a_checkpoint_that_the_log_no_longer_has_is_not_clamped_but_refused() -> None:
     driver = running(partitions=2)
-    cut = cuts_of_ten(driver, 1)[0]
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.grow(driver.partition(0), start=11, end=99)
     with pytest.raises(CheckpointNotUsable, match=r"1 partition\(s\) can't go there, the log has moved on: g:t-0"):
-        offsets(driver, ToCheckpoint(sequence=cut))
+        offsets(driver, ToCheckpoint(sequence=checkpoint))
 
 
 def test_a_duration_is_fixed_once_and_other_targets_stay_as_they_are() -> None:
-    now = bound(5)
+    now = boundary(5)
     assert resolution.anchored(ByDuration(back=5 * MINUTE), now) == ToDatetime(instant=now - 5 * MINUTE)
-    for target in (ToDatetime(instant=bound(1)), ToInitial()):
+    for target in (ToDatetime(instant=boundary(1)), ToInitial()):
         assert resolution.anchored(target, now) is target
 
 
 def test_under_the_regions_lock_nobody_asks_a_broker() -> None:
     with pytest.raises(KeyError):
-        resolution.NoTimes().first_at_or_after(running().partition(0), bound(1))
+        resolution.NoTimes().first_at_or_after(running().partition(0), boundary(1))
 
 
 # -- incomplete checkpoints -------------------------------------------------------------------------------------------
 
 
-def half_contributed(driver: Driver) -> tuple[Region, Sequence]:
-    """Let one of two members contribute to a cut."""
-    driver.request_cut("half")
+def half_contributed(driver: Driver) -> tuple[Region, CheckpointNumber]:
+    """Let one of two members contribute to a checkpoint."""
+    driver.request_checkpoint("half")
     driver.contribute(driver.member(0))
-    sequence = open_cut(driver)
+    sequence = open_checkpoint(driver)
     assert sequence is not None
     return driver.region, sequence
 
 
 def test_the_gaps_of_an_incomplete_checkpoint_are_filled_from_the_complete_one_before_it() -> None:
     driver = running(partitions=2)
-    cuts_of_ten(driver, 1)
+    checkpoints_of_ten(driver, 1)
     driver.process()
     region, sequence = half_contributed(driver)
     found, fills = resolution.checkpoint_offsets(region, sequence)
@@ -314,7 +317,7 @@ def test_then_from_the_committed_offsets_that_were_seen() -> None:
 
 def test_an_aborted_checkpoint_is_used_with_its_gaps_marked() -> None:
     driver = running(partitions=2)
-    cuts_of_ten(driver, 1)
+    checkpoints_of_ten(driver, 1)
     driver.process()
     _, sequence = half_contributed(driver)
     driver.wait(181)
@@ -331,6 +334,6 @@ def test_an_aborted_checkpoint_is_used_with_its_gaps_marked() -> None:
 
 def test_a_complete_checkpoint_has_no_gaps_and_no_target_none() -> None:
     driver = running()
-    cut = cuts_of_ten(driver, 1)[0]
-    assert resolution.checkpoint_offsets(driver.region, cut) == (driver.region.offsets[cut], SeekMap({}))
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
+    assert resolution.checkpoint_offsets(driver.region, checkpoint) == (driver.region.offsets[checkpoint], SeekMap({}))
     assert resolution.checkpoint_offsets(driver.region, None) == (None, SeekMap({}))

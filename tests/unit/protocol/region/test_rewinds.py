@@ -12,16 +12,16 @@ from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import (
     BatchId,
+    CheckpointNumber,
     Epoch,
     EventNumber,
     GroupId,
     GroupPartition,
     Incarnation,
-    Lineage,
     MemberId,
     Offset,
     Range,
-    Sequence,
+    Timeline,
     TopicName,
 )
 
@@ -40,8 +40,8 @@ def batch(
         member=MemberId(GroupId("g"), 0),
         incarnation=Incarnation(1),
         epoch=Epoch(epoch),
-        lineage=Lineage(1),
-        sequence=Sequence(2),
+        timeline=Timeline(1),
+        sequence=CheckpointNumber(2),
         ranges={p(n): Range(Offset(a), Offset(b)) for n, (a, b) in wanted.items()},
         begun_at=datetime(2026, 1, 1, tzinfo=UTC),
         begun_after=EventNumber(1),
@@ -118,7 +118,7 @@ class Marking:
     """The plain way: whenever a place becomes known, whatever is done by then at or beyond it is marked for good."""
 
     def __init__(self, chance: Random) -> None:
-        self.chance, self.epoch, self.base = chance, 1, 1
+        self.chance, self.epoch, self.restore_point = chance, 1, 1
         self.maps: dict[int, dict[int, int | None]] = {1: dict.fromkeys(range(3), 0)}
         self.batches: list[Batch] = []
 
@@ -138,13 +138,15 @@ class Marking:
         self.epoch += 1
         places = {n: self.chance.choice([None, self.chance.randrange(13)]) for n in range(3)}
         self.maps[self.epoch] = {n: o for n, o in places.items() if self.chance.random() < 0.9}
-        self.base = self.chance.choice([self.base, self.epoch])
+        self.restore_point = self.chance.choice([self.restore_point, self.epoch])
         self._mark({n: o for n, o in self.maps[self.epoch].items() if o is not None})
 
     def answer(self) -> None:
         fresh = {n: self.chance.randrange(13) for n in range(3) if n not in self.known}
         self.maps[self.epoch].update(fresh)
-        self.maps[self.base].update({n: o for n, o in fresh.items() if self.maps[self.base].get(n) is None})
+        self.maps[self.restore_point].update(
+            {n: o for n, o in fresh.items() if self.maps[self.restore_point].get(n) is None}
+        )
         self._mark(fresh)
 
     def prove(self) -> None:

@@ -8,24 +8,33 @@ import pytest
 from airflow_kcr.protocol.region.rows import (
     FAILURE_CAUSES,
     Checkpoint,
+    CheckpointPurpose,
     CheckpointState,
     Claim,
-    CutPurpose,
     Member,
     ResetCause,
 )
-from airflow_kcr.protocol.values import Epoch, GroupId, Incarnation, Lineage, MemberId, Nonce, Offset, Sequence
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    Epoch,
+    GroupId,
+    Incarnation,
+    MemberId,
+    Offset,
+    RequestId,
+    Timeline,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MEMBER = Member(member=MemberId(GroupId("g"), 0), incarnation=Incarnation(1))
 CHECKPOINT = Checkpoint(
-    sequence=Sequence(3),
-    lineage=Lineage(1),
+    sequence=CheckpointNumber(3),
+    timeline=Timeline(1),
     epoch=Epoch(1),
     state=CheckpointState.OPEN,
-    purpose=CutPurpose.REQUEST,
-    nonce=Nonce("n"),
-    roster={},
+    purpose=CheckpointPurpose.REQUEST,
+    request_id=RequestId("n"),
+    participants={},
     opened_at=NOON,
 )
 
@@ -36,12 +45,12 @@ def claim(resume: int | None, position: int | None, begun_to: int | None) -> Cla
 
 
 def test_a_member_with_fenced_sinks_can_not_write_beyond_its_lease() -> None:
-    assert replace(MEMBER, sinks_fenced=True).quiet_after(NOON) == NOON
+    assert replace(MEMBER, sinks_fenced=True).quiesced_after(NOON) == NOON
 
 
 def test_any_other_member_can_until_its_process_must_have_ended() -> None:
     member = replace(MEMBER, ends_within=timedelta(seconds=7))
-    assert member.quiet_after(NOON) == NOON + timedelta(seconds=7)
+    assert member.quiesced_after(NOON) == NOON + timedelta(seconds=7)
 
 
 @pytest.mark.parametrize(
@@ -78,10 +87,10 @@ def test_only_complete_and_published_checkpoints_have_their_offsets(state: Check
 
 
 @pytest.mark.parametrize("state", [CheckpointState.COMPLETE, CheckpointState.PUBLISHED, CheckpointState.RETIRED])
-def test_a_checkpoint_that_was_complete_is_on_the_path_until_a_lineage_undoes_it(state: CheckpointState) -> None:
-    row = replace(CHECKPOINT, state=state, previous=Sequence(1))
+def test_a_checkpoint_that_was_complete_is_on_the_path_until_a_timeline_undoes_it(state: CheckpointState) -> None:
+    row = replace(CHECKPOINT, state=state, previous=CheckpointNumber(1))
     assert row.is_on_path
-    assert not replace(row, undone_by=Lineage(2)).is_on_path
+    assert not replace(row, undone_by=Timeline(2)).is_on_path
 
 
 @pytest.mark.parametrize("state", [CheckpointState.OPEN, CheckpointState.ABORTED, CheckpointState.RETIRED])

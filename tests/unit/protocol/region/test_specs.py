@@ -7,16 +7,16 @@ import pytest
 from airflow_kcr.errors import LeaseExpired, SpecOutdated, UnknownMember
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, specs
-from airflow_kcr.protocol.region.rows import RegionState, ResetCause, SpecCheck, Wanted
+from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, SpecCheck
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.rules import CutMode, CutRules, RegionRules
+from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state
-from tests.support.scripts import HOUR, bound, cuts_of_ten, running
+from tests.support.scripts import HOUR, boundary, checkpoints_of_ten, running
 
-HOURLY = CutRules(schedule=Every(HOUR), mode=CutMode.DAG_RUN)
+HOURLY = CheckpointRules(schedule=Every(HOUR), mode=CheckpointMode.DAG_RUN)
 
 
 def spec(rules: RegionRules, revision: int = 2) -> Spec:
@@ -59,46 +59,47 @@ def test_the_same_spec_again_is_no_change() -> None:
     assert happened(driver, events.SpecChanged) == []
 
 
-def test_a_changed_schedule_sets_the_next_bound_from_now_on() -> None:
+def test_a_changed_schedule_sets_the_next_boundary_from_now_on() -> None:
     driver = running()
-    change(driver, at_once=spec(replace(driver.region.rules, cut=HOURLY)))
-    assert driver.region.next_bound == bound(1)
-    change(driver, at_once=spec(replace(driver.region.rules, cut=CutRules()), revision=3))
-    assert driver.region.next_bound is None
+    change(driver, at_once=spec(replace(driver.region.rules, checkpoint=HOURLY)))
+    assert driver.region.next_boundary == boundary(1)
+    change(driver, at_once=spec(replace(driver.region.rules, checkpoint=CheckpointRules()), revision=3))
+    assert driver.region.next_boundary is None
 
 
-def test_other_rules_of_a_cut_leave_the_next_bound_alone() -> None:
+def test_other_rules_of_a_checkpoint_leave_the_next_boundary_alone() -> None:
     driver = running()
-    change(driver, at_once=spec(replace(driver.region.rules, cut=HOURLY)))
+    change(driver, at_once=spec(replace(driver.region.rules, checkpoint=HOURLY)))
     driver.wait(90 * 60)
-    change(driver, at_once=spec(replace(driver.region.rules, cut=replace(HOURLY, catchup=True)), revision=3))
-    assert driver.region.next_bound == bound(1)
+    change(driver, at_once=spec(replace(driver.region.rules, checkpoint=replace(HOURLY, catchup=True)), revision=3))
+    assert driver.region.next_boundary == boundary(1)
 
 
-def test_a_region_that_never_ran_gets_its_bound_when_it_starts() -> None:
+def test_a_region_that_never_ran_gets_its_boundary_when_it_starts() -> None:
     driver = Driver()
-    change(driver, at_once=spec(replace(driver.region.rules, cut=HOURLY)))
-    assert driver.region.next_bound is None
+    change(driver, at_once=spec(replace(driver.region.rules, checkpoint=HOURLY)))
+    assert driver.region.next_boundary is None
     driver.up()
-    assert driver.region.next_bound == bound(1)
+    assert driver.region.next_boundary == boundary(1)
 
 
-# -- at the next cut --------------------------------------------------------------------------------------------------
+# -- at the next checkpoint
+# --------------------------------------------------------------------------------------------------
 
 
-def test_what_changes_the_members_waits_for_the_next_cut_and_restarts_them_there() -> None:
+def test_what_changes_the_members_waits_for_the_next_checkpoint_and_restarts_them_there() -> None:
     driver = running()
     driver.process()
     change(driver, later=fewer_members())
     assert driver.region.rules.groups[GROUP].members == 2
     driver.process()
     driver.accept_spec()
-    driver.request_cut("n")
-    cut = driver.complete()
+    driver.request_checkpoint("n")
+    checkpoint = driver.complete()
     region = driver.region
     assert region.rules.groups[GROUP].members == 1
     assert region.reset is not None
-    assert (region.reset.cause, region.base, region.lineage) == (ResetCause.SPEC_CHANGED, cut, 1)
+    assert (region.reset.cause, region.restore_point, region.timeline) == (ResetCause.SPEC_CHANGED, checkpoint, 1)
     assert positions(driver) == [20, 20, 20, 20]
     judge(driver)
 
@@ -108,7 +109,7 @@ def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_
     driver.process()
     change(driver, later=spec(driver.region.rules))
     driver.accept_spec()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.complete()
     assert state(driver) is RegionState.STARTING
     for member in driver.all_members():
@@ -125,11 +126,11 @@ def test_who_was_built_from_the_old_spec_can_do_nothing_any_more_and_comes_back_
     judge(driver)
 
 
-def test_a_change_that_was_taken_back_before_the_cut_restarts_nobody() -> None:
+def test_a_change_that_was_taken_back_before_the_checkpoint_restarts_nobody() -> None:
     driver = running()
     change(driver, later=fewer_members())
     change(driver)
-    driver.cut("n")
+    driver.checkpoint("n")
     assert causes(driver) == ["start"]
 
 
@@ -137,7 +138,7 @@ def test_members_that_the_new_spec_has_no_place_for_are_fenced_and_nobody_waits_
     driver = running()
     change(driver, later=fewer_members())
     driver.accept_spec()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.complete()
     stranger = driver.member(1)
     region = driver.region
@@ -180,13 +181,13 @@ def test_a_member_that_has_left_already_is_not_counted_out_again() -> None:
 def test_a_changed_spec_waits_until_every_living_member_can_run_under_it() -> None:
     driver = running()
     change(driver, later=spec(driver.region.rules))
-    driver.cut("n1")
+    driver.checkpoint("n1")
     driver.check_spec(driver.member(0))
-    driver.cut("n2")
+    driver.checkpoint("n2")
     assert causes(driver) == ["start"]
     assert specs.unchecked(driver.region, driver.clock.now) == (driver.member(1),)
     driver.check_spec(driver.member(1))
-    driver.request_cut("n3")
+    driver.request_checkpoint("n3")
     driver.complete()
     assert causes(driver) == ["start", "spec_changed"]
     assert driver.region.spec_checks == ()
@@ -205,7 +206,7 @@ def test_one_that_a_member_refuses_is_given_up_and_the_region_runs_on_under_its_
         (driver.member(1), 2, "there is no module 'nowhere'")
     ]
     driver.process()
-    driver.cut("n")
+    driver.checkpoint("n")
     assert causes(driver) == ["start"]
     change(driver, later=spec(driver.region.rules))
     assert specs.refused(driver.region) == ()
@@ -258,14 +259,14 @@ def everybody_gone(driver: Driver) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("wanted", [Wanted.RUNNING, Wanted.PAUSED])
+@pytest.mark.parametrize("wanted", [DesiredState.RUNNING, DesiredState.PAUSED])
 def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from_it_bring_the_region_to_run(
-    wanted: Wanted,
+    wanted: DesiredState,
 ) -> None:
     driver = running()
-    driver.cut("n")
+    driver.checkpoint("n")
     driver.process()
-    if wanted is Wanted.PAUSED:
+    if wanted is DesiredState.PAUSED:
         driver.store.pause(driver.name)
     everybody_gone(driver)
     change(driver, later=fewer_members())
@@ -276,8 +277,8 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
     driver.join(driver.member(0), spec_revision=2)
     driver.spread()
     driver.settle_reset()
-    assert (state(driver), driver.region.wanted) == (RegionState.RUNNING, wanted)
-    assert positions(driver) == [0] * 4, "what was begun since the base is processed again"
+    assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, wanted)
+    assert positions(driver) == [0] * 4, "what was begun since the restore point is processed again"
     judge(driver)
 
 
@@ -292,22 +293,22 @@ def test_a_region_that_starts_and_has_nobody_takes_another_number_of_members() -
     judge(driver)
 
 
-def test_what_waits_for_a_cut_counts_when_the_last_who_could_take_it_is_gone() -> None:
+def test_what_waits_for_a_checkpoint_counts_when_the_last_who_could_take_it_is_gone() -> None:
     driver = running()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     change(driver, later=fewer_members())
     assert driver.region.next_spec == fewer_members()
     everybody_gone(driver)
-    driver.store.settle(driver.name)
+    driver.store.reconcile(driver.name)
     region = driver.region
-    assert (region.spec, region.next_spec, region.open_cut) == (fewer_members(), None, None)
+    assert (region.spec, region.next_spec, region.open_checkpoint) == (fewer_members(), None, None)
     assert causes(driver)[-1] == "spec_changed"
     judge(driver)
 
 
 def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> None:
     driver = running()
-    driver.store.report_outsider(driver.name, "a stranger")
+    driver.store.report_foreign_consumer(driver.name, "a stranger")
     everybody_gone(driver)
     change(driver, later=fewer_members())
     assert (driver.region.spec, state(driver)) == (fewer_members(), RegionState.HALTED)
@@ -322,7 +323,7 @@ def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> No
 def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -> None:
     driver = running()
     batch = driver.begin(driver.member(1))
-    driver.store.report_outsider(driver.name, "a stranger")
+    driver.store.report_foreign_consumer(driver.name, "a stranger")
     lease = driver.region.leases[driver.member(1)].until
     change(driver, later=spec(driver.region.rules))
     driver.store.start(driver.name)
@@ -332,7 +333,7 @@ def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -
         with pytest.raises(SpecOutdated):
             driver.join(member, spec_revision=1)
         driver.join(member, spec_revision=2)
-    assert driver.region.running[batch].quiet_after >= lease, "its process does not know yet that its lease has ended"  # type: ignore[operator]
+    assert driver.region.running[batch].quiesced_after >= lease, "its process can't know of it yet"  # type: ignore[operator]
     driver.spread()
     driver.recover()
     assert state(driver) is RegionState.RUNNING
@@ -348,16 +349,16 @@ def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first(
     assert causes(driver) == ["start"]
     driver.publish()
     for member in driver.all_members():
-        driver.echo(member)
+        driver.read_back(member)
     assert state(driver) is RegionState.STOPPED
     driver.store.start(driver.name)
     assert driver.region.rules.groups[GROUP].members == 1
-    assert driver.region.wanted is Wanted.RUNNING
+    assert driver.region.desired_state is DesiredState.RUNNING
 
 
 def test_without_a_waiting_spec_there_is_nothing_to_take() -> None:
     driver = running()
     region = driver.region
     assert specs.take_pending(region, driver.clock.now) is region
-    cuts_of_ten(driver, 1)
+    checkpoints_of_ten(driver, 1)
     assert driver.region.next_spec is None

@@ -12,7 +12,6 @@ from airflow_kcr.protocol.region.rows import Claim, Halt, HaltReason, InitialOff
 from airflow_kcr.protocol.region.state import (
     Region,
     Spec,
-    base_offsets,
     contributions_to,
     digest,
     initial_offset,
@@ -26,6 +25,7 @@ from airflow_kcr.protocol.region.state import (
     require_epoch,
     require_member,
     require_state,
+    restore_point_offsets,
     settled,
     universe,
     without,
@@ -43,7 +43,7 @@ from airflow_kcr.protocol.values import (
     TopicName,
 )
 from tests.support.driver import BEGINNING, Driver, group_rules
-from tests.support.scripts import cuts_of_ten, running, started
+from tests.support.scripts import checkpoints_of_ten, running, started
 
 
 def fresh() -> Region:
@@ -163,20 +163,20 @@ def test_a_region_has_a_reset_only_while_one_runs() -> None:
     assert region.seek == region.seek_maps[region.epoch]
 
 
-def test_a_new_region_has_neither_reset_nor_cut_nor_seek_map() -> None:
+def test_a_new_region_has_neither_reset_nor_checkpoint_nor_seek_map() -> None:
     region = fresh()
     assert region.reset is None
-    assert region.cut is None
+    assert region.checkpoint is None
     assert not region.seek
     assert region.rules is region.spec.rules
 
 
-def test_an_open_cut_is_found_by_its_sequence() -> None:
+def test_an_open_checkpoint_is_found_by_its_sequence() -> None:
     driver = running()
-    driver.request_cut("n")
-    cut = driver.region.cut
-    assert cut is not None
-    assert cut.nonce == "n"
+    driver.request_checkpoint("n")
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.request_id == "n"
 
 
 def test_the_initial_offset_is_that_of_the_topics_present_id() -> None:
@@ -193,28 +193,28 @@ def test_the_initial_offset_is_that_of_the_topics_present_id() -> None:
     assert initial_offsets(region) == OffsetMap({partition: Offset(0)})
 
 
-def test_the_base_is_a_cuts_offsets_or_those_of_the_seek_map_that_opened_the_lineage() -> None:
+def test_the_restore_point_is_a_checkpoints_offsets_or_those_of_the_seek_map_that_opened_the_timeline() -> None:
     driver = Driver()
-    assert base_offsets(driver.region) == EMPTY
+    assert restore_point_offsets(driver.region) == EMPTY
     driver.up()
-    assert set(base_offsets(driver.region).values()) == {0}
-    cut = cuts_of_ten(driver, 1)[0]
-    assert base_offsets(driver.region) == driver.region.offsets[cut]
-    assert set(base_offsets(driver.region).values()) == {10}
+    assert set(restore_point_offsets(driver.region).values()) == {0}
+    checkpoint = checkpoints_of_ten(driver, 1)[0]
+    assert restore_point_offsets(driver.region) == driver.region.offsets[checkpoint]
+    assert set(restore_point_offsets(driver.region).values()) == {10}
     driver.reset(ToOffset(offset=Offset(4)))
     driver.complete()
-    assert set(base_offsets(driver.region).values()) == {4}
+    assert set(restore_point_offsets(driver.region).values()) == {4}
 
 
-def test_contributions_to_other_cuts_are_not_looked_at() -> None:
+def test_contributions_to_other_checkpoints_are_not_looked_at() -> None:
     driver = running()
-    first, second = cuts_of_ten(driver, 2)
+    first, second = checkpoints_of_ten(driver, 2)
     parts = contributions_to(driver.region, second)
     assert {o for part in parts.values() for o in part.offsets.values()} == {20}
     assert contributions_to(driver.region, first).keys() == parts.keys() == set(driver.all_members())
 
 
-def test_a_regions_partitions_are_those_of_the_base_and_those_with_an_initial_offset_in_its_spec() -> None:
+def test_a_regions_partitions_are_those_of_the_restore_point_and_those_with_an_initial_offset_in_its_spec() -> None:
     driver = running(partitions=2, members=1)
     region = driver.region
     assert universe(region) == {driver.partition(0), driver.partition(1)}

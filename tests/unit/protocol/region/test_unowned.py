@@ -7,33 +7,33 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleIncarnation
-from airflow_kcr.protocol.group_members import Outsider
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import coverage, events
-from airflow_kcr.protocol.region.rows import CutPurpose, RegionState, RequestState
+from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState
 from airflow_kcr.protocol.region.unowned import Inventory, Standing
-from airflow_kcr.protocol.rules import OutsiderPolicy, RegionRules
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import GroupId, GroupPartition, Incarnation, Nonce, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Incarnation, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import happened, judge
-from tests.support.scripts import bound, started
+from tests.support.scripts import boundary, started
 
 REJOIN = Timeouts().rejoin_after.total_seconds()
 WAIT = Timeouts().unowned_wait.total_seconds()
-QUIET, AGAIN, REJOINS = Standing(), Standing(again=True), Standing(again=True, rejoin=True)
+QUIESCED, AGAIN, REJOINS = Standing(), Standing(again=True), Standing(again=True, rejoin=True)
 
 
 def region_of(members: int = 1, partitions: int = 2) -> Driver:
     """A region that runs, with a checkpoint of all that there was."""
     driver = started(Driver(members=members, partitions=partitions))
-    cut(driver, "first")
+    checkpoint(driver, "first")
     return driver
 
 
-def cut(driver: Driver, nonce: str) -> Sequence:
-    """A cut that is complete and published."""
-    driver.request_cut(nonce)
+def checkpoint(driver: Driver, request_id: str) -> CheckpointNumber:
+    """A checkpoint that is complete and published."""
+    driver.request_checkpoint(request_id)
     sequence = driver.complete()
     driver.publish()
     return sequence
@@ -60,7 +60,7 @@ def grown(driver: Driver, number: int = 2, group: str = "g") -> GroupPartition:
 def test_what_is_all_claimed_is_nothing_to_note() -> None:
     driver = region_of()
     before = driver.region.counter
-    assert report(driver) == QUIET
+    assert report(driver) == QUIESCED
     assert driver.region.counter == before
 
 
@@ -75,7 +75,7 @@ def test_a_partition_without_an_owner_is_told_once_with_since_when_and_forgotten
     assert happened(driver, events.PartitionsUnowned) == [events.PartitionsUnowned(partitions=(fresh,))]
     driver.spread()
     assert driver.region.unowned == {}
-    assert report(driver) == QUIET
+    assert report(driver) == QUIESCED
     judge(driver)
 
 
@@ -84,7 +84,7 @@ def test_a_partition_whose_topic_is_gone_again_is_forgotten() -> None:
     fresh = grown(driver)
     report(driver)
     del driver.logs[fresh]
-    assert report(driver) == QUIET
+    assert report(driver) == QUIESCED
     assert [e.partitions for e in happened(driver, events.PartitionsUnowned)] == [(fresh,), ()]
 
 
@@ -98,7 +98,7 @@ def test_a_partition_that_was_given_back_and_that_nobody_gets_has_no_owner() -> 
 def test_topics_that_the_spec_does_not_read_are_none_of_the_regions() -> None:
     driver = region_of()
     driver.grow(driver.partition(0, topic="other"), end=5)
-    assert report(driver) == QUIET
+    assert report(driver) == QUIESCED
 
 
 def test_two_groups_are_told_of_apart() -> None:
@@ -109,7 +109,7 @@ def test_two_groups_are_told_of_apart() -> None:
     assert report(driver, group="b") == AGAIN
     assert set(driver.region.unowned) == {here, there}
     driver.claim(driver.member(0, "a"), [driver.partition(0, "a"), here])
-    assert report(driver, group="a") == QUIET
+    assert report(driver, group="a") == QUIESCED
     assert set(driver.region.unowned) == {there}
 
 
@@ -171,27 +171,31 @@ def test_nobody_joins_anew_while_an_owner_is_down_whose_slot_kafka_keeps() -> No
 
 def test_nobody_joins_anew_for_what_a_foreign_consumer_has() -> None:
     driver = started(
-        Driver(rules=RegionRules(groups={GROUP: group_rules(members=1)}, outsiders=OutsiderPolicy.WARN), partitions=2)
+        Driver(
+            rules=RegionRules(groups={GROUP: group_rules(members=1)}, foreign_consumers=ForeignConsumerPolicy.WARN),
+            partitions=2,
+        )
     )
     grown(driver)
     report(driver)
     driver.wait(REJOIN)
-    driver.store.report_groups(driver.name, {GROUP: (Outsider(group=GROUP, client_id="console"),)})
+    driver.store.report_groups(driver.name, {GROUP: (ForeignConsumer(group=GROUP, client_id="console"),)})
     assert report(driver) == AGAIN
     driver.store.report_groups(driver.name, {GROUP: ()})
     assert report(driver) == REJOINS
 
 
-# -- cuts -------------------------------------------------------------------------------------------------------------
+# -- checkpoints
+# -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_waits_for_a_partition_without_an_owner() -> None:
+def test_a_checkpoint_waits_for_a_partition_without_an_owner() -> None:
     driver = region_of()
     grown(driver)
     report(driver)
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     driver.wait(WAIT / 2)
-    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
+    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
     driver.spread()
     driver.wait(1)
     sequence = driver.complete()
@@ -201,13 +205,13 @@ def test_a_cut_waits_for_a_partition_without_an_owner() -> None:
     judge(driver)
 
 
-def test_a_cut_that_has_waited_long_enough_goes_on_without_and_names_what_it_lacks() -> None:
+def test_a_checkpoint_that_has_waited_long_enough_goes_on_without_and_names_what_it_lacks() -> None:
     driver = region_of()
     fresh = grown(driver)
     report(driver)
-    driver.request_cut("n", purpose=CutPurpose.DRAIN)
+    driver.request_checkpoint("n", purpose=CheckpointPurpose.DRAIN)
     driver.wait(WAIT + 1)
-    assert driver.region.requests[Nonce("n")].state is RequestState.OPEN, "time alone opens it"
+    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN, "time alone opens it"
     sequence = driver.complete()
     row = driver.region.checkpoints[sequence]
     assert row.inexact.keys() == {fresh}
@@ -215,26 +219,26 @@ def test_a_cut_that_has_waited_long_enough_goes_on_without_and_names_what_it_lac
     judge(driver)
 
 
-def test_a_dag_run_that_wants_an_exact_cut_is_refused_one_that_lacks_a_partition() -> None:
+def test_a_dag_run_that_wants_an_exact_checkpoint_is_refused_one_that_lacks_a_partition() -> None:
     driver = region_of()
     fresh = grown(driver)
     report(driver)
     driver.wait(WAIT + 1)
-    asked = driver.request_cut("n", bound=bound(1))
+    asked = driver.request_checkpoint("n", boundary=boundary(1))
     assert asked.state is RequestState.REFUSED
     assert str(fresh) in asked.refusal
-    assert driver.request_cut("m", bound=bound(1), allow_inexact=True).state is RequestState.OPEN
+    assert driver.request_checkpoint("m", boundary=boundary(1), allow_inexact=True).state is RequestState.OPEN
 
 
-def test_a_cut_that_was_opened_before_a_partition_was_found_is_tried_again_with_it() -> None:
+def test_a_checkpoint_that_was_opened_before_a_partition_was_found_is_tried_again_with_it() -> None:
     driver = region_of()
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     assert driver.region.state is RegionState.DRAINING
     fresh = grown(driver)
     report(driver)
-    assert driver.region.open_cut is None
-    assert driver.region.requests[Nonce("n")].state is RequestState.QUEUED
-    (aborted,) = happened(driver, events.CutAborted)
+    assert driver.region.open_checkpoint is None
+    assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
+    (aborted,) = happened(driver, events.CheckpointAborted)
     assert str(fresh) in aborted.reason
     driver.spread()
     sequence = driver.complete()
@@ -242,14 +246,14 @@ def test_a_cut_that_was_opened_before_a_partition_was_found_is_tried_again_with_
     judge(driver)
 
 
-def test_what_a_cut_covers_already_does_not_stop_it() -> None:
+def test_what_a_checkpoint_covers_already_does_not_stop_it() -> None:
     driver = region_of()
     fresh = grown(driver)
     report(driver)
     driver.wait(WAIT + 1)
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     assert report(driver).again
-    assert driver.region.open_cut is not None, f"{fresh} was known when it was opened"
+    assert driver.region.open_checkpoint is not None, f"{fresh} was known when it was opened"
 
 
 # -- verify -----------------------------------------------------------------------------------------------------------
@@ -260,15 +264,15 @@ def test_a_checkpoint_that_hides_what_it_lacks_is_a_violation() -> None:
     fresh = grown(driver)
     report(driver)
     driver.wait(WAIT + 1)
-    driver.request_cut("n")
+    driver.request_checkpoint("n")
     sequence = driver.complete()
     assert not verify(History(events=driver.events, batches=driver.batches))
     hidden = [
         replace(e, body=replace(e.body, inexact={}))
-        if isinstance(e.body, events.CutCompleted) and e.body.sequence == sequence
+        if isinstance(e.body, events.CheckpointCompleted) and e.body.sequence == sequence
         else e
         for e in driver.events
     ]
     (violation,) = verify(History(events=hidden, batches=driver.batches))
     assert violation.invariant == "R2"
-    assert f"cut {sequence} lacks {fresh}" in violation.detail
+    assert f"checkpoint {sequence} lacks {fresh}" in violation.detail

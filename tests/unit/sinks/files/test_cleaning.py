@@ -10,12 +10,12 @@ from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
-from airflow_kcr.protocol.values import Lineage, RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, RegionName, Timeline
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.cleaning import Cleaner, GivenUp
-from airflow_kcr.sinks.files.documents import Lineages
-from airflow_kcr.sinks.files.layout import CutName
-from airflow_kcr.spark.cuts import Cuts
+from airflow_kcr.sinks.files.documents import Timelines
+from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.spark.checkpoints import Checkpoints
 from airflow_kcr.spark.region_ledger import RegionLedger
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Killed, LocalFolder
@@ -43,9 +43,9 @@ def batches(files: Files, number: int = 9) -> None:
             files.process_batch(files.driver.member(index))
 
 
-def cut(files: Files, nonce: str) -> Sequence:
+def checkpoint(files: Files, request_id: str) -> CheckpointNumber:
     batches(files)
-    return files.cut(nonce)
+    return files.checkpoint(request_id)
 
 
 def reset_done(files: Files) -> None:
@@ -65,14 +65,14 @@ def needed(files: Files) -> set[str]:
 
 
 class TestUndone:
-    def test_cuts_keep_their_files_until_a_newer_one_has_what_is_left_of_them(self, files: Files) -> None:
-        first, second = cut(files, "n1"), cut(files, "n2")
+    def test_checkpoints_keep_their_files_until_a_newer_one_has_what_is_left_of_them(self, files: Files) -> None:
+        first, second = checkpoint(files, "n1"), checkpoint(files, "n2")
         files.driver.reset(ShiftBy(by=-37), scope=parse_scope(topics=["t:0"]))
         reset_done(files)
         before = files.data_files()
         assert files.clean().undone == ()
         assert {f.path for manifest in files.undone().values() for f in manifest.files} <= before
-        third = cut(files, "n3")
+        third = checkpoint(files, "n3")
         assert expected(files)
         cleaned = files.clean()
         assert cleaned.undone == (second,)
@@ -80,17 +80,17 @@ class TestUndone:
         assert set(files.manifests()) == {first, third}
         assert expected(files)
 
-    def test_cuts_are_still_told_apart_from_unknown_ones(self, files: Files) -> None:
-        first = cut(files, "n1")
+    def test_checkpoints_are_still_told_apart_from_unknown_ones(self, files: Files) -> None:
+        first = checkpoint(files, "n1")
         files.driver.reset(ToInitial())
         reset_done(files)
-        cut(files, "n2")
+        checkpoint(files, "n2")
         files.clean()
-        with pytest.raises(CheckpointNotUsable, match=f"cut {first} .* was superseded by lineage 2"):
-            Cuts.of(files.folder).manifest(first)
+        with pytest.raises(CheckpointNotUsable, match=f"checkpoint {first} .* was superseded by timeline 2"):
+            Checkpoints.of(files.folder).manifest(first)
 
-    def test_cuts_of_a_region_that_nobody_works_for_are_noted_first(self, files: Files) -> None:
-        cut(files, "n1")
+    def test_checkpoints_of_a_region_that_nobody_works_for_are_noted_first(self, files: Files) -> None:
+        checkpoint(files, "n1")
         files.driver.reset(ToInitial())
         files.driver.complete()
         files.driver.settle_reset()
@@ -98,13 +98,13 @@ class TestUndone:
         files.clean()
         assert files.manifests() == {}
 
-    def test_cuts_that_are_pinned_keep_their_files(self, files: Files) -> None:
-        first = cut(files, "n1")
+    def test_checkpoints_that_are_pinned_keep_their_files(self, files: Files) -> None:
+        first = checkpoint(files, "n1")
         files.driver.store.pin(files.driver.name, first, "kept", "to compare")
         held = needed(files)
         files.driver.reset(ToInitial())
         reset_done(files)
-        cut(files, "n2")
+        checkpoint(files, "n2")
         assert files.clean().undone == ()
         assert held <= files.data_files()
         files.driver.store.pin(files.driver.name, first, "", "")
@@ -118,7 +118,7 @@ class TestUndone:
         files.write(other)
         driver.crash(driver.member(0))
         driver.recover()
-        cut(files, "n1")
+        checkpoint(files, "n1")
         batches(files, 1)
         running = files.driver.begin(driver.member(0))
         files.write(running)
@@ -127,13 +127,13 @@ class TestUndone:
         assert not kept & {lost, other}
         assert running in kept
         driver.end(running)
-        files.cut("n2")
+        files.checkpoint("n2")
         assert expected(files)
 
     def test_what_a_publisher_is_making_stays(self, files: Files) -> None:
-        cut(files, "n1")
+        checkpoint(files, "n1")
         batches(files)
-        files.driver.request_cut("n2")
+        files.driver.request_checkpoint("n2")
         sequence = files.driver.complete()
 
         def meanwhile(step: str) -> None:
@@ -143,17 +143,17 @@ class TestUndone:
         files.process(LocalFolder(files.root, meanwhile)).publish(sequence)
         assert expected(files)
 
-    def test_nothing_goes_before_a_cut_is_published(self, files: Files) -> None:
+    def test_nothing_goes_before_a_checkpoint_is_published(self, files: Files) -> None:
         batches(files)
         before = files.data_files()
         assert files.clean().files == 0
         assert files.data_files() == before
 
-    def test_a_cut_whose_manifest_is_damaged_or_gone_keeps_what_it_may_have(self, files: Files) -> None:
-        first = cut(files, "n1")
+    def test_a_checkpoint_whose_manifest_is_damaged_or_gone_keeps_what_it_may_have(self, files: Files) -> None:
+        first = checkpoint(files, "n1")
         held = needed(files)
-        cut(files, "n2")
-        where = files.root / layout.manifest(CutName(files.driver.region.lineage, first))
+        checkpoint(files, "n2")
+        where = files.root / layout.manifest(CheckpointName(files.driver.region.timeline, first))
         whole = where.read_text()
         for text in (whole[:-9], None):
             where.unlink()
@@ -166,10 +166,10 @@ class TestUndone:
         assert expected(files)
 
     def test_a_folder_of_another_region_of_that_name_is_left_alone(self, files: Files) -> None:
-        cut(files, "n1")
+        checkpoint(files, "n1")
         files.driver.reset(ToInitial())
         reset_done(files)
-        cut(files, "n2")
+        checkpoint(files, "n2")
         before = files.data_files()
         anew = Files(Driver(), files.root)
         anew.driver.up()
@@ -189,31 +189,33 @@ class TestUndone:
 
 
 class TestRetired:
-    def test_cuts_can_be_read_until_their_output_is_given_up(self, files: Files) -> None:
-        cuts = [cut(files, f"n{number}") for number in range(4)]
+    def test_checkpoints_can_be_read_until_their_output_is_given_up(self, files: Files) -> None:
+        checkpoints = [checkpoint(files, f"n{number}") for number in range(4)]
         files.driver.store.retire(files.driver.name)
-        retired = [s for s in cuts if files.driver.region.checkpoints[s].state is CheckpointState.RETIRED]
-        assert retired == cuts[:2]
+        retired = [s for s in checkpoints if files.driver.region.checkpoints[s].state is CheckpointState.RETIRED]
+        assert retired == checkpoints[:2]
         files.clean()
         assert expected(files)
         cleaned = files.clean(GivenUp.RETIRED)
         assert list(cleaned.retired) == retired
-        assert set(files.manifests()) == set(cuts[2:])
+        assert set(files.manifests()) == set(checkpoints[2:])
         assert files.data_files() == needed(files)
-        assert sum(files.records(*cuts[2:]).values()) == 2 * 9 * 40
-        with pytest.raises(CheckpointNotUsable, match=f"cut {cuts[0]} of sink out .* was retired, and its output del"):
-            Cuts.of(files.folder).manifest(cuts[0])
+        assert sum(files.records(*checkpoints[2:]).values()) == 2 * 9 * 40
+        with pytest.raises(
+            CheckpointNotUsable, match=f"checkpoint {checkpoints[0]} of sink out .* was retired, and its output del"
+        ):
+            Checkpoints.of(files.folder).manifest(checkpoints[0])
         assert files.clean(GivenUp.RETIRED).files == 0
 
-    def test_cuts_that_a_reset_undoes_later_do_not_hold_up_the_next_one(self, files: Files) -> None:
-        cuts = [cut(files, f"n{number}") for number in range(4)]
+    def test_checkpoints_that_a_reset_undoes_later_do_not_hold_up_the_next_one(self, files: Files) -> None:
+        checkpoints = [checkpoint(files, f"n{number}") for number in range(4)]
         files.driver.store.retire(files.driver.name)
-        given_up = files.records(*cuts[:2])
+        given_up = files.records(*checkpoints[:2])
         files.clean(GivenUp.RETIRED)
-        # Into the middle of a cut that was given up, on one partition of four: of the rest nothing comes back.
+        # Into the middle of a checkpoint that was given up, on one partition of four: of the rest nothing comes back.
         files.driver.reset(ShiftBy(by=-300), scope=parse_scope(topics=["t:0"]))
         reset_done(files)
-        cut(files, "again")
+        checkpoint(files, "again")
         found = files.records()
         assert max(found.values()) == 1
         ends = {p: int(c.position or 0) for p, c in files.driver.region.claims.items()}
@@ -223,25 +225,25 @@ class TestRetired:
         assert files.records() == found
         assert files.data_files() == needed(files)
 
-    def test_a_publisher_that_wakes_up_later_brings_no_retired_cut_back(self, files: Files) -> None:
-        cuts = [cut(files, f"n{number}") for number in range(4)]
-        where = layout.manifest(files.manifests()[cuts[0]].cut)
+    def test_a_publisher_that_wakes_up_later_brings_no_retired_checkpoint_back(self, files: Files) -> None:
+        checkpoints = [checkpoint(files, f"n{number}") for number in range(4)]
+        where = layout.manifest(files.manifests()[checkpoints[0]].checkpoint)
         text = files.folder.read(where) or ""
         files.driver.store.retire(files.driver.name)
         files.clean(GivenUp.RETIRED)
-        files.sink.publish(cuts[0])
+        files.sink.publish(checkpoints[0])
         assert files.folder.read(where) is None
         files.folder.replace(where, text)
         with pytest.raises(CheckpointNotUsable, match="was retired"):
-            Cuts.of(files.folder).manifest(cuts[0])
+            Checkpoints.of(files.folder).manifest(checkpoints[0])
         files.clean()
         assert files.folder.read(where) is None
 
 
 def rewound(files: Files) -> None:
-    """Leave something of every kind behind: undone cuts, a dead batch, retired cuts."""
-    first = cut(files, "n1")
-    cut(files, "n2")
+    """Leave something of every kind behind: undone checkpoints, a dead batch, retired checkpoints."""
+    first = checkpoint(files, "n1")
+    checkpoint(files, "n2")
     files.driver.reset(ToCheckpoint(sequence=first), scope=parse_scope(topics=["t:0,1"]))
     reset_done(files)
     lost = files.driver.begin(files.driver.member(0))
@@ -250,7 +252,7 @@ def rewound(files: Files) -> None:
     files.driver.recover()
     files.sink.reset(files.reset_order())
     for number in range(3):
-        cut(files, f"m{number}")
+        checkpoint(files, f"m{number}")
     files.driver.store.retire(files.driver.name)
 
 
@@ -267,11 +269,13 @@ class TestAtEachStep:
         files.clean(GivenUp.RETIRED)
         assert {s: files.records(s) for s in files.manifests()} == readable
         assert files.data_files() == needed(files)
-        cut(files, "more")
+        checkpoint(files, "more")
         assert max(files.records().values()) == 1
 
     @pytest.mark.parametrize("step", range(18))
-    def test_a_kill_leaves_every_readable_cut_whole_and_the_next_run_goes_on(self, files: Files, step: int) -> None:
+    def test_a_kill_leaves_every_readable_checkpoint_whole_and_the_next_run_goes_on(
+        self, files: Files, step: int
+    ) -> None:
         def killed(files: Files) -> None:
             left = iter(range(step))
 
@@ -283,7 +287,7 @@ class TestAtEachStep:
                 files.clean(GivenUp.RETIRED, LocalFolder(files.root, kill))
             except Killed:
                 for sequence, manifest in files.manifests().items():
-                    if (files.root / layout.retired(manifest.cut)).exists():
+                    if (files.root / layout.retired(manifest.checkpoint)).exists():
                         continue
                     assert files.records(sequence)
 
@@ -305,24 +309,24 @@ class TestAtEachStep:
         self.run(files, twice)
 
     @pytest.mark.parametrize("step", range(0, 18, 3))
-    def test_a_reset_and_a_cut_in_between_lose_nothing(self, files: Files, step: int) -> None:
+    def test_a_reset_and_a_checkpoint_in_between_lose_nothing(self, files: Files, step: int) -> None:
         rewound(files)
-        base = files.driver.region.base
-        assert base is not None
+        restore_point = files.driver.region.restore_point
+        assert restore_point is not None
         done: list[str] = []
         left = iter(range(step))
 
         def meanwhile(name: str) -> None:
             if next(left, None) is None and not done:
                 done.append(name)
-                # Back before the newest cut on one partition: what is left of it goes into the next one.
+                # Back before the newest checkpoint on one partition: what is left of it goes into the next one.
                 files.driver.reset(ShiftBy(by=-50), scope=parse_scope(topics=["t:3"]))
                 reset_done(files)
-                cut(files, "meanwhile")
+                checkpoint(files, "meanwhile")
 
         files.clean(GivenUp.UNDONE, LocalFolder(files.root, meanwhile))
         assert expected(files)
-        cut(files, "more")
+        checkpoint(files, "more")
         assert expected(files)
         files.clean()
         assert expected(files)
@@ -334,22 +338,22 @@ class Stale(RegionLedger):
 
     def __init__(self, files: Files) -> None:
         super().__init__(files.driver.store, files.driver.name)
-        self._known = super().cuts()
+        self._known = super().checkpoints()
 
-    def cuts(self) -> Mapping[CutName, Checkpoint]:
+    def checkpoints(self) -> Mapping[CheckpointName, Checkpoint]:
         return self._known
 
-    def lineages(self, since: Lineage) -> Lineages:
-        return Lineages()
+    def timelines(self, since: Timeline) -> Timelines:
+        return Timelines()
 
 
 def test_what_a_reset_undoes_while_the_cleaner_looks_keeps_its_files(files: Files) -> None:
-    _, second = cut(files, "n1"), cut(files, "n2")
-    third = cut(files, "n3")
+    _, second = checkpoint(files, "n1"), checkpoint(files, "n2")
+    third = checkpoint(files, "n3")
     stale, folder = Stale(files), LocalFolder(files.root)
     files.driver.reset(ShiftBy(by=-100), scope=parse_scope(topics=["t:0"]))
     reset_done(files)
     assert {second, third} <= set(files.undone())
     Cleaner(files.sink.target, folder, stale).clean(GivenUp.UNDONE)
-    cut(files, "n4")
+    checkpoint(files, "n4")
     assert expected(files)

@@ -47,10 +47,10 @@ def restart(files: Files) -> None:
 
 
 def give_up(files: Files, chance: Random) -> Counter[Record]:
-    """Retire what is due, delete what nobody can read, and return what retired cuts had."""
+    """Retire what is due, delete what nobody can read, and return what retired checkpoints had."""
     files.driver.store.retire(files.driver.name)
     rows = files.driver.region.checkpoints
-    # What a reset has undone is no output of a retired cut, and comes again.
+    # What a reset has undone is no output of a retired checkpoint, and comes again.
     had = {
         s: files.records(s)
         for s in files.manifests()
@@ -75,12 +75,12 @@ def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path
     files = Files(driver, tmp_path / "out", file_size)
     given_up: Counter[Record] = Counter()
     for step in range(STEPS):
-        match chance.choice(("batch", "batch", "cut", "cut", "restart", "reset", "clean")):
+        match chance.choice(("batch", "batch", "checkpoint", "checkpoint", "restart", "reset", "clean")):
             case "batch":
                 for index in range(2):
                     files.process_batch(driver.member(index), chance.randrange(1, 30), chance.randrange(1, 12))
-            case "cut":
-                files.cut(f"n{step}")
+            case "checkpoint":
+                files.checkpoint(f"n{step}")
                 check(files, given_up)
             case "restart":
                 lost: BatchId = driver.begin(driver.member(0), 5)
@@ -97,7 +97,7 @@ def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path
                 files.sink.publish(driver.complete())
                 files.sink.reset(files.reset_order())
                 driver.settle_reset()
-    files.cut("last")
+    files.checkpoint("last")
     check(files, given_up)
     files.clean()
     check(files, given_up)
@@ -106,7 +106,7 @@ def test_what_is_deleted_is_never_what_can_be_read_or_comes_again(tmp_path: Path
 
 
 def check(files: Files, given_up: Counter[Record]) -> None:
-    """See that the cuts that can be read hold what is accepted once, but for what was given up."""
+    """See that the checkpoints that can be read hold what is accepted once, but for what was given up."""
     found = files.records()
     assert max(found.values(), default=1) == 1
     assert found <= accepted_records(files)
@@ -122,16 +122,16 @@ def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: De
         driver.grow(partition, end=100_000)
     driver.up()
     files = Files(driver, tmp_path / "out", file_size)
-    cuts = 0
+    checkpoints = 0
     for step in range(STEPS):
         assert driver.region.state is RegionState.RUNNING
-        match chance.choice(("batch", "batch", "batch", "cut", "cut", "restart", "reset")):
+        match chance.choice(("batch", "batch", "batch", "checkpoint", "checkpoint", "restart", "reset")):
             case "batch":
                 for index in range(2):
                     files.process_batch(driver.member(index), chance.randrange(1, 30), chance.randrange(1, 12))
-            case "cut":
-                files.cut(f"n{step}")
-                cuts += 1
+            case "checkpoint":
+                files.checkpoint(f"n{step}")
+                checkpoints += 1
                 assert files.records() == accepted_records(files)
             case "restart":
                 lost: BatchId = driver.begin(driver.member(0), 5)
@@ -145,7 +145,7 @@ def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: De
                 files.sink.reset(files.reset_order())
                 driver.settle_reset()
                 files.sink.reset(files.reset_order())
-    files.cut("last")
+    files.checkpoint("last")
     ends = {p: int(c.position or 0) for p, c in driver.region.claims.items()}
     assert files.records() == accepted_records(files)
     if delivery is Delivery.AT_MOST_ONCE:
@@ -153,4 +153,4 @@ def test_manifests_hold_what_is_accepted(tmp_path: Path, seed: int, delivery: De
         assert files.records() <= files.expected(ends)
     else:
         assert files.records() == files.expected(ends)
-    assert cuts
+    assert checkpoints

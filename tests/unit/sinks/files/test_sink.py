@@ -9,7 +9,7 @@ from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import Outcome, ResetCause
 from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
-from airflow_kcr.protocol.values import RegionName, Sequence
+from airflow_kcr.protocol.values import CheckpointNumber, RegionName
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.documents import Owner, Undone
 from tests.support.driver import Driver
@@ -41,23 +41,23 @@ def reset_done(files: Files) -> None:
 
 
 class TestPublication:
-    def test_shows_the_accepted_batches_since_the_cut_before(self, files: Files) -> None:
+    def test_shows_the_accepted_batches_since_the_checkpoint_before(self, files: Files) -> None:
         both(files)
-        first = files.cut("n1")
+        first = files.checkpoint("n1")
         both(files)
-        second = files.cut("n2")
+        second = files.checkpoint("n2")
         assert sum(files.records(first).values()) == sum(files.records(second).values()) == 40
         assert everything(files)
-        assert files.manifests()[second].previous == str(files.manifests()[first].cut)
+        assert files.manifests()[second].previous == str(files.manifests()[first].checkpoint)
 
-    def test_of_a_cut_before_which_another_was_aborted_has_the_batches_of_both(self, files: Files) -> None:
+    def test_of_a_checkpoint_before_which_another_was_aborted_has_the_batches_of_both(self, files: Files) -> None:
         both(files)
-        files.driver.request_cut("late")
+        files.driver.request_checkpoint("late")
         files.driver.wait(200)
         files.driver.recover()
         files.sink.reset(files.reset_order())
         both(files)
-        files.cut("n1")
+        files.checkpoint("n1")
         assert everything(files)
 
     def test_shows_nothing_of_a_batch_that_was_discarded_or_never_ended(self, files: Files) -> None:
@@ -68,18 +68,18 @@ class TestPublication:
         driver.crash(driver.member(0))
         driver.recover()
         both(files)
-        sequence = files.cut("n1")
+        sequence = files.checkpoint("n1")
         assert lost not in files.manifests()[sequence].batches
         assert everything(files)
 
-    def test_shows_nothing_of_a_zombie_that_lists_its_files_after_the_cut(self, files: Files) -> None:
+    def test_shows_nothing_of_a_zombie_that_lists_its_files_after_the_checkpoint(self, files: Files) -> None:
         driver = files.driver
         zombie = driver.begin(driver.member(0))
         call, old = files.call(zombie), files.sink
         driver.crash(driver.member(0))
         driver.recover()
         both(files)
-        files.cut("n1")
+        files.checkpoint("n1")
         before = files.records()
         files.write(zombie, sink=old)
         old.publish(max(files.manifests()))
@@ -89,16 +89,16 @@ class TestPublication:
 
     def test_said_again_changes_nothing(self, files: Files) -> None:
         both(files)
-        sequence = files.cut("n1")
-        text = files.folder.read(layout.manifest(files.manifests()[sequence].cut))
+        sequence = files.checkpoint("n1")
+        text = files.folder.read(layout.manifest(files.manifests()[sequence].checkpoint))
         files.folder.steps.clear()
         files.sink.publish(sequence)
         assert files.folder.steps == []
-        assert files.folder.read(layout.manifest(files.manifests()[sequence].cut)) == text
+        assert files.folder.read(layout.manifest(files.manifests()[sequence].checkpoint)) == text
 
     def test_by_two_members_writes_the_same_bytes(self, files: Files, tmp_path: Path) -> None:
         both(files)
-        files.driver.request_cut("n1")
+        files.driver.request_checkpoint("n1")
         sequence = files.driver.complete()
         files.sink.publish(sequence)
         (where,) = (tmp_path / "out" / layout.MANIFESTS).rglob("*.json")
@@ -107,10 +107,10 @@ class TestPublication:
         files.process(LocalFolder(tmp_path / "out")).publish(sequence)
         assert where.read_bytes() == first
 
-    def test_of_a_cut_without_batches_keeps_the_schema_of_the_one_before(self, files: Files) -> None:
+    def test_of_a_checkpoint_without_batches_keeps_the_schema_of_the_one_before(self, files: Files) -> None:
         both(files)
-        files.cut("n1")
-        second = files.cut("n2")
+        files.checkpoint("n1")
+        second = files.checkpoint("n2")
         assert files.manifests()[second].files == ()
         assert files.manifests()[second].schemas == (SCHEMA,)
 
@@ -119,34 +119,34 @@ class TestPublication:
         listed = tmp_path / "out" / layout.batch_list(files.sink.attempt(files.call(batch)))
         listed.write_text(listed.read_text()[:-9])
         with pytest.raises(SinkError, match=f"batch {batch} is accepted, and the list of its files .* is damaged"):
-            files.cut("n1")
+            files.checkpoint("n1")
         listed.unlink()
         with pytest.raises(SinkError, match="is missing"):
-            files.sink.publish(files.driver.region.base or Sequence(0))
+            files.sink.publish(files.driver.region.restore_point or CheckpointNumber(0))
         assert files.manifests() == {}
 
     def test_leaves_out_batches_that_ran_before_the_group_had_the_sink(self, tmp_path: Path) -> None:
         driver = Driver()
         driver.up()
         driver.process()
-        driver.cut("n0")
+        driver.checkpoint("n0")
         files = Files(driver, tmp_path / "out")
         both(files)
-        sequence = files.cut("n1")
+        sequence = files.checkpoint("n1")
         driver.reset(ToInitial())
         driver.complete()
         reset_done(files)
         assert sequence not in files.manifests()
 
-    def test_refuses_a_cut_of_a_region_that_had_the_same_name(self, files: Files, tmp_path: Path) -> None:
+    def test_refuses_a_checkpoint_of_a_region_that_had_the_same_name(self, files: Files, tmp_path: Path) -> None:
         both(files)
-        files.cut("n1")
+        files.checkpoint("n1")
         anew = Driver()
         anew.up()
         again = Files(anew, tmp_path / "out")
         again.process_batch(anew.member(0))
-        with pytest.raises(SinkError, match="has another cut 000001"):
-            again.cut("n1")
+        with pytest.raises(SinkError, match="has another checkpoint 000001"):
+            again.checkpoint("n1")
 
 
 class TestKills:
@@ -161,7 +161,7 @@ class TestKills:
         driver.recover()
         files.sink.reset(files.reset_order())
         both(files)
-        files.cut("n1")
+        files.checkpoint("n1")
         assert everything(files)
 
     @pytest.mark.parametrize("step", range(12))
@@ -174,7 +174,7 @@ class TestKills:
         files = Files(driver, tmp_path / "out", file_size)
         for _ in range(10):
             both(files)
-        driver.request_cut("n1")
+        driver.request_checkpoint("n1")
         sequence = driver.complete()
         left = iter(range(step + 1))
 
@@ -191,15 +191,15 @@ class TestKills:
         driver.publish()
         assert everything(files)
         both(files)
-        files.cut("n2")
+        files.checkpoint("n2")
         assert everything(files)
 
     def test_in_the_middle_of_a_manifest_leave_one_that_nobody_reads_and_the_next_one_mends(
         self, files: Files, tmp_path: Path
     ) -> None:
         both(files)
-        sequence = files.cut("n1")
-        where = tmp_path / "out" / layout.manifest(files.manifests()[sequence].cut)
+        sequence = files.checkpoint("n1")
+        where = tmp_path / "out" / layout.manifest(files.manifests()[sequence].checkpoint)
         whole = where.read_text()
         for size in (0, 1, len(whole) // 2, len(whole) - 1):
             where.write_text(whole[:size])
@@ -215,14 +215,14 @@ class TestSmallFiles:
         files = Files(driver, tmp_path / "out", 1_000_000)
         for _ in range(10):
             both(files)
-        sequence = files.cut("n1")
+        sequence = files.checkpoint("n1")
         manifest = files.manifests()[sequence]
         (file,) = manifest.files
-        assert file.path.startswith(f"{layout.compacted(manifest.cut)}/small-0-")
+        assert file.path.startswith(f"{layout.compacted(manifest.checkpoint)}/small-0-")
         assert len(manifest.batches) == 20
         assert files.folder.walk("data") == {}
         deleted = [at for at, step in enumerate(files.folder.steps) if step.startswith("delete data/")]
-        assert files.folder.steps.index(f"rename {layout.manifest(manifest.cut)}") < min(deleted)
+        assert files.folder.steps.index(f"rename {layout.manifest(manifest.checkpoint)}") < min(deleted)
         assert everything(files)
 
     def test_that_are_few_stay_as_they_are(self, tmp_path: Path) -> None:
@@ -230,17 +230,17 @@ class TestSmallFiles:
         driver.up()
         files = Files(driver, tmp_path / "out", 1_000_000)
         both(files)
-        sequence = files.cut("n1")
+        sequence = files.checkpoint("n1")
         assert all(f.path.startswith("data/") for f in files.manifests()[sequence].files)
 
     @pytest.mark.parametrize("file_size", [0, 1_000_000])
-    def test_hold_what_is_still_accepted_of_a_cut_that_was_undone(self, tmp_path: Path, file_size: int) -> None:
+    def test_hold_what_is_still_accepted_of_a_checkpoint_that_was_undone(self, tmp_path: Path, file_size: int) -> None:
         driver = Driver()
         driver.up()
         files = Files(driver, tmp_path / "out", file_size)
         for _ in range(10):
             both(files)
-        files.cut("n1")
+        files.checkpoint("n1")
         both(files)
         # Back into the middle of a batch, on one partition of four; the rest stays processed.
         driver.reset(ShiftBy(by=-37), scope=parse_scope(topics=["t:0"]))
@@ -248,16 +248,16 @@ class TestSmallFiles:
         reset_done(files)
         assert any(b.undone_from and b.outcome is Outcome.DONE for b in driver.batches)
         both(files)
-        files.cut("n2")
+        files.checkpoint("n2")
         assert everything(files)
 
 
 class TestResets:
-    def test_to_a_checkpoint_set_the_cuts_after_it_aside(self, files: Files) -> None:
+    def test_to_a_checkpoint_set_the_checkpoints_after_it_aside(self, files: Files) -> None:
         both(files)
-        first = files.cut("n1")
+        first = files.checkpoint("n1")
         both(files)
-        second = files.cut("n2")
+        second = files.checkpoint("n2")
         undone = files.manifests()[second]
         files.driver.reset(ToCheckpoint(sequence=first))
         drained = files.driver.complete()
@@ -265,27 +265,27 @@ class TestResets:
         reset_done(files)
         assert set(files.manifests()) == {first}
         assert files.undone() == {second: undone}
-        assert files.lineages().undone == (Undone(files.driver.region.lineage, second, drained),)
+        assert files.timelines().undone == (Undone(files.driver.region.timeline, second, drained),)
         both(files)
-        third = files.cut("n3")
-        assert files.manifests()[third].previous == str(files.manifests()[first].cut)
+        third = files.checkpoint("n3")
+        assert files.manifests()[third].previous == str(files.manifests()[first].checkpoint)
         assert everything(files)
 
     def test_of_a_few_partitions_keep_what_the_others_have_processed(self, files: Files) -> None:
         both(files)
-        files.cut("n1")
+        files.checkpoint("n1")
         both(files)
-        files.cut("n2")
+        files.checkpoint("n2")
         files.driver.reset(ToInitial(), scope=parse_scope(topics=["t:0,3"]))
         files.sink.publish(files.driver.complete())
         reset_done(files)
         both(files)
-        files.cut("n3")
+        files.checkpoint("n3")
         assert everything(files)
 
     def test_of_which_is_known_only_later_what_they_undo_are_looked_at_with_the_first_batch(self, files: Files) -> None:
         both(files)
-        files.cut("n1")
+        files.checkpoint("n1")
         files.driver.reset(ToInitial())
         files.driver.complete()
         files.driver.settle_reset()
@@ -293,9 +293,11 @@ class TestResets:
         both(files)
         assert files.manifests() == {}
 
-    def test_that_undo_a_cut_while_it_is_published_set_it_aside_as_well(self, files: Files, tmp_path: Path) -> None:
+    def test_that_undo_a_checkpoint_while_it_is_published_set_it_aside_as_well(
+        self, files: Files, tmp_path: Path
+    ) -> None:
         both(files)
-        files.driver.request_cut("n1")
+        files.driver.request_checkpoint("n1")
         sequence = files.driver.complete()
 
         def overtaken(step: str) -> None:
@@ -308,15 +310,15 @@ class TestResets:
         assert files.manifests() == {}
         assert list(files.undone()) == [sequence]
 
-    def test_a_publisher_that_wakes_up_later_brings_no_superseded_cut_back(self, files: Files) -> None:
+    def test_a_publisher_that_wakes_up_later_brings_no_superseded_checkpoint_back(self, files: Files) -> None:
         both(files)
-        sequence = files.cut("n1")
-        cut = files.manifests()[sequence].cut
-        text = files.folder.read(layout.manifest(cut)) or ""
+        sequence = files.checkpoint("n1")
+        checkpoint = files.manifests()[sequence].checkpoint
+        text = files.folder.read(layout.manifest(checkpoint)) or ""
         files.driver.reset(ToInitial())
         files.driver.complete()
         reset_done(files)
-        files.folder.replace(layout.manifest(cut), text)
+        files.folder.replace(layout.manifest(checkpoint), text)
         files.sink.publish(sequence)
         assert files.manifests() == {}
 
@@ -338,24 +340,24 @@ class TestResets:
         assert answer == dict.fromkeys(partitions, 10)
         assert driver.region.resets[driver.region.epoch].cause is not ResetCause.PERSON
 
-    def test_answer_nothing_in_a_lineage_without_batches(self, files: Files) -> None:
+    def test_answer_nothing_in_a_timeline_without_batches(self, files: Files) -> None:
         (partition,) = sorted(files.driver.region.claims)[:1]
         assert files.sink.reset(files.reset_order(partition)) == {partition: None}
 
     def test_are_refused_where_the_folder_is_ahead_of_the_store(self, files: Files, tmp_path: Path) -> None:
         both(files)
-        files.cut("n1")
+        files.checkpoint("n1")
         files.driver.reset(ToInitial())
         files.driver.complete()
         reset_done(files)
         both(files)
-        files.cut("n2")
+        files.checkpoint("n2")
         anew = Driver()
         anew.up()
         restored = Files(anew, tmp_path / "out")
-        with pytest.raises(SinkAhead, match="knows of lineage 2, and the region is in lineage 1") as raised:
+        with pytest.raises(SinkAhead, match="knows of timeline 2, and the region is in timeline 1") as raised:
             restored.sink.reset(restored.reset_order())
-        assert raised.value.lineage == 2
+        assert raised.value.timeline == 2
 
 
 class TestTheFolder:

@@ -1,4 +1,7 @@
-"""What a table beside the manifests shows: whole cuts, those in force, each once; whoever writes to it, and when."""
+"""What a table beside the manifests shows: whole checkpoints, those in force, each once.
+
+Whoever writes to it, and when.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from airflow_kcr.errors import ConfigurationError, SinkError
 from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
 from airflow_kcr.sinks.files.documents import Owner
 from airflow_kcr.spark.region_ledger import RegionLedger
@@ -45,8 +48,8 @@ class Tabled:
         for index in range(2):
             self.files.process_batch(self.driver.member(index), width)
 
-    def complete(self, nonce: str) -> Sequence:
-        self.driver.request_cut(nonce)
+    def complete(self, request_id: str) -> CheckpointNumber:
+        self.driver.request_checkpoint(request_id)
         return self.driver.complete()
 
     def reset(self, sink: FileSink | None = None) -> None:
@@ -57,8 +60,10 @@ class Tabled:
 
     def is_in_force(self) -> bool:
         """Whether the table shows what the manifests in force name."""
-        cuts = {manifest.cut: self.files.records(s) for s, manifest in self.files.manifests().items()}
-        return {cut: found for cut, found in self.rows.cuts.items() if found} == {c: f for c, f in cuts.items() if f}
+        checkpoints = {manifest.checkpoint: self.files.records(s) for s, manifest in self.files.manifests().items()}
+        return {checkpoint: found for checkpoint, found in self.rows.checkpoints.items() if found} == {
+            c: f for c, f in checkpoints.items() if f
+        }
 
 
 @pytest.fixture
@@ -66,14 +71,14 @@ def tabled(tmp_path: Path) -> Tabled:
     return Tabled(tmp_path / "out")
 
 
-def test_a_cut_is_shown_before_its_manifest_is_there_and_once(tabled: Tabled) -> None:
+def test_a_checkpoint_is_shown_before_its_manifest_is_there_and_once(tabled: Tabled) -> None:
     tabled.both()
     sequence = tabled.complete("n1")
     there: list[bool] = []
 
     def look(step: str) -> None:
         if step.startswith("rename manifests/"):
-            there.append(bool(tabled.rows.cuts))
+            there.append(bool(tabled.rows.checkpoints))
 
     tabled.other(look).publish(sequence)
     tabled.files.sink.publish(sequence)
@@ -106,16 +111,16 @@ def test_kills_at_each_step_of_a_publication_are_made_good_by_the_next_publisher
     assert tabled.is_in_force()
     assert sum(commit.startswith("show") for commit in tabled.rows.commits) == 1
     tabled.both()
-    tabled.files.cut("n2")
+    tabled.files.checkpoint("n2")
     assert tabled.is_in_force()
 
 
 @pytest.mark.parametrize("step", range(12))
 def test_kills_at_each_step_of_a_reset_are_made_good_by_the_next_member(tmp_path: Path, step: int) -> None:
     tabled = Tabled(tmp_path / "out")
-    for nonce in ("n1", "n2"):
+    for request_id in ("n1", "n2"):
         tabled.both()
-        tabled.files.cut(nonce)
+        tabled.files.checkpoint(request_id)
     left = iter(range(step + 1))
 
     def kill(name: str) -> None:
@@ -130,11 +135,11 @@ def test_kills_at_each_step_of_a_reset_are_made_good_by_the_next_member(tmp_path
     assert tabled.is_in_force()
     tabled.driver.settle_reset()
     tabled.both()
-    tabled.files.cut("n3")
+    tabled.files.checkpoint("n3")
     assert tabled.is_in_force()
 
 
-def test_two_publishers_at_once_show_a_cut_once(tabled: Tabled) -> None:
+def test_two_publishers_at_once_show_a_checkpoint_once(tabled: Tabled) -> None:
     tabled.both()
     sequence = tabled.complete("n1")
     first = iter([True])
@@ -163,12 +168,12 @@ def test_a_publisher_that_wakes_up_after_a_reset_shows_nothing(tabled: Tabled, p
             tabled.driver.settle_reset()
 
     tabled.other(asleep).publish(sequence)
-    assert tabled.rows.cuts == {}
+    assert tabled.rows.checkpoints == {}
     assert tabled.files.manifests() == {}
     assert sum(commit.startswith("show") for commit in tabled.rows.commits) == int(published)
 
 
-def test_a_cut_that_others_keep_from_being_shown_is_not_published(tabled: Tabled) -> None:
+def test_a_checkpoint_that_others_keep_from_being_shown_is_not_published(tabled: Tabled) -> None:
     tabled.both()
     sequence = tabled.complete("n1")
 
@@ -177,7 +182,9 @@ def test_a_cut_that_others_keep_from_being_shown_is_not_published(tabled: Tabled
             tabled.rows.transaction = len(tabled.rows.commits) + 1
             tabled.rows.commits.append("somebody else's")
 
-    with pytest.raises(SinkError, match=f"cut {sequence} is not in the table yet, others write to it all the time"):
+    with pytest.raises(
+        SinkError, match=f"checkpoint {sequence} is not in the table yet, others write to it all the time"
+    ):
         tabled.other(busy).publish(sequence)
     assert tabled.files.manifests() == {}
 
@@ -195,7 +202,7 @@ def test_a_folder_of_another_format_is_refused(tabled: Tabled) -> None:
 
 @pytest.mark.parametrize("file_size", [0, 1_000_000])
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_the_table_shows_the_cuts_in_force(tmp_path: Path, seed: int, file_size: int) -> None:
+def test_whatever_happens_the_table_shows_the_checkpoints_in_force(tmp_path: Path, seed: int, file_size: int) -> None:
     chance, tabled = Random(seed), Tabled(tmp_path / "out", file_size)
     driver, files = tabled.driver, tabled.files
 
@@ -204,11 +211,11 @@ def test_whatever_happens_the_table_shows_the_cuts_in_force(tmp_path: Path, seed
             raise Killed(step)
 
     for step in range(STEPS):
-        match chance.choice(("batch", "batch", "cut", "cut", "reset", "clean")):
+        match chance.choice(("batch", "batch", "checkpoint", "checkpoint", "reset", "clean")):
             case "batch":
                 tabled.both(chance.randrange(1, 30))
-            case "cut":
-                driver.request_cut(f"n{step}")
+            case "checkpoint":
+                driver.request_checkpoint(f"n{step}")
                 sequence = driver.complete()
                 attempt(partial(publish, sequence), tabled, kill)
                 driver.publish()
@@ -225,7 +232,7 @@ def test_whatever_happens_the_table_shows_the_cuts_in_force(tmp_path: Path, seed
         assert tabled.is_in_force()
 
 
-def publish(sequence: Sequence, sink: FileSink) -> None:
+def publish(sequence: CheckpointNumber, sink: FileSink) -> None:
     sink.publish(sequence)
 
 

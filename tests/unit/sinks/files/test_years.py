@@ -11,10 +11,10 @@ import pytest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToInitial
-from airflow_kcr.protocol.values import Sequence
+from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.documents import sealed, unsealed
-from airflow_kcr.spark.cuts import Cuts
+from airflow_kcr.spark.checkpoints import Checkpoints
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Killed, LocalFolder
 
@@ -56,40 +56,40 @@ class CountingFolder(LocalFolder):
         return len(self.looked_at) + len(self.steps)
 
 
-def grown(root: Path, cuts: int) -> tuple[Files, list[Sequence]]:
-    """A sink after some cuts, and their sequences."""
-    rules = RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=2 * cuts + 10))
+def grown(root: Path, checkpoints: int) -> tuple[Files, list[CheckpointNumber]]:
+    """A sink after some checkpoints, and their sequences."""
+    rules = RegionRules(groups={GROUP: group_rules()}, retention=RetentionRules(keep=2 * checkpoints + 10))
     driver = Driver(rules=rules)
     for partition in tuple(driver.logs):
         driver.grow(partition, end=1_000_000)
     driver.up()
     files = Files(driver, root)
-    return files, [one_more(files, f"n{number}") for number in range(cuts)]
+    return files, [one_more(files, f"n{number}") for number in range(checkpoints)]
 
 
-def one_more(files: Files, nonce: str) -> Sequence:
+def one_more(files: Files, request_id: str) -> CheckpointNumber:
     for index in range(2):
         files.process_batch(files.driver.member(index), width=2)
-    return files.cut(nonce)
+    return files.checkpoint(request_id)
 
 
-def publication(files: Files, cuts: list[Sequence]) -> CountingFolder:
+def publication(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
     for index in range(2):
         files.process_batch(files.driver.member(index))
-    files.driver.request_cut("measured")
+    files.driver.request_checkpoint("measured")
     sequence, folder = files.driver.complete(), CountingFolder(files.root)
     files.process(folder).publish(sequence)
     files.driver.publish()
     return folder
 
 
-def publication_again(files: Files, cuts: list[Sequence]) -> CountingFolder:
+def publication_again(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
     folder = CountingFolder(files.root)
-    files.process(folder).publish(cuts[-1])
+    files.process(folder).publish(checkpoints[-1])
     return folder
 
 
-def reset(files: Files, cuts: list[Sequence]) -> CountingFolder:
+def reset(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
     files.driver.reset(ToInitial())
     files.driver.complete()
     folder = CountingFolder(files.root)
@@ -98,23 +98,23 @@ def reset(files: Files, cuts: list[Sequence]) -> CountingFolder:
     return folder
 
 
-def publication_after_a_reset(files: Files, cuts: list[Sequence]) -> CountingFolder:
-    files.driver.reset(ToCheckpoint(sequence=cuts[0]))
+def publication_after_a_reset(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
+    files.driver.reset(ToCheckpoint(sequence=checkpoints[0]))
     files.sink.publish(files.driver.complete())
     files.sink.reset(files.reset_order())
     files.driver.settle_reset()
-    return publication(files, cuts)
+    return publication(files, checkpoints)
 
 
-def reading_the_newest(files: Files, cuts: list[Sequence]) -> CountingFolder:
+def reading_the_newest(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
     folder = CountingFolder(files.root)
-    assert Cuts.of(folder).manifest().sequence == cuts[-1]
+    assert Checkpoints.of(folder).manifest().sequence == checkpoints[-1]
     return folder
 
 
-def reading_the_first(files: Files, cuts: list[Sequence]) -> CountingFolder:
+def reading_the_first(files: Files, checkpoints: list[CheckpointNumber]) -> CountingFolder:
     folder = CountingFolder(files.root)
-    assert Cuts.of(folder).manifest(cuts[0]).sequence == cuts[0]
+    assert Checkpoints.of(folder).manifest(checkpoints[0]).sequence == checkpoints[0]
     return folder
 
 
@@ -129,8 +129,8 @@ def reading_the_first(files: Files, cuts: list[Sequence]) -> CountingFolder:
         reading_the_first,
     ],
 )
-def test_as_many_objects_are_looked_at_after_many_cuts_as_after_few(
-    tmp_path: Path, measured: Callable[[Files, list[Sequence]], CountingFolder]
+def test_as_many_objects_are_looked_at_after_many_checkpoints_as_after_few(
+    tmp_path: Path, measured: Callable[[Files, list[CheckpointNumber]], CountingFolder]
 ) -> None:
     few = measured(*grown(tmp_path / "few", SHORT))
     many = measured(*grown(tmp_path / "many", LONG))
@@ -139,17 +139,17 @@ def test_as_many_objects_are_looked_at_after_many_cuts_as_after_few(
 
 
 def test_what_a_far_reset_undoes_is_one_stretch(tmp_path: Path) -> None:
-    files, cuts = grown(tmp_path / "out", LONG)
-    reset(files, cuts)
-    assert len(files.lineages().undone) == 1
+    files, checkpoints = grown(tmp_path / "out", LONG)
+    reset(files, checkpoints)
+    assert len(files.timelines().undone) == 1
     assert files.manifests() == {}
-    assert sorted(files.undone()) == cuts
-    assert all(files.lineages().superseded_by(sequence) == 2 for sequence in cuts)
+    assert sorted(files.undone()) == checkpoints
+    assert all(files.timelines().superseded_by(sequence) == 2 for sequence in checkpoints)
 
 
 def test_a_cleaning_that_is_killed_has_deleted_a_part_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    files, cuts = grown(tmp_path / "out", LONG)
-    reset(files, cuts)
+    files, checkpoints = grown(tmp_path / "out", LONG)
+    reset(files, checkpoints)
     one_more(files, "after")
 
     folder, before = CountingFolder(files.root), len(files.data_files())
@@ -162,7 +162,7 @@ def test_a_cleaning_that_is_killed_has_deleted_a_part_and_the_next_one_goes_on(t
     with pytest.raises(Killed):
         files.clean(folder=folder)
     assert 0 < len(files.data_files()) < before
-    assert files.clean().undone == tuple(cuts)
+    assert files.clean().undone == tuple(checkpoints)
     assert files.data_files() == {f.path for m in files.manifests().values() for f in m.files}
 
 
@@ -172,6 +172,6 @@ def test_a_folder_of_an_earlier_layout_is_refused_by_name(tmp_path: Path) -> Non
     assert content is not None
     del content["layout"]
     files.folder.replace(layout.OWNER, sealed(content))
-    for use in (files.sink.check, files.clean, lambda: Cuts.of(files.folder)):
+    for use in (files.sink.check, files.clean, lambda: Checkpoints.of(files.folder)):
         with pytest.raises(ConfigurationError, match="has layout 1, and this version"):
             use()

@@ -1,0 +1,275 @@
+"""One client of the control consumer, from its creation to its close: a group consumer in the group.
+
+Only one thread at a time touches it: the event thread, until it is handed to a thread that closes it. The client's
+callbacks run inside `poll` and only record; what they recorded is taken with `news`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.clients import make_consumer
+from airflow_kcr.kafka.failures import Kind
+from airflow_kcr.kafka.settings import without_secrets
+from airflow_kcr.kafka_settings import KafkaSettings
+from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConsumerAssigned:
+    """The group's leader gave this group consumer these partitions; they are paused."""
+
+    partitions: frozenset[GroupPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConsumerRevoked:
+    """The assignment was revoked, or lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConsumerLost:
+    """The client is fatally fenced; it will never be of use again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Something that may heal by itself."""
+
+    kind: str
+    text: str
+
+
+SETTLE_SHARE: Final = 0.6
+"""The share of a close's time in which an assignment that is on its way has to come."""
+
+SETTLE_POLL: Final = 0.1
+"""Seconds of one poll for it."""
+
+News: TypeAlias = GroupConsumerAssigned | GroupConsumerRevoked | GroupConsumerLost | Complaint
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a broker said to a commit: an error of the whole, and those of single partitions."""
+
+    error: KafkaError | None
+    partitions: Mapping[TopicPartition, KafkaError]
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """What can be done about it; empty: Kafka said yes to all of it."""
+        errors = (*self.partitions.values(), *([self.error] if self.error else []))
+        return frozenset(failures.kind(error) for error in errors)
+
+
+def _abandon(client: Consumer) -> None:
+    """Leave a client behind for as long as the process lives: its destructor would close it after all."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+
+
+class GroupConsumer:
+    """A consumer that takes part in its group and fetches nothing.
+
+    Args:
+        settings: from `settings.member_settings`.
+        group: what partitions are keyed by.
+
+    Raises:
+        ConfigurationError: the client doesn't take the settings.
+    """
+
+    def __init__(self, settings: KafkaSettings, group: GroupId) -> None:
+        self._settings, self._group = settings, group
+        self._news: deque[News] = deque()
+        self._answer: Answer | None = None
+        self._client = make_consumer(settings, self._on_error, self._on_commit)
+        self.assigned: frozenset[GroupPartition] | None = None
+        """None while nothing is assigned: not yet, revoked or lost."""
+        self.assignments = 0
+        """Counts the assignments."""
+        self.fatal = False
+        self.subscribed = False
+        self.commit_open = False
+        """Whether a commit was sent and is not answered: while it is, `close` may take as long as the broker."""
+        self.lost_at = float("-inf")
+        """When it was heard last that the session was over: others may have had the partitions, and committed."""
+        self.is_adrift = False
+        """Whether a static client lost its place with a commit on its way: it must not be polled again. It would join
+        once more, and the old commit that follows would be taken for that of another process and fence it."""
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Ask to join the group; what comes of it is news.
+
+        Raises:
+            KafkaException: the client refuses.
+        """
+        self._client.subscribe(
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        self.subscribed = True
+
+    def unsubscribe(self) -> None:
+        """Give the assignment back and leave the group, static or not; done when polled to `has_left`."""
+        try:
+            self._client.unsubscribe()
+        except KafkaException as exception:
+            # Only a client that is fatally fenced refuses, and that one is out already.
+            self._complain(failures.of(exception))
+        self.subscribed = False
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the group has let this client go: only then does a static member's place move at once."""
+        return self.assigned is None and not self._client.memberid()
+
+    def poll(self, wait: float) -> None:
+        """Serve the client until there is nothing more to hear, waiting up to `wait` seconds for something."""
+        message = self._client.poll(wait)
+        while message is not None:
+            self._note(message)
+            message = None if self.is_adrift else self._client.poll(0)
+
+    def news(self) -> tuple[News, ...]:
+        """Take what was recorded."""
+        news = tuple(self._news)
+        self._news.clear()
+        return news
+
+    def send_commit(self, offsets: OffsetMap, metadata: str) -> None:
+        """Send a commit; its answer is taken with `commit_answer`, and no other may be sent before.
+
+        Raises:
+            KafkaException: it was not sent.
+        """
+        rows = [TopicPartition(p.topic, p.partition, o, metadata=metadata) for p, o in offsets.items()]
+        self._answer = None
+        self._client.commit(offsets=rows, asynchronous=True)
+        self.commit_open = True
+
+    def commit_answer(self) -> Answer | None:
+        """Return the answer to the last commit; None while there is none."""
+        return self._answer
+
+    def committed(
+        self, partitions: Collection[GroupPartition], timeout: timedelta
+    ) -> dict[GroupPartition, CommittedOffset]:
+        """Return what Kafka holds for the group; a partition is absent where that is nothing, or not known.
+
+        Raises:
+            KafkaException: there was no answer in time, or it was a refusal.
+        """
+        asked = [TopicPartition(p.topic, p.partition) for p in partitions]
+        held = self._client.committed(asked, timeout=timeout.total_seconds())
+        return {
+            self._key(row): CommittedOffset(offset=Offset(row.offset), metadata=row.metadata or "")
+            for row in held
+            if row.error is None and row.offset >= 0
+        }
+
+    def close(self, bound: timedelta) -> bool:
+        """Close the client; a static member keeps its place until its session is over, a dynamic one leaves.
+
+        The client can't be told how long that may take, so it is done in a thread of its own, and left behind with it
+        where it takes longer. The caller must not touch the group consumer afterwards.
+
+        An assignment that comes while the client closes hangs it for ever, and every thread of Python with it
+        (librdkafka's `assign` waits for an answer that a closing group does not give, and the client holds the
+        interpreter's lock meanwhile). So one that is on its way is taken first; where it does not come in time, or the
+        client must not be polled, it is not closed but abandoned: its session ends without it.
+
+        Returns:
+            Whether it is closed.
+        """
+        if not self.fatal and not self._is_settled(bound * SETTLE_SHARE):
+            _abandon(self._client)
+            return False
+        closing = threading.Thread(target=self._client.close, name=f"kcr-close-{self._group}", daemon=True)
+        closing.start()
+        closing.join(bound.total_seconds())
+        return not closing.is_alive()
+
+    def _is_settled(self, bound: timedelta) -> bool:
+        """Take the assignment that is on its way, if one is; return whether none is any more."""
+        if self.is_adrift:
+            return False
+        until = time.monotonic() + bound.total_seconds()
+        self.poll(0)
+        while self.subscribed and self.assigned is None and not self.fatal and not self.is_adrift:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self.poll(min(left, SETTLE_POLL))
+        return not self.is_adrift
+
+    # -- what the client calls, inside of poll ---------------------------------------------------------------------
+
+    def _on_assign(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        # With an offset of its own the client looks no position up, which it would complain about: there need not be
+        # one, and auto.offset.reset is an error. Nothing is read from there: paused in the same breath.
+        rows = [TopicPartition(p.topic, p.partition, 0) for p in partitions]
+        client.assign(rows)
+        client.pause(rows)
+        self.assigned = frozenset(self._key(p) for p in partitions)
+        self.assignments += 1
+        self._news.append(GroupConsumerAssigned(self.assigned))
+
+    def _on_revoke(self, client: Consumer, _partitions: list[TopicPartition]) -> None:
+        client.unassign()
+        self.assigned = None
+        self._news.append(GroupConsumerRevoked())
+
+    def _on_lost(self, client: Consumer, partitions: list[TopicPartition]) -> None:
+        self.lost_at = time.monotonic()
+        self.is_adrift = self.commit_open and "group.instance.id" in self._settings
+        self._on_revoke(client, partitions)
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        self.commit_open = False
+        self._answer = Answer(error, {p: p.error for p in partitions if p.error is not None})
+        if error is not None and Kind.FENCED in self._answer.kinds:
+            self._fence(error)
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._complain(error)
+
+    # -- what poll returns -----------------------------------------------------------------------------------------
+
+    def _note(self, message: Message) -> None:
+        error = message.error()
+        if error is None:
+            self._news.append(Complaint("record", "the control consumer got a record of a paused partition; ignored"))
+        elif failures.kind(error) is Kind.FENCED:
+            self._fence(error)
+        else:
+            self._complain(error)
+
+    def _fence(self, error: KafkaError) -> None:
+        """Note that the client is lost: told once and by no callback, and the assignment goes without a revoke."""
+        self.assigned = None
+        if not self.fatal:
+            self.fatal, self.lost_at = True, time.monotonic()
+            self._news.append(GroupConsumerLost(self._told(error)))
+
+    def _complain(self, error: KafkaError) -> None:
+        self._news.append(Complaint(error.name(), self._told(error)))
+
+    def _told(self, error: KafkaError) -> str:
+        return failures.told(error, lambda text: without_secrets(text, self._settings))
+
+    def _key(self, partition: TopicPartition) -> GroupPartition:
+        return GroupPartition(self._group, TopicName(partition.topic), partition.partition)

@@ -1,0 +1,280 @@
+"""A checkpoint from its opening to its abort: participants, approach, drain (docs/explanation/what-if.md).
+
+Opening freezes who must contribute and which partitions must be covered; from then on the checkpoint is complete by
+both, or it is aborted and its sequence is burnt. Contribution and completion are in `completion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime
+
+from airflow_kcr.protocol.instants import format_instant
+from airflow_kcr.protocol.region import boundaries, coverage, events, hold, noted, path, requests
+from airflow_kcr.protocol.region.rows import (
+    Checkpoint,
+    CheckpointPhase,
+    CheckpointPurpose,
+    CheckpointRequest,
+    CheckpointState,
+    DesiredState,
+    PersonResetState,
+    RegionState,
+    RequestState,
+)
+from airflow_kcr.protocol.region.state import (
+    Region,
+    is_live,
+    live_members,
+    moved_to,
+    put,
+    record,
+    universe,
+    with_checkpoint,
+    with_request,
+)
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, MemberId
+
+
+def may_open(region: Region, now: datetime) -> bool:
+    """Whether a checkpoint may be opened at all.
+
+    Running, none open, none unpublished on the path, all partitions covered.
+
+    One that the brokers have and no member has ever owned is waited for, for a bounded time. A region that is to warn
+    of foreign consumers goes on without what they have: its checkpoints hold that where it stands.
+    """
+    left = coverage.left_out(region, now)
+    return (
+        region.state is RegionState.RUNNING
+        and region.open_checkpoint is None
+        and not path.unpublished(region)
+        and all(gap.partition in left for gap in coverage.missing(region, now))
+        and not coverage.awaited(region, now).keys() - left
+        and bool(universe(region) - left)
+    )
+
+
+def open_next(region: Region, now: datetime) -> Region:
+    """Return the region with the next queued request's checkpoint opened, where that is possible now.
+
+    A checkpoint that approaches a boundary gives way to a person's request, which is served first. A region that holds
+    opens none but a stop's.
+    """
+    queue = [r for r in requests.queue(region) if hold.lets_open(region, r)]
+    if queue and requests.preempts(region, queue[0]):
+        region = abort(region, now, f"it gave way to a {queue[0].purpose}")
+    for request in requests.queue(region):
+        if not may_open(region, now):
+            break
+        if hold.lets_open(region, request) and _may_approach(region, request) and _is_whole(region, now, request):
+            region = _open(region, now, request)
+    return region
+
+
+def _may_approach(region: Region, request: CheckpointRequest) -> bool:
+    """Whether members may process up to the request's boundary: not in a paused region, unless a person asks for it.
+
+    Otherwise a request that gave way to a pause would be opened again at once, and the pause mean nothing (C54).
+    """
+    if (
+        request.boundary is None
+        or request.purpose in requests.BY_PERSON
+        or region.desired_state is DesiredState.RUNNING
+    ):
+        return True
+    boundary = request.boundary
+    return all(
+        boundaries.is_reached(region.claims[p], boundaries.boundary_offset(region, p, boundary))
+        for p in universe(region)
+    )
+
+
+def _is_whole(region: Region, now: datetime, request: CheckpointRequest) -> bool:
+    """Whether the checkpoint of a request could be exact.
+
+    At a boundary it waits for what foreign consumers have, or is to be inexact.
+    """
+    return request.boundary is None or request.allow_inexact or not coverage.left_out(region, now)
+
+
+def _open(region: Region, now: datetime, request: CheckpointRequest) -> Region:
+    partitions = universe(region) - coverage.left_out(region, now)
+    covering = None if request.boundary is None else path.covering(region, request.boundary)
+    if covering is not None:
+        return requests.answered(region, now, request, covering.sequence)
+    if request.boundary is not None:
+        past = boundaries.overshoot(region, request.boundary, partitions) | unread(region, partitions)
+        if past and not request.allow_inexact:
+            where, why = next(iter(past.items()))
+            sentence = f"{where} is {why}; ask with allow_inexact for a checkpoint that is not exact"
+            return requests.ended(region, now, request, RequestState.REFUSED, sentence)
+    noted.require_numbers_left(region)
+    sequence = region.next_sequence
+    checkpoint = Checkpoint(
+        sequence=sequence,
+        timeline=region.timeline,
+        epoch=region.epoch,
+        state=CheckpointState.OPEN,
+        phase=CheckpointPhase.APPROACHING,
+        purpose=request.purpose,
+        request_id=request.request_id,
+        boundary=request.boundary,
+        participants={m: region.members[m].incarnation for m in live_members(region, now)},
+        opened_at=now,
+    )
+    region = replace(
+        region,
+        next_sequence=CheckpointNumber(sequence + 1),
+        open_checkpoint=sequence,
+        frozen=put(region.frozen, {sequence: partitions}),
+    )
+    region = with_request(
+        with_checkpoint(region, checkpoint), replace(request, state=RequestState.OPEN, sequence=sequence)
+    )
+    body = events.CheckpointOpened(
+        sequence=sequence,
+        timeline=region.timeline,
+        request_id=request.request_id,
+        purpose=request.purpose,
+        boundary=request.boundary,
+        participants=checkpoint.participants,
+        partitions=tuple(sorted(partitions)),
+    )
+    region = record(region, now, body)
+    if request.boundary is not None and region.next_boundary is not None and request.boundary > region.next_boundary:
+        region = boundaries.with_next_boundary(region, now, request.boundary, "a later boundary was asked for")
+    return advance(region, now)
+
+
+def unread(region: Region, partitions: Collection[GroupPartition]) -> dict[GroupPartition, str]:
+    """Return why a checkpoint of these partitions holds nothing of others that the brokers have, by partition."""
+    return {
+        p: f"without an owner since {format_instant(since)}; nothing of it is in this checkpoint"
+        for p, since in coverage.unowned(region).items()
+        if p not in partitions
+    }
+
+
+def advance(region: Region, now: datetime) -> Region:
+    """Return the region with its approaching checkpoint draining, if every frozen partition is where it will be.
+
+    Without a boundary that is at once. A partition found to be past the boundary refuses the request, unless an inexact
+    checkpoint was allowed.
+    """
+    checkpoint = region.checkpoint
+    if checkpoint is None or checkpoint.phase is not CheckpointPhase.APPROACHING:
+        return region
+    if checkpoint.boundary is not None:
+        past = boundaries.overshoot(region, checkpoint.boundary, region.frozen[checkpoint.sequence])
+        if past and not region.requests[checkpoint.request_id].allow_inexact:
+            where, why = next(iter(past.items()))
+            region = abort(region, now, f"{where} is {why}")
+            refused = region.requests[checkpoint.request_id]
+            return requests.ended(
+                region,
+                now,
+                refused,
+                RequestState.REFUSED,
+                f"{where} is {why}; allow_inexact would permit the checkpoint",
+            )
+        for partition in region.frozen[checkpoint.sequence]:
+            if not boundaries.is_reached(
+                region.claims[partition], boundaries.boundary_offset(region, partition, checkpoint.boundary)
+            ):
+                return region
+    draining = replace(checkpoint, phase=CheckpointPhase.DRAINING, drain_deadline=now + region.rules.timeouts.drain)
+    region = record(with_checkpoint(region, draining), now, events.DrainBegun(sequence=checkpoint.sequence))
+    return moved_to(region, now, RegionState.DRAINING, f"checkpoint {checkpoint.sequence} drains")
+
+
+def late(region: Region) -> tuple[str, ...]:
+    """Return, by name, the participants of the open checkpoint that have not contributed, and their partitions."""
+    checkpoint = region.checkpoint
+    if checkpoint is None:
+        return ()
+    waiting = [m for m in sorted(checkpoint.participants) if (checkpoint.sequence, m) not in region.contributions]
+    held = {m: [str(p) for p, c in sorted(region.claims.items()) if c.owner == m] for m in waiting}
+    return tuple(f"{m} ({', '.join(held[m]) or 'no partition'})" for m in waiting)
+
+
+def abort(region: Region, now: datetime, reason: str) -> Region:
+    """Return the region without its open checkpoint, whose request is queued again.
+
+    What stopped it was not the checkpoint's fault.
+
+    The region is running again afterwards; a caller that resets moves it on. A person's reset does not survive the
+    abort of its own drain: its request fails, naming who was late, and nothing else has changed (scenario C55).
+    """
+    checkpoint = region.checkpoint
+    if checkpoint is None:
+        return region
+    names = late(region)
+    region = _closed(region, now, checkpoint, reason, names)
+    if checkpoint.purpose is CheckpointPurpose.RESET:
+        return _fail_person_reset(region, now, checkpoint, reason, names)
+    return requests.requeued(region, checkpoint.request_id)
+
+
+def _closed(region: Region, now: datetime, checkpoint: Checkpoint, reason: str, names: tuple[str, ...]) -> Region:
+    aborted = replace(
+        checkpoint, state=CheckpointState.ABORTED, phase=None, ended_at=now, abort_reason=reason, drain_deadline=None
+    )
+    region = replace(with_checkpoint(region, aborted), open_checkpoint=None, retire_at=now)
+    region = record(region, now, events.CheckpointAborted(sequence=checkpoint.sequence, reason=reason, late=names))
+    if region.state is not RegionState.DRAINING:
+        return region
+    return moved_to(region, now, RegionState.RUNNING, f"checkpoint {checkpoint.sequence} was aborted")
+
+
+def _fail_person_reset(
+    region: Region, now: datetime, checkpoint: Checkpoint, reason: str, names: tuple[str, ...]
+) -> Region:
+    why = f"its drain was aborted: {reason}" + (f"; late: {'; '.join(names)}" if names else "")
+    region = requests.ended(region, now, region.requests[checkpoint.request_id], RequestState.SUPERSEDED, why)
+    reset = region.person_resets.get(checkpoint.request_id)
+    if reset is None or reset.state is not PersonResetState.DRAINING:
+        return region
+    failed = replace(reset, state=PersonResetState.FAILED, failure=why, ended_at=now)
+    region = replace(region, person_resets=put(region.person_resets, {reset.request_id: failed}))
+    return record(region, now, events.PersonResetFailed(request_id=reset.request_id, why=why))
+
+
+def lapsed(region: Region, now: datetime) -> MemberId | None:
+    """Return a participant whose lease ended before its contribution: its checkpoint can't complete any more."""
+    checkpoint = region.checkpoint
+    if checkpoint is None:
+        return None
+    for member, incarnation in sorted(checkpoint.participants.items()):
+        if (checkpoint.sequence, member) in region.contributions:
+            continue
+        if not is_live(region, member, now) or region.members[member].incarnation != incarnation:
+            return member
+    return None
+
+
+def has_begun(region: Region, member: MemberId) -> bool:
+    """Whether anything was begun since the restore point on a partition that the member owns.
+
+    Then an abort is a reset.
+    """
+    return any(c.owner == member and c.is_begun for c in region.claims.values())
+
+
+def overdue(region: Region, now: datetime) -> Region:
+    """Return the region with its open checkpoint aborted where its drain deadline has passed.
+
+    Whoever asked is told, with the names of those who were late, and may ask again; the region's own checkpoints and a
+    stop are tried again by themselves.
+    """
+    checkpoint = region.checkpoint
+    if checkpoint is None or checkpoint.drain_deadline is None or checkpoint.drain_deadline > now:
+        return region
+    reason = f"the drain deadline of {region.rules.timeouts.drain} passed"
+    if checkpoint.purpose not in {CheckpointPurpose.REQUEST, CheckpointPurpose.DRAIN}:
+        return abort(region, now, reason)
+    names = late(region)
+    region = _closed(region, now, checkpoint, reason, names)
+    why = f"{reason}; late: {'; '.join(names) or 'nobody'}"
+    return requests.ended(region, now, region.requests[checkpoint.request_id], RequestState.ABORTED, why)

@@ -1,0 +1,45 @@
+"""What is seen of foreign consumers in the groups, and what the policy makes of it (docs/how-to/validate-a-group.md).
+
+Who looked may die the next moment: the region remembers what was told, and the next one who looks corrects it. So a
+report names what is in a group now, not what came or went, and telling it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.region import events, lifecycle, resets
+from airflow_kcr.protocol.region.state import Region, record
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
+from airflow_kcr.protocol.values import GroupId
+
+
+def report(region: Region, now: datetime, seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]) -> Region:
+    """Return the region knowing who was found in its groups: halted, holding or warned by its policy.
+
+    Args:
+        region: the region.
+        now: the store's clock.
+        seen: the foreign consumers of each group that was looked at; empty: it is clean. What was told of a group that
+            was not looked at stays.
+    """
+    groups = region.rules.groups
+    there = {o for group, found in seen.items() if group in groups for o in found}
+    unseen = {o for o in region.foreign_consumers if o.group in groups and o.group not in seen}
+    fresh = tuple(sorted(there.difference(region.foreign_consumers)))
+    gone = tuple(o for o in region.foreign_consumers if o not in there and o not in unseen)
+    if fresh or gone:
+        region = replace(region, foreign_consumers=tuple(sorted(there | unseen)))
+    if fresh:
+        region = record(
+            region, now, events.ForeignConsumersSeen(foreign_consumers=fresh, policy=region.rules.foreign_consumers)
+        )
+    if gone:
+        region = record(region, now, events.ForeignConsumersGone(foreign_consumers=gone))
+    if there and region.rules.foreign_consumers is ForeignConsumerPolicy.FAIL:
+        return lifecycle.foreign_consumer(region, now, "; ".join(map(str, sorted(there))))
+    # What a reset waits for is not the same any more.
+    return resets.progress(region, now) if fresh or gone else region

@@ -1,0 +1,109 @@
+"""The members of one process, as one: they start together, hear hints together, and end together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Members
+
+from airflow_kcr.ports import MemberStore
+from airflow_kcr.protocol.rules import CheckpointRules
+from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RegionName
+from airflow_kcr.runtime.clocks import boot_time
+from airflow_kcr.runtime.host import End, Ended, MemberHost
+from airflow_kcr.runtime.metrics import Snapshot
+from airflow_kcr.runtime.notifications import Notifications
+from airflow_kcr.runtime.sizes import Limits
+
+
+class MemberPool:
+    """Hosts members of one region.
+
+    Args:
+        store: what they wait for.
+        region: theirs.
+        hosts: the members, none of them started.
+    """
+
+    def __init__(self, store: MemberStore, region: RegionName, hosts: Members[MemberHost]) -> None:
+        self.hosts = tuple(hosts)
+        self._notifications = Notifications(store, region, self.hosts)
+        self.is_ending = False
+        """Whether the members were asked to end."""
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """Who they are."""
+        return tuple(host.who.member for host in self.hosts)
+
+    @property
+    def close_time(self) -> float:
+        """Seconds within which all members end once they were asked to."""
+        return max(host.who.timeouts.close.total_seconds() for host in self.hosts)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        for host in self.hosts:
+            host.start()
+        self._notifications.start()
+
+    def hold(self) -> None:
+        """Have no member plan a further batch.
+
+        They end what runs, stay in their groups, and take part in checkpoints.
+        """
+        for host in self.hosts:
+            host.hold()
+
+    def terminate(self) -> None:
+        """Ask every member to end within its close time, keeping a static member's slot."""
+        self.is_ending = True
+        for host in self.hosts:
+            host.terminate()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until all members have ended; return whether they have, within `timeout` seconds.
+
+        A member that failed takes the others with it: they have its process, its JVM and its fate in common, and come
+        back as one reset instead of one after the other. So does one whose spec is not in force any more: theirs is
+        not either.
+        """
+        deadline = boot_time() + timeout
+        while (left := deadline - boot_time()) > 0:
+            running = [host for host in self.hosts if host.wait(0) is None]
+            if not running:
+                return True
+            if any(ended.how is End.FAILED or ended.is_outdated for ended in self.ends().values()):
+                self.terminate()
+            running[0].wait(min(left, 0.25))
+        return all(host.wait(0) is not None for host in self.hosts)
+
+    def ends(self) -> dict[MemberId, Ended]:
+        """Return how the members that have ended did so."""
+        return {host.who.member: ended for host in self.hosts if (ended := host.wait(0)) is not None}
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Return every member as it was a moment ago."""
+        return tuple(host.snapshot for host in self.hosts)
+
+    def spec_revision(self) -> int:
+        """Return the newest revision of the spec that a member has seen in force; 0 before any has."""
+        return max((host.spec_revision for host in self.hosts), default=0)
+
+    def proposed_spec(self) -> str:
+        """Return the digest of the changed spec that waits, as a member has seen it; empty: there is none."""
+        return next((host.proposed_spec for host in self.hosts if host.proposed_spec), "")
+
+    def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
+        """Have every member follow a changed spec, as far as it changes while members live (`MemberHost.adopt`)."""
+        for host in self.hosts:
+            host.adopt(checkpoint, limits, revision)
+
+    def newest_checkpoint(self) -> CheckpointNumber:
+        """Return the newest number that a checkpoint or a reset has used.
+
+        A checkpoint may be over before anybody looks.
+        """
+        return max((one.newest for one in self.snapshots()), default=CheckpointNumber(0))
+
+    def end(self) -> None:
+        """Stop listening for hints; returns at once."""
+        self._notifications.end()

@@ -1,0 +1,66 @@
+"""One checkpoint of the flights for each data interval, a report of each, and what runs once a checkpoint is there.
+
+The region checkpoints itself at every boundary, and a run finds the checkpoint of its interval: nothing stands still
+while a scheduler is late. `catchup=True` gives every interval its run, and `max_active_runs=1` gives them their order.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, DeltaDataIntervalTimetable, PartitionedAssetTimetable, get_current_context, task
+
+from airflow_kcr.embedded.flights.spec import airflow_spec, live_since
+from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.checkpoints import checkpoint_of
+from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
+from airflow_kcr.operators.drain import KcrDrainOperator
+from airflow_kcr.operators.validate import KcrValidateGroupOperator
+
+REGION = "flights"
+EVERY = airflow_spec().checkpoint.every
+
+
+@task
+def report(checkpoint: dict[str, object]) -> dict[str, object]:
+    """Say how many flights are in the checkpoint of this run, and how many came since the one before it."""
+    with KcrHook().region(REGION) as region:
+        offsets = region.checkpoint(int(str(checkpoint["sequence"]))).offsets
+    flights = sum(offsets.values())
+    return {"sequence": checkpoint["sequence"], "boundary": checkpoint["boundary"], "flights": flights}
+
+
+@task
+def build() -> dict[str, object]:
+    """Build something on one checkpoint: the one that the event, which started this run, tells of."""
+    checkpoint = checkpoint_of(get_current_context())
+    return {"timeline": checkpoint.timeline, "sequence": checkpoint.sequence, "boundary": checkpoint.boundary}
+
+
+with DAG(
+    "flights_checkpoint",
+    description="One checkpoint of the flights for each data interval",
+    schedule=DeltaDataIntervalTimetable(EVERY),
+    start_date=live_since(),
+    catchup=True,
+    max_active_runs=1,
+    # A consumer that is being started again is missing for a while.
+    default_args={"retries": 20, "retry_delay": timedelta(seconds=5)},
+    tags=["kcr", "flights"],
+):
+    validate = KcrValidateGroupOperator(task_id="validate", region=REGION)
+    drain = KcrDrainOperator(task_id="drain", region=REGION)
+    commit = KcrCommitCheckpointOperator(task_id="commit", region=REGION)
+    validate >> drain >> commit
+    report(commit.output)
+
+with DAG(
+    "flights_build",
+    description="Runs once for each checkpoint of the flights, in their order",
+    schedule=PartitionedAssetTimetable(assets=region_asset(REGION)),
+    start_date=live_since(),
+    max_active_runs=1,
+    tags=["kcr", "flights"],
+):
+    build()

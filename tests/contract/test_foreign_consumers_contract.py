@@ -1,0 +1,65 @@
+"""Foreign consumers are kept, told once, and decide under the shared lock whether a batch may begin."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused
+from airflow_kcr.protocol.group_members import ForeignConsumer
+from airflow_kcr.protocol.region.rows import RegionState
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
+from airflow_kcr.protocol.values import GroupId
+from tests.contract.conftest import Drive
+from tests.support.driver import GROUP, Driver, group_rules
+
+STRANGERS = (
+    ForeignConsumer(group=GROUP, client_id="console", host="/10.0.0.1"),
+    ForeignConsumer(
+        group=GROUP, client_id="čtenář 'x' \"y\"", host="/10.0.0.2", instance_id="copy-0", what="share group"
+    ),
+)
+
+
+def rules(policy: ForeignConsumerPolicy) -> RegionRules:
+    return RegionRules(groups={GROUP: group_rules()}, foreign_consumers=policy)
+
+
+def known(driver: Driver) -> tuple[ForeignConsumer, ...]:
+    return driver.region.foreign_consumers
+
+
+def test_a_hold_is_kept_and_refuses_begins_until_the_group_is_clean(drive: Drive) -> None:
+    driver = drive(rules=rules(ForeignConsumerPolicy.HOLD))
+    driver.up()
+    driver.store.report_groups(driver.name, {GROUP: STRANGERS})
+    assert known(driver) == STRANGERS
+    assert driver.store.view(driver.name, driver.member(0)).held_by == STRANGERS
+    with pytest.raises(BatchRefused, match="holds until consumer console"):
+        driver.begin(driver.member(0))
+    driver.store.report_groups(driver.name, {GROUP: ()})
+    assert known(driver) == ()
+    driver.process()
+
+
+def test_what_is_told_twice_is_one_event(drive: Drive) -> None:
+    driver = drive(rules=rules(ForeignConsumerPolicy.FAIL))
+    driver.up()
+    for _ in range(3):
+        driver.store.report_groups(driver.name, {GROUP: STRANGERS})
+        driver.store.report_foreign_consumer(driver.name, "; ".join(map(str, STRANGERS)))
+    assert driver.region.state is RegionState.HALTED
+    assert [sum(e.kind == kind for e in driver.events) for kind in ("ForeignConsumersSeen", "Halted")] == [1, 1]
+
+
+@pytest.mark.postgres
+def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
+    driver = drive_twins(rules=rules(ForeignConsumerPolicy.HOLD))
+    driver.up()
+    driver.process()
+    driver.store.report_groups(driver.name, {GROUP: STRANGERS})
+    driver.store.report_groups(driver.name, {GROUP: STRANGERS[:1]})
+    with pytest.raises(BatchRefused):
+        driver.begin(driver.member(0))
+    driver.store.report_groups(driver.name, {GROUP: (), GroupId("x"): STRANGERS})
+    driver.process()
+    driver.checkpoint("n1")

@@ -1,0 +1,242 @@
+"""The checkpoints of DAG runs in a real Airflow.
+
+Its scheduler, its triggerer and its asset events, with members simulated.
+
+The members work in the store alone, as the real ones do, so what is shown is how Airflow and a region go together: each
+run has its own checkpoint, waits without a slot, and whoever builds on it runs once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from airflow_kcr.embedded.airflow import Component
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import KcrError
+from airflow_kcr.hooks.checkpoints import partition_key
+from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Committed
+from airflow_kcr.protocol.values import Offset
+from tests.support.driver import Driver
+from tests.support.live_airflow import LiveAirflow
+from tests.support.live_region import SPEC, live_region
+
+pytestmark = [pytest.mark.timeout(600)]
+
+MINUTE = timedelta(minutes=1)
+WIDTH = 10
+"""Records of each partition in an interval."""
+
+DAGS = """\
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, PartitionedAssetTimetable, task
+
+from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.checkpoints import checkpoint_of
+from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
+from airflow_kcr.operators.drain import KcrDrainOperator
+
+with DAG(
+    "lined_checkpoint",
+    schedule=CronDataIntervalTimetable("* * * * *", timezone="UTC"),
+    start_date=datetime.fromisoformat("SINCE"),
+    catchup=True,
+    max_active_runs=1,
+):
+    drain = KcrDrainOperator(task_id="drain", region="lined")
+    drain >> KcrCommitCheckpointOperator(task_id="commit", region="lined", checkpoint=drain.output)
+
+with DAG("lined_report", schedule=PartitionedAssetTimetable(assets=region_asset("lined")), max_active_runs=1):
+
+    @task
+    def report(**context):
+        return checkpoint_of(context).to_json()
+
+    report()
+
+with DAG("lined_manual", schedule=None):
+    KcrDrainOperator(task_id="drain", region="lined")
+"""
+
+
+@dataclass(slots=True)
+class Members:
+    """Members of a region that do what the store asks of them, in a thread."""
+
+    driver: Driver
+    at_work: threading.Event = field(default_factory=threading.Event)
+    _ending: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self.at_work.set()
+
+    def end(self) -> None:
+        """Let them go home."""
+        self._ending.set()
+        self._thread.join(20)
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.1):
+            with suppress(KcrError):
+                self.driver.heartbeat()
+                if self.at_work.is_set():
+                    self._work()
+
+    def _work(self) -> None:
+        driver, region = self.driver, self.driver.region
+        checkpoint = region.checkpoint
+        if (
+            checkpoint is not None
+            and checkpoint.boundary is not None
+            and checkpoint.phase is CheckpointPhase.APPROACHING
+        ):
+            for member in sorted(driver.processes):
+                place = {p: (c.position or 0) + WIDTH for p, c in driver.claims(member).items()}
+                found = {p: BoundaryOffset(offset=Offset(offset)) for p, offset in place.items()}
+                driver.store.store_bounds(driver.name, driver.caller(member), checkpoint.boundary, found)
+                driver.process(member, width=WIDTH)
+            driver.store.reconcile(driver.name)
+        elif checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING:
+            driver.complete()
+        driver.publish()
+        restore_point = region.checkpoints.get(region.restore_point) if region.restore_point is not None else None
+        if (
+            restore_point is not None
+            and restore_point.committed is Committed.PENDING
+            and restore_point.published_at is not None
+        ):
+            for member in sorted(driver.processes):
+                driver.read_back(member)
+
+
+@pytest.fixture(scope="module")
+def members(airflow: LiveAirflow) -> Iterator[Members]:
+    """A running region, and the DAGs that checkpoint it, whose first data interval ended three minutes ago."""
+    spec = SPEC.replace("region: flights", "region: lined").replace("group_id: g,", "group_id: lined,")
+    with live_region(airflow.store_url, spec + "checkpoint: {every: 1m, request: dag_run}\n") as driver:
+        for partition, bounds in list(driver.logs.items()):
+            driver.grow(partition, end=100_000, start=bounds.start)
+        driver.up()
+        members = Members(driver)
+        since = datetime.now(UTC).replace(second=0, microsecond=0) - 4 * MINUTE
+        airflow.add_dags(
+            "lined", DAGS.replace("SINCE", since.isoformat()), "lined_report", "lined_manual", "lined_checkpoint"
+        )
+        yield members
+        airflow.editor.pause("lined_checkpoint")
+        members.end()
+
+
+def ended(airflow: LiveAirflow, dag: str, count: int) -> list[str]:
+    """Wait for the first runs of a DAG, and return their ids."""
+    runs = airflow.editor.runs
+    assert happened(lambda: len(runs(dag)) >= count, within=240, pause=0.5), runs(dag)
+    ids = [run.run_id for run in runs(dag)[:count]]
+    for run_id in ids:
+        assert airflow.editor.wait_for_run(dag, run_id, within=120).state == "success", run_id
+    return ids
+
+
+def test_each_run_has_its_own_checkpoint_and_whoever_builds_on_it_runs_once(
+    airflow: LiveAirflow, members: Members
+) -> None:
+    ids = ended(airflow, "lined_checkpoint", 3)
+    runs = airflow.editor.runs("lined_checkpoint")[:3]
+    answers = [airflow.editor.result("lined_checkpoint", run_id, "commit") for run_id in ids]
+    assert answers == [airflow.editor.result("lined_checkpoint", run_id, "drain") for run_id in ids]
+    found = [dict(answer) for answer in answers if isinstance(answer, dict)]
+    ends = [run.interval_end for run in runs]
+    assert [datetime.fromisoformat(str(answer["boundary"])) for answer in found] == ends
+    offsets = [members.driver.region.offsets[answer["sequence"]] for answer in found]
+    assert [set(o.values()) for o in offsets] == [{WIDTH}, {2 * WIDTH}, {3 * WIDTH}]
+    reports = ended(airflow, "lined_report", 3)
+    keys = [airflow.editor.run("lined_report", run_id).partition_key for run_id in reports]
+    assert keys == [partition_key(answer["timeline"], answer["sequence"]) for answer in found]
+    told = airflow.editor.result("lined_report", reports[0], "report")
+    assert isinstance(told, dict)
+    assert (told["sequence"], told["boundary"]) == (found[0]["sequence"], found[0]["boundary"])
+
+
+def test_a_cleared_run_finds_its_checkpoint_again(airflow: LiveAirflow, members: Members) -> None:
+    run_id = ended(airflow, "lined_checkpoint", 1)[0]
+    before = airflow.editor.result("lined_checkpoint", run_id, "drain")
+    first = airflow.editor.wait_for_task("lined_checkpoint", run_id, "drain")
+    airflow.editor.clear("lined_checkpoint", run_id, ["drain"])
+    tries = [first.try_number]
+
+    def is_done_again() -> bool:
+        now = airflow.editor.wait_for_task("lined_checkpoint", run_id, "drain")
+        tries.append(now.try_number)
+        return now.try_number > first.try_number and now.state == "success"
+
+    assert happened(is_done_again, within=120, pause=0.5), tries
+    assert airflow.editor.result("lined_checkpoint", run_id, "drain") == before
+
+
+def test_a_task_that_waits_holds_no_slot_and_outlives_a_restart_of_the_triggerer(
+    airflow: LiveAirflow, members: Members
+) -> None:
+    members.at_work.clear()
+    try:
+        run = airflow.editor.trigger("lined_manual")
+        airflow.editor.wait_for_task("lined_manual", run.run_id, "drain", {"deferred"})
+        airflow.airflow.restart(Component.TRIGGERER)
+    finally:
+        members.at_work.set()
+    assert airflow.editor.wait_for_run("lined_manual", run.run_id, within=120).state == "success"
+    answer = airflow.editor.result("lined_manual", run.run_id, "drain")
+    assert isinstance(answer, dict)
+    assert answer["boundary"] is None
+
+
+def test_a_checkpoint_is_made_without_the_scheduler_and_found_when_it_is_back(
+    airflow: LiveAirflow, members: Members
+) -> None:
+    members.at_work.clear()
+    try:
+        run = airflow.editor.trigger("lined_manual")
+        airflow.editor.wait_for_task("lined_manual", run.run_id, "drain", {"deferred"})
+        airflow.airflow.kill(Component.SCHEDULER)
+    finally:
+        members.at_work.set()
+    try:
+        with airflow.region("lined") as region:
+            checkpoint = region.wait_for_checkpoint(f"lined_manual/{run.run_id}/drain/-1", timedelta(seconds=60))
+    finally:
+        airflow.airflow.restart(Component.SCHEDULER)
+    assert airflow.editor.wait_for_run("lined_manual", run.run_id, within=180).state == "success"
+    answer = airflow.editor.result("lined_manual", run.run_id, "drain")
+    assert isinstance(answer, dict)
+    assert answer["sequence"] == checkpoint.request.sequence
+
+
+def test_what_a_killed_task_has_asked_for_still_happens_and_is_found_when_it_is_cleared(
+    airflow: LiveAirflow, members: Members
+) -> None:
+    members.at_work.clear()
+    try:
+        run = airflow.editor.trigger("lined_manual")
+        airflow.editor.wait_for_task("lined_manual", run.run_id, "drain", {"deferred"})
+        airflow.editor.mark("lined_manual", run.run_id, "drain", "failed")
+        airflow.editor.wait_for_run("lined_manual", run.run_id, {"failed"})
+    finally:
+        members.at_work.set()
+    request_id = f"lined_manual/{run.run_id}/drain/-1"
+    with airflow.region("lined") as region:
+        checkpoint = region.wait_for_checkpoint(request_id, timedelta(seconds=60))
+    airflow.editor.clear("lined_manual", run.run_id, ["drain"])
+    airflow.editor.wait_for_run("lined_manual", run.run_id, {"success"}, within=120)
+    answer = airflow.editor.result("lined_manual", run.run_id, "drain")
+    assert isinstance(answer, dict)
+    assert answer["sequence"] == checkpoint.request.sequence

@@ -1,0 +1,214 @@
+"""A foreign consumer in the group of a region that works: what each policy promises, and the way out that it names.
+
+Real broker, real store, members in a process of their own, and the watch that their application runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from airflow_kcr.api import Region
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.validation import validate
+from airflow_kcr.api.watch import GroupWatch
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
+from airflow_kcr.protocol.values import CheckpointNumber, RequestId
+from tests.support.faults import Note, checkpoints, finished, judged, resets, told
+from tests.support.kafka import QUIESCED, Kafka
+from tests.support.kafka_tool import console_consumer
+from tests.support.members import BRISK, Live, live
+
+pytestmark = pytest.mark.timeout(300)
+
+PARTITIONS = 6
+
+
+@contextmanager
+def watched(kafka: Kafka, url: str, folder: Path, policy: ForeignConsumerPolicy, group: str = "") -> Iterator[Live]:
+    """Lend a region of two members that has read and checkpointed its first records, and whose group is looked at."""
+    spec = f"{BRISK}foreign_consumers: {policy}\nmax_failures: 1\n"
+    with live(kafka, url, folder, members=2, partitions=PARTITIONS, spec=spec, group=group) as one:
+        one.fill(50)
+        one.start(0, 1)
+        one.shared(0, 1)
+        finished(one)
+        newest: Callable[[], CheckpointNumber] = lambda: CheckpointNumber(one.region().next_sequence - 1)  # noqa: E731
+        watch = GroupWatch(one.store, one.name, one.region().rules.groups, real_reader, kafka_names, newest)
+        watch.start()
+        try:
+            yield one
+        finally:
+            watch.end()
+            watch._thread.join(30)
+
+
+@contextmanager
+def intruder(one: Live) -> Iterator[Consumer]:
+    """Lend a consumer of somebody else's in the group, which reads what Kafka gives it."""
+    settings = {
+        "group.id": one.group,
+        "client.id": "somebody-elses",
+        "enable.auto.commit": False,
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": 6000,
+    }
+    consumer = Consumer({**one.kafka.settings, **QUIESCED, **settings})
+    consumer.subscribe([one.topic])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def taken_by(one: Live, consumer: Consumer) -> set[int]:
+    """The partitions that the consumer owns, once it owns some and the members have claimed the others."""
+
+    def settled() -> bool:
+        consumer.poll(0)
+        held = {p.partition for p in consumer.assignment()}
+        return bool(held) and set(one.owners()) == set(range(PARTITIONS)) - held
+
+    one.until(settled, "partitions with the intruder, the others claimed", 90)
+    return {p.partition for p in consumer.assignment()}
+
+
+def positions(one: Live) -> dict[int, int]:
+    return {p.partition: int(c.position or 0) for p, c in one.region().claims.items()}
+
+
+def are_at(one: Live, partitions: set[int], total: int) -> bool:
+    return all(positions(one)[n] == total for n in partitions)
+
+
+def beside(one: Live, consumer: Consumer, condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition while a consumer takes part in its group."""
+
+    def holds() -> bool:
+        consumer.poll(0)
+        return condition()
+
+    one.until(holds, what, 90)
+
+
+def named(one: Live) -> str:
+    with Region(one.name, one.store) as region:
+        return region.show().note
+
+
+def test_warn_goes_on_with_the_rest_through_a_reset_and_checkpoints_name_what_is_not_owned(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.WARN) as one:
+        with intruder(one) as consumer:
+            held = taken_by(one, consumer)
+            own = set(range(PARTITIONS)) - held
+            beside(one, consumer, lambda: "somebody-elses" in named(one), "named in the region's note")
+            one.reset()
+            beside(one, consumer, lambda: one.region().state is RegionState.RUNNING, "running")
+            for total in (80, 110, 140):
+                one.fill(30)
+                beside(one, consumer, partial(are_at, one, own, total), f"the others at {total}")
+                request_id = RequestId(f"beside-{total}")
+                one.store.request_checkpoint(one.name, request_id)
+                beside(one, consumer, partial(is_published, one, request_id), f"the checkpoint at {total}")
+                newest = checkpoints(one)[-1]
+                assert {p.partition for p in newest.inexact} == held
+                assert all("consumer somebody-elses on host" in why for why in newest.inexact.values())
+                at = {p.partition: int(o) for p, o in one.region().offsets[newest.sequence].items()}
+                assert at == {n: total if n in own else 50 for n in range(PARTITIONS)}
+            note = named(one)
+            assert "consumer somebody-elses on host" in note
+            assert "(policy warn)" in note
+        one.until(lambda: set(one.owners()) == set(range(PARTITIONS)), "all partitions back", 90)
+        finished(one, within=90)
+        assert not checkpoints(one)[-1].inexact
+        assert not told(one, events.Halted)
+        assert one.region().failures == 0
+        assert not [body for body in resets(one) if body.cause is ResetCause.ATTEMPT_EXPIRED]
+        one.until(lambda: "somebody-elses" not in named(one), "found clean")
+        judged(one, record_property)
+
+
+def is_published(one: Live, request_id: RequestId) -> bool:
+    """Whether the checkpoint of a request id is published; asked again where the last rebalance aborted it."""
+    request = one.store.request_checkpoint(one.name, request_id)
+    row = None if request.sequence is None else one.region().checkpoints.get(request.sequence)
+    return row is not None and row.published_at is not None
+
+
+def test_hold_waits_through_a_reset_without_using_attempts_up_and_goes_on_by_itself(
+    kafka: Kafka, database_url: str, tmp_path: Path, record_property: Note
+) -> None:
+    with watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.HOLD) as one:
+        with intruder(one) as consumer:
+            taken_by(one, consumer)
+            beside(one, consumer, lambda: bool(one.region().foreign_consumers), "found")
+            one.reset()
+            one.fill(30)
+            beside(one, consumer, lambda: one.region().state is RegionState.STARTING, "waiting")
+            assert "consumer somebody-elses on host" in named(one)
+            assert "end it, then its partitions come back by themselves" in named(one)
+        finished(one, within=90)
+        assert not told(one, events.Halted)
+        assert not [body for body in resets(one) if body.cause is ResetCause.ATTEMPT_EXPIRED]
+        judged(one, record_property)
+
+
+@pytest.mark.parametrize("way", ["remove", ForeignConsumerPolicy.HOLD, ForeignConsumerPolicy.WARN])
+def test_fail_halts_and_each_way_out_that_it_names_goes_on(
+    kafka: Kafka, database_url: str, tmp_path: Path, way: str
+) -> None:
+    with (
+        watched(kafka, database_url, tmp_path, ForeignConsumerPolicy.FAIL) as one,
+        Region(one.name, one.store) as region,
+    ):
+        with intruder(one) as consumer:
+            beside(one, consumer, lambda: one.region().state is RegionState.HALTED, "halted")
+            halt = one.region().halt
+            assert halt is not None
+            assert halt.reason is HaltReason.FOREIGN_CONSUMER
+            assert "consumer somebody-elses on host" in halt.text
+            if way != "remove":
+                region.apply(replace(region.spec(), foreign_consumers=ForeignConsumerPolicy(way)))
+                region.resume()
+                one.fill(30)
+            if way == ForeignConsumerPolicy.WARN:
+                own = set(range(PARTITIONS)) - taken_by(one, consumer)
+                beside(one, consumer, partial(are_at, one, own, 80), "the rest")
+        if way == "remove":
+            one.until(lambda: not any(o for o in looked(one)), "gone from the group", 60)
+            region.resume()
+            one.fill(30)
+        finished(one, within=90)
+        assert len(told(one, events.Halted)) == 1
+
+
+def looked(one: Live) -> tuple[object, ...]:
+    """Who is in the groups, looked at now."""
+    found = validate(one.store, one.name, real_reader, kafka_names)
+    return tuple(o for strangers in found.foreign_consumers.values() for o in strangers)
+
+
+@pytest.mark.parametrize("policy", [ForeignConsumerPolicy.HOLD, ForeignConsumerPolicy.FAIL])
+def test_kafkas_own_console_consumer_is_named_and_the_region_goes_on_once_it_has_left(
+    kafka: Kafka, database_url: str, tmp_path: Path, policy: ForeignConsumerPolicy
+) -> None:
+    with watched(kafka, database_url, tmp_path, policy) as one, Region(one.name, one.store) as region:
+        with console_consumer(kafka.bootstrap_servers, one.topic, one.group):
+            one.until(lambda: "console-consumer" in f"{region.show().note} {region.show().halted}", "it is named", 90)
+        one.until(lambda: not looked(one), "gone from the group", 60)
+        if policy is ForeignConsumerPolicy.FAIL:
+            one.until(lambda: one.region().state is RegionState.HALTED, "halted")
+            region.resume()
+        one.fill(30)
+        finished(one, within=120)

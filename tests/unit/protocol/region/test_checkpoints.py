@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.errors import BatchRefused
+from airflow_kcr.protocol.region import checkpoints, events
+from airflow_kcr.protocol.region.rows import (
+    BoundaryOffset,
+    CheckpointPhase,
+    CheckpointPurpose,
+    CheckpointState,
+    DesiredState,
+    PersonResetState,
+    RegionState,
+    RequestState,
+)
+from airflow_kcr.protocol.region.state import universe
+from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.values import Incarnation, Offset, RequestId
+from tests.support.driver import Driver
+from tests.support.judging import causes, happened, judge, open_checkpoint, state
+from tests.support.scripts import boundary, hourly, located, running
+
+
+def request_state(driver: Driver, request_id: str) -> RequestState:
+    return driver.region.requests[RequestId(request_id)].state
+
+
+def phase(driver: Driver) -> CheckpointPhase | None:
+    return None if driver.region.checkpoint is None else driver.region.checkpoint.phase
+
+
+# -- opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_opening_takes_the_next_sequence_and_freezes_participants_and_partitions() -> None:
+    driver = running()
+    expected = driver.region.next_sequence
+    driver.request_checkpoint("n")
+    checkpoint, region = driver.region.checkpoint, driver.region
+    assert checkpoint is not None
+    assert (checkpoint.sequence, region.next_sequence) == (expected, expected + 1)
+    assert checkpoint.participants == {driver.member(0): 1, driver.member(1): 1}
+    assert region.frozen[checkpoint.sequence] == universe(region)
+    opened = happened(driver, events.CheckpointOpened)[0]
+    assert opened.participants == checkpoint.participants
+    assert opened.partitions == tuple(sorted(universe(region)))
+
+
+def test_a_member_without_a_lease_is_not_among_the_participants() -> None:
+    driver = running(partitions=1, members=2)
+    idle = next(m for m in driver.all_members() if not driver.claims(m))
+    driver.crash(idle)
+    driver.wait(30)
+    driver.request_checkpoint("n")
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert idle not in checkpoint.participants
+
+
+def test_a_checkpoint_waits_until_current_claims_cover_the_partitions() -> None:
+    driver = running()
+    driver.leave(driver.member(1))
+    driver.request_checkpoint("n")
+    assert not checkpoints.may_open(driver.region, driver.clock.now)
+    assert open_checkpoint(driver) is None
+    driver.spread()
+    assert open_checkpoint(driver) is not None
+
+
+def test_one_checkpoint_at_a_time_and_the_next_only_after_publication() -> None:
+    driver = running()
+    driver.request_checkpoint("first")
+    driver.request_checkpoint("second")
+    assert request_state(driver, "second") is RequestState.QUEUED
+    first = driver.complete()
+    assert request_state(driver, "second") is RequestState.QUEUED
+    driver.store.publish(driver.name, first)
+    assert request_state(driver, "second") is RequestState.OPEN
+    judge(driver)
+
+
+def test_no_checkpoint_opens_in_a_region_that_does_not_run_or_has_no_partition() -> None:
+    driver = running()
+    region, now = driver.region, driver.clock.now
+    assert checkpoints.may_open(region, now)
+    assert not checkpoints.may_open(replace(region, state=RegionState.RESETTING), now)
+    assert not checkpoints.may_open(replace(region, claims={}, initial={}, restore_point=None), now)
+
+
+def test_a_queued_request_that_a_checkpoint_meanwhile_covers_is_answered_without_a_checkpoint_of_its_own() -> None:
+    driver = hourly()
+    located(driver, boundary(2), 10)
+    driver.process()
+    driver.request_checkpoint("two", boundary=boundary(2))
+    sequence = driver.complete()
+    waits = replace(
+        driver.region.requests[RequestId("two")], request_id=RequestId("one"), boundary=boundary(1), sequence=None
+    )
+    waits = replace(waits, state=RequestState.QUEUED, answered_at=None)
+    driver.publish()
+    region = driver.region
+    region = checkpoints.open_next(
+        replace(region, requests={**region.requests, waits.request_id: waits}), driver.clock.now
+    )
+    answered = region.requests[waits.request_id]
+    assert (answered.state, answered.sequence) == (RequestState.ANSWERED, sequence)
+    assert region.open_checkpoint is None
+
+
+def test_a_request_for_a_later_boundary_releases_those_who_hold_at_an_earlier_one() -> None:
+    driver = hourly()
+    driver.request_checkpoint("two", boundary=boundary(2))
+    assert driver.region.next_boundary == boundary(2)
+
+
+# -- approach ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_boundary_a_checkpoint_drains_at_once_and_its_clock_runs() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert (checkpoint.phase, state(driver)) == (CheckpointPhase.DRAINING, RegionState.DRAINING)
+    assert checkpoint.drain_deadline == driver.clock.now + driver.region.rules.timeouts.drain
+
+
+def test_with_a_boundary_members_go_on_to_it_and_the_clock_runs_from_when_the_last_one_is_there() -> None:
+    driver = hourly()
+    driver.request_checkpoint("n", boundary=boundary(1))
+    located(driver, boundary(1), 10)
+    driver.process(driver.member(0))
+    driver.store.reconcile(driver.name)
+    assert (phase(driver), state(driver)) == (CheckpointPhase.APPROACHING, RegionState.RUNNING)
+    assert driver.region.checkpoint is not None
+    assert driver.region.checkpoint.drain_deadline is None
+    driver.process(driver.member(1))
+    driver.store.reconcile(driver.name)
+    assert (phase(driver), state(driver)) == (CheckpointPhase.DRAINING, RegionState.DRAINING)
+    with pytest.raises(BatchRefused, match="draining"):
+        driver.begin(driver.member(0))
+
+
+def test_a_boundary_that_is_not_located_everywhere_is_still_approached() -> None:
+    driver = hourly()
+    driver.request_checkpoint("n", boundary=boundary(1))
+    found = {p: BoundaryOffset(offset=Offset(0)) for p in driver.claims(driver.member(0))}
+    driver.store.store_bounds(driver.name, driver.caller(driver.member(0)), boundary(1), found)
+    assert phase(driver) is CheckpointPhase.APPROACHING
+
+
+def test_a_region_without_an_approaching_checkpoint_advances_to_nothing() -> None:
+    driver = running()
+    assert checkpoints.advance(driver.region, driver.clock.now) == driver.region
+    driver.request_checkpoint("n")
+    assert checkpoints.advance(driver.region, driver.clock.now) == driver.region
+
+
+def test_in_a_paused_region_nobody_goes_on_to_a_boundary_unless_a_person_asks() -> None:
+    driver = hourly()
+    driver.store.pause(driver.name)
+    driver.request_checkpoint("run", boundary=boundary(1))
+    assert request_state(driver, "run") is RequestState.QUEUED
+    driver.request_checkpoint("person", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
+    assert request_state(driver, "person") is RequestState.OPEN
+    driver.process()
+
+
+def test_a_boundary_that_a_paused_region_has_reached_is_checkpointed() -> None:
+    driver = hourly()
+    located(driver, boundary(1), 0)
+    driver.store.pause(driver.name)
+    driver.request_checkpoint("run", boundary=boundary(1))
+    assert phase(driver) is CheckpointPhase.DRAINING
+
+
+# -- past the boundary
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_a_boundary_that_a_position_is_past_is_refused_with_partition_and_offset() -> None:
+    driver = hourly()
+    driver.process()
+    located(driver, boundary(1), 5)
+    row = driver.request_checkpoint("n", boundary=boundary(1))
+    assert row.state is RequestState.REFUSED
+    assert "g:t-0 is at 10, past the boundary's offset 5" in row.refusal
+    assert "allow_inexact" in row.refusal
+    assert open_checkpoint(driver) is None
+
+
+def test_unless_a_checkpoint_that_is_not_exact_is_allowed() -> None:
+    driver = hourly()
+    driver.process()
+    located(driver, boundary(1), 5)
+    driver.request_checkpoint("n", boundary=boundary(1), allow_inexact=True)
+    sequence = driver.complete()
+    assert driver.region.checkpoints[sequence].inexact.keys() == universe(driver.region)
+
+
+def test_a_boundary_that_turns_out_to_be_passed_while_it_is_approached_aborts_the_checkpoint_and_refuses_it() -> None:
+    driver = hourly()
+    driver.process()
+    driver.request_checkpoint("n", boundary=boundary(1))
+    assert phase(driver) is CheckpointPhase.APPROACHING
+    located(driver, boundary(1), 5)
+    row = driver.region.requests[RequestId("n")]
+    assert row.state is RequestState.REFUSED
+    assert "past the boundary's offset 5" in row.refusal
+    assert open_checkpoint(driver) is None
+    assert row.sequence is not None
+    assert driver.region.checkpoints[row.sequence].state is CheckpointState.ABORTED
+    judge(driver)
+
+
+def test_or_drains_where_that_was_allowed() -> None:
+    driver = hourly()
+    driver.process()
+    driver.request_checkpoint("n", boundary=boundary(1), allow_inexact=True)
+    located(driver, boundary(1), 5)
+    assert phase(driver) is CheckpointPhase.DRAINING
+
+
+# -- giving way -------------------------------------------------------------------------------------------------------
+
+
+def test_an_approaching_checkpoint_gives_way_to_a_person_and_is_opened_again_afterwards() -> None:
+    driver = hourly()
+    driver.request_checkpoint("run", boundary=boundary(1))
+    first = open_checkpoint(driver)
+    driver.request_checkpoint("person", purpose=CheckpointPurpose.DRAIN)
+    assert request_state(driver, "run") is RequestState.QUEUED
+    assert request_state(driver, "person") is RequestState.OPEN
+    assert happened(driver, events.CheckpointAborted)[0].reason == "it gave way to a drain"
+    driver.complete()
+    driver.publish()
+    assert request_state(driver, "run") is RequestState.OPEN
+    assert open_checkpoint(driver) != first
+    judge(driver)
+
+
+# -- aborts -----------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_late_is_named_with_the_partitions_that_wait_for_it() -> None:
+    driver = running(partitions=1, members=2)
+    assert checkpoints.late(driver.region) == ()
+    driver.request_checkpoint("n")
+    assert checkpoints.late(driver.region) == ("g[0] (no partition)", "g[1] (g:t-0)")
+    driver.contribute(driver.member(0))
+    assert checkpoints.late(driver.region) == ("g[1] (g:t-0)",)
+
+
+def test_an_abort_burns_the_sequence_and_the_region_goes_on() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    sequence = open_checkpoint(driver)
+    region = checkpoints.abort(driver.region, driver.clock.now, "why not")
+    assert sequence is not None
+    row = region.checkpoints[sequence]
+    assert (row.state, row.abort_reason) == (CheckpointState.ABORTED, "why not")
+    assert (row.phase, row.drain_deadline) == (None, None)
+    assert (region.state, region.open_checkpoint) == (RegionState.RUNNING, None)
+    assert region.next_sequence == sequence + 1
+    assert region.requests[RequestId("n")].state is RequestState.QUEUED
+
+
+def test_without_an_open_checkpoint_there_is_nothing_to_abort() -> None:
+    region = running().region
+    assert checkpoints.abort(region, region.leases[next(iter(region.leases))].until, "") is region
+
+
+def test_a_drain_deadline_aborts_the_checkpoint_and_names_who_was_late() -> None:
+    driver = running()
+    driver.process()
+    driver.request_checkpoint("n")
+    driver.contribute(driver.member(0))
+    driver.wait(181)
+    row = driver.region.requests[RequestId("n")]
+    assert row.state is RequestState.ABORTED
+    assert "late: g[1] (g:t-2, g:t-3)" in row.refusal
+    assert happened(driver, events.CheckpointAborted)[0].late == ("g[1] (g:t-2, g:t-3)",)
+    assert state(driver) is RegionState.RUNNING
+    driver.process()
+    judge(driver)
+
+
+def test_before_its_deadline_a_drain_is_waited_for() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    driver.wait(179)
+    assert phase(driver) is CheckpointPhase.DRAINING
+
+
+def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() -> None:
+    driver = running()
+    driver.store.stop(driver.name)
+    first = open_checkpoint(driver)
+    driver.wait(181)
+    checkpoint = driver.region.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.sequence != first
+    assert (checkpoint.purpose, checkpoint.phase) == (CheckpointPurpose.STOP, CheckpointPhase.DRAINING)
+
+
+def test_a_persons_reset_does_not_survive_the_abort_of_its_drain() -> None:
+    driver = running()
+    driver.reset(ToOffset(offset=Offset(0)), request_id="r")
+    driver.wait(181)
+    reset = driver.region.person_resets[RequestId("r")]
+    assert reset.state is PersonResetState.FAILED
+    assert "its drain was aborted: the drain deadline" in reset.failure
+    assert "late: g[0] (g:t-0, g:t-1); g[1]" in reset.failure
+    assert request_state(driver, "r") is RequestState.SUPERSEDED
+    assert causes(driver) == ["start"]
+    assert driver.region.desired_state is DesiredState.RUNNING
+
+
+def test_the_checkpoint_of_a_reset_that_nobody_remembers_ends_its_request_only() -> None:
+    driver = running()
+    driver.reset(ToOffset(offset=Offset(0)), request_id="r")
+    region = checkpoints.abort(replace(driver.region, person_resets={}), driver.clock.now, "why")
+    assert region.requests[RequestId("r")].state is RequestState.SUPERSEDED
+    assert not [e for e in region.events if isinstance(e.body, events.PersonResetFailed)]
+
+
+# -- lapsed leases ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_ends_before_its_contribution_is_found_and_after_it_is_not() -> None:
+    driver = running()
+    driver.request_checkpoint("n")
+    driver.contribute(driver.member(0))
+    over = driver.clock.now + timedelta(seconds=10)
+    assert checkpoints.lapsed(driver.region, driver.clock.now) is None
+    assert checkpoints.lapsed(driver.region, over) == driver.member(1)
+    driver.contribute(driver.member(1))
+    assert checkpoints.lapsed(driver.region, over) is None
+
+
+def test_a_newer_incarnation_of_a_participant_is_not_the_one_that_was_counted_on() -> None:
+    driver = running(partitions=1, members=1)
+    driver.request_checkpoint("n")
+    member = driver.member(0)
+    newer = replace(driver.region.members[member], incarnation=Incarnation(2))
+    lease = replace(driver.region.leases[member], incarnation=newer.incarnation)
+    region = replace(driver.region, members={member: newer}, leases={member: lease})
+    assert checkpoints.lapsed(region, driver.clock.now) == member
+
+
+def test_whether_an_abort_is_a_reset_depends_on_what_the_member_has_begun_since_the_restore_point() -> None:
+    driver = running()
+    member = driver.member(0)
+    assert not checkpoints.has_begun(driver.region, member)
+    driver.process(member)
+    assert checkpoints.has_begun(driver.region, member)
+    assert not checkpoints.has_begun(driver.region, driver.member(1))
+    driver.checkpoint("n")
+    assert not checkpoints.has_begun(driver.region, member)
