@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy import Table, TextClause, text
 
 from airflow_kcr.protocol.values import RegionName
-from airflow_kcr.store.postgres import tables
+from airflow_kcr.store.postgres import rewinds, tables
 from airflow_kcr.store.postgres.session import Session
 
 PIECE: Final = 10_000
@@ -20,9 +20,6 @@ PIECE: Final = 10_000
 
 _DOOMED: Final = " (being deleted)"
 """No region that a spec declares has a space in its name."""
-
-# name: by_index — for the transaction of a piece: a table that was small when it was last looked at is taken for small.
-_BY_INDEX: Final = text("SELECT set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true)")
 
 # name: doom — the region goes out of sight; its groups may be another's at once.
 _DOOM: Final = (
@@ -78,7 +75,7 @@ class Deletion:
 
     def forget_some(self, session: Session) -> bool:
         """Delete the next piece; return whether there may be more."""
-        session.rows(_BY_INDEX)
+        session.rows(rewinds.IN_ORDER)
         if self._table is None:
             session.run(_FORGET)
             return False
