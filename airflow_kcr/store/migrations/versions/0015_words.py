@@ -125,26 +125,27 @@ RENAME_EVENTS: Final = text("""
 _SPECS: Final = text("SELECT id, spec, next_spec FROM kcr.region")
 _STORE_SPECS: Final = text("UPDATE kcr.region SET spec = :spec, next_spec = :next_spec WHERE id = :region")
 
-# name: rename_halts — why a region is halted, and why one was.
-_HALTS: Final = (
+# name: rename_values — of renamed events: why a region was halted, and its own requests, which their boundary names.
+_EVENT_VALUES: Final = (
+    text("""
+    UPDATE kcr.event SET body = jsonb_set(body, '{reason}', '"foreign_consumer"')
+    WHERE region_id = :region AND number > :after AND number <= :upto
+      AND kind = 'Halted' AND body ->> 'reason' = 'outsider'
+"""),
+    text("""
+    UPDATE kcr.event
+    SET body = jsonb_set(body, '{request_id}', to_jsonb('boundary:' || substr(body ->> 'request_id', 7)))
+    WHERE region_id = :region AND number > :after AND number <= :upto AND body ->> 'request_id' LIKE 'bound:%'
+"""),
+)
+
+# name: rename_own — why a region is halted, and its own requests.
+_OWN: Final = (
     """
     UPDATE kcr.region SET halt = jsonb_set(halt, '{reason}', '"foreign_consumer"') WHERE halt ->> 'reason' = 'outsider'
     """,
-    """
-    UPDATE kcr.event SET body = jsonb_set(body, '{reason}', '"foreign_consumer"')
-    WHERE kind = 'Halted' AND body ->> 'reason' = 'outsider'
-    """,
-)
-
-# name: rename_own_requests — the region's own requests are named by their boundary.
-_OWN_REQUESTS: Final = (
     "UPDATE kcr.cut_request SET nonce = 'boundary:' || substr(nonce, 7) WHERE nonce LIKE 'bound:%'",
     "UPDATE kcr.checkpoint SET nonce = 'boundary:' || substr(nonce, 7) WHERE nonce LIKE 'bound:%'",
-    """
-    UPDATE kcr.event
-    SET body = jsonb_set(body, '{request_id}', to_jsonb('boundary:' || substr(body ->> 'request_id', 7)))
-    WHERE body ->> 'request_id' LIKE 'bound:%'
-    """,
 )
 
 _CLOSED: Final = text("""
@@ -157,7 +158,7 @@ def upgrade() -> None:
     _refuse_closed_history(op.get_bind())
     with op.get_context().autocommit_block():
         _rename_events(op.get_bind())
-    for statement in (*_HALTS, *_OWN_REQUESTS, "DELETE FROM kcr.certificate"):
+    for statement in (*_OWN, "DELETE FROM kcr.certificate"):
         op.execute(statement)
     _rename_specs(op.get_bind())
     for table, old, new in COLUMNS:
@@ -184,7 +185,10 @@ def _rename_events(connection: Connection) -> None:
     names = {"kinds": json.dumps(KINDS), "fields": json.dumps(FIELDS)}
     for region, counter in connection.execute(_REGIONS).all():
         for after in range(0, counter, PIECE):
-            connection.execute(RENAME_EVENTS, {"region": region, "after": after, "upto": after + PIECE, **names})
+            piece = {"region": region, "after": after, "upto": after + PIECE}
+            connection.execute(RENAME_EVENTS, {**piece, **names})
+            for statement in _EVENT_VALUES:
+                connection.execute(statement, piece)
 
 
 def _rename_specs(connection: Connection) -> None:
