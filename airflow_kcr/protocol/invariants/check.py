@@ -1,4 +1,4 @@
-"""What a check is: one invariant as a fold over a history.
+"""What a check is, one invariant as a fold over a history, and what it finds.
 
 A check is told everything once, in the order in which it happened, and keeps no more than what it needs to judge what
 comes next: its fields, which are values, are what a certificate stores of it. `Moment` holds what several of them need.
@@ -6,14 +6,39 @@ comes next: its fields, which are values, are what a certificate stores of it. `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
-from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.values import EventNumber
+
+KEPT: Final = 1_000
+"""Violations of one invariant that are told one by one: a store that was altered may hold millions."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """The violations of one invariant: the first ones, and how many there are."""
+
+    invariant: str
+    first: list[Violation] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, detail: str, *events: EventNumber) -> None:
+        """Note a violation: what is wrong, and the events that contradict each other."""
+        self.count += 1
+        if len(self.first) < KEPT:
+            self.first.append(Violation(self.invariant, detail, events))
+
+    def told(self) -> list[Violation]:
+        """Return the violations by their last events, the last of them saying how many more there are."""
+        told = sorted(self.first, key=lambda violation: violation.events[-1:])
+        if self.count <= KEPT:
+            return told
+        return [*told, Violation(self.invariant, f"and {self.count - KEPT} more violations", told[-1].events)]
 
 
 @dataclass(slots=True, kw_only=True)

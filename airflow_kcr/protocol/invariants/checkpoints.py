@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.check import Check
-from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.check import Check, Findings
 from airflow_kcr.protocol.invariants.moment import Moment, OpenCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.events import (

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_kcr.protocol.invariants.acceptance import begin_flaw
-from airflow_kcr.protocol.invariants.check import Check
-from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.check import Check, Findings
 from airflow_kcr.protocol.invariants.history import Holder
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap

@@ -14,8 +14,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from airflow_kcr.protocol.invariants.acceptance import WAS_DONE, end_flaw, proves
-from airflow_kcr.protocol.invariants.check import Check
-from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.check import Check, Findings
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.invariants.tally import Tally

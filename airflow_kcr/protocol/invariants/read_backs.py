@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from airflow_kcr.protocol.invariants.check import Check
-from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.check import Check, Findings
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.events import CommitReadBack, CommitResolved, Event

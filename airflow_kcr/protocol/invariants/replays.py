@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from airflow_kcr.protocol.invariants.check import Check
-from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.check import Check, Findings
 from airflow_kcr.protocol.invariants.history import Handled, Index, Place
 from airflow_kcr.protocol.invariants.intervals import add, below, common, joined, lacking
 from airflow_kcr.protocol.invariants.moment import Moment

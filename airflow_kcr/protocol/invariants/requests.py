@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.check import Check
+from airflow_kcr.protocol.invariants.check import Check, Findings
 from airflow_kcr.protocol.invariants.checkpoints import AT_ONCE
-from airflow_kcr.protocol.invariants.findings import Findings
 from airflow_kcr.protocol.invariants.moment import Moment, Person
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.events import Event

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.invariants.check import Check
-from airflow_kcr.protocol.invariants.findings import Findings
+from airflow_kcr.protocol.invariants.check import Check, Findings
 from airflow_kcr.protocol.invariants.intervals import add, common, lacking
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.region.events import CheckpointCompleted, CheckpointOpened, Event, ResetBegun, SeekWritten
