@@ -21,7 +21,7 @@ from airflow_kcr.errors import ServiceFailed
 ENV = dict(os.environ)
 READY = "echo ready; "
 # A service with a child of its own, that says which.
-FAMILY = "sleep 100 & commit read-back child $!; wait"
+FAMILY = "sleep 100 & echo child $!; wait"
 DEAF = "trap '' TERM; echo ready; while :; do sleep 1; done"
 
 LAUNCHES = pytest.mark.parametrize("launch", [start_tied, start_detached])
@@ -129,7 +129,7 @@ def test_a_shell_that_says_nothing_is_not_waited_for_without_end(
 
 def test_a_service_that_ends_says_so_with_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(ServiceFailed, match=r"the service ended; the end of its log .*:\nno such thing"):
-        run(start_tied, tmp_path, "commit read-back no such thing; exit 3")
+        run(start_tied, tmp_path, "echo no such thing; exit 3")
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ from airflow_kcr.embedded import processes
 def start():
     log = Path(sys.argv[2])
     child = getattr(processes, sys.argv[1])(
-        ["/bin/sh", "-c", "sleep 100 & commit read-back child $!; wait"], name="s", log=log, env=dict(os.environ)
+        ["/bin/sh", "-c", "sleep 100 & echo child $!; wait"], name="s", log=log, env=dict(os.environ)
     )
     child.wait_until(lambda: child.has_logged("child"), within=10)
     one = child.recorded
