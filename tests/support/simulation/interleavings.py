@@ -1,7 +1,7 @@
 """A small exhaustive explorer: every order in which two members' steps and a few happenings can come.
 
 The store is the real verbs over a store in memory; a member's step is one verb, taken as soon as it has any effect: it
-claims, begins, ends or discards, contributes, publishes, reads its commit back, acknowledges. From every state every step
+claims, begins, ends or discards, contributes, publishes, reads back, acknowledges. From every state every step
 is tried, and a state that was seen before is not entered again. No time passes. What a step of the real member does in
 between (it looks, it plans, it waits) changes nothing in the store, so the orders of verbs are the orders that matter
 there.
