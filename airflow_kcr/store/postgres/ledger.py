@@ -23,6 +23,7 @@ from airflow_kcr.protocol.region.state import (
     OffsetsForgotten,
 )
 from airflow_kcr.protocol.values import (
+    MAX_NUMBER,
     BatchId,
     GroupId,
     GroupPartition,
@@ -162,8 +163,6 @@ _CONTAINING: Final = text(f"""
     )) ORDER BY number
 """)  # noqa: S608 (constants of this package)
 
-_FURTHEST: Final = 2**63 - 1
-
 _WIDTHS: Final = range(2, 65)
 """Of ranges that can be stored."""
 
@@ -251,7 +250,7 @@ def containing(session: Session, partition: GroupPartition, offset: Offset) -> l
         offset=offset,
         widths=list(_WIDTHS),
         # One that has the record and is of this width ends at most its length beyond it.
-        furthest=[min(offset + 2 ** (65 - width) - 1, _FURTHEST) for width in _WIDTHS],
+        furthest=[min(offset + 2 ** (65 - width) - 1, MAX_NUMBER) for width in _WIDTHS],
     )
     return _with_ranges(session, found)
 
