@@ -85,14 +85,18 @@ def test_whoever_is_killed_has_lost_nothing_and_the_next_one_goes_on(
 
 
 def limited() -> None:
-    """Let no file of this process grow beyond two blocks: what a full disk does."""
+    """Let no file of this process grow beyond two blocks: what a full disk does.
+
+    The process must write no bytecode: Python takes a short write of a .pyc for a whole one, and every later import
+    of that module would end in an EOFError.
+    """
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 
 
 def test_a_full_disk_is_told_and_the_history_stays(driver: Driver, database_url: str, root: Path) -> None:
     before = driver.store.history(driver.name)
-    command = [sys.executable, "-m", "airflow_kcr", "history", "close", "flights"]
+    command = [sys.executable, "-B", "-m", "airflow_kcr", "history", "close", "flights"]
     environment = {**os.environ, "KCR_STORE_URL": database_url}
     called = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=100, preexec_fn=limited

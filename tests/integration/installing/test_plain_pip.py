@@ -67,7 +67,7 @@ def fresh(tmp_path: Path) -> Environment:
 @pytest.fixture
 def wheel(fresh: Environment, tmp_path: Path, pytestconfig: pytest.Config) -> str:
     """The project's wheel, built by pip."""
-    fresh.pip("wheel", "--quiesced", "--no-deps", "--wheel-dir", str(tmp_path / "wheels"), str(pytestconfig.rootpath))
+    fresh.pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "wheels"), str(pytestconfig.rootpath))
     (found,) = (tmp_path / "wheels").glob("*.whl")
     return str(found)
 
@@ -79,14 +79,14 @@ def wheel(fresh: Environment, tmp_path: Path, pytestconfig: pytest.Config) -> st
 )
 def test_spark_and_airflow_work_in_what_pip_installs(fresh: Environment, wheel: str, extras: tuple[str, ...]) -> None:
     for extra in extras:
-        fresh.pip("install", "--quiesced", f"{wheel}[{extra}]")
+        fresh.pip("install", "--quiet", f"{wheel}[{extra}]")
     assert "Usage: kcr" in ran([fresh.program("kcr"), "--help"])
     assert "counted 999000" in fresh.python(COUNT)
     assert "kcr" in ran([fresh.program("airflow"), "plugins"])
     if extras != ("demo",):
         return
     # What overwrites half of PySpark afterwards is told with the command that mends it, and it does.
-    fresh.pip("install", "--quiesced", "--no-deps", "--upgrade", "pyspark-client>=4.1")
+    fresh.pip("install", "--quiet", "--no-deps", "--upgrade", "pyspark-client>=4.1")
     told = fresh.python(
         "from airflow_kcr.errors import ToolMissing\n"
         "from airflow_kcr.spark.session import SparkSettings, open_session\n"
@@ -94,5 +94,5 @@ def test_spark_and_airflow_work_in_what_pip_installs(fresh: Environment, wheel: 
         "except ToolMissing as error:\n    print(error.message)\n"
     )
     assert "another package has overwritten a part of PySpark" in told
-    fresh.pip("install", "--quiesced", *told.partition("pip install ")[2].split("`")[0].replace("'", "").split())
+    fresh.pip("install", "--quiet", *told.partition("pip install ")[2].split("`")[0].replace("'", "").split())
     assert "counted 999000" in fresh.python(COUNT)
