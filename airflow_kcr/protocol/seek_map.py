@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.values import GroupPartition, Offset, checked
+from airflow_kcr.protocol.values import GroupPartition, Offset, TopicId, checked
 
 
 class SeekSource(StrEnum):
@@ -65,6 +65,9 @@ class SeekEntry:
 
     clamped_from: int | None = None
     """The offset that was asked for, where the log did not have it any more or yet; may be negative (a shift)."""
+
+    recreated: TopicId = TopicId("")
+    """The topic that was made anew and that `offset` is of, while `current` is of the one before; empty: it is one."""
 
 
 class SeekMap(Mapping[GroupPartition, SeekEntry]):

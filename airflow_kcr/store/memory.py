@@ -222,7 +222,9 @@ class MemoryTransactions:
         """See `ports.Transactions.replays`."""
         claims, maps = self._region(name).claims, self._tables_of(name).seek_maps
         batches = [*self._ledgers[name].values()]
-        later = {p: claim.begun_to for p, claim in claims.items() if claim.begun_to is not None}
+        newest = max((span.last for span in spans), default=Epoch(0))
+        recreated = {p for epoch, held in maps.items() if epoch > newest for p, e in held.items() if e.recreated}
+        later = {p: c.begun_to for p, c in claims.items() if c.begun_to is not None and p not in recreated}
         found: dict[Epoch, Replayed] = {}
         for span in reversed([*spans]):
             entries = {epoch: held for epoch, held in sorted(maps.items()) if span.first <= epoch <= span.last}
@@ -231,14 +233,18 @@ class MemoryTransactions:
                 if span.since <= batch.epoch < span.first and batch.outcome in {Outcome.UNKNOWN, Outcome.DISCARDED}:
                     begun = {p: r.to for p, r in batch.ranges.items() if any(p in held for held in entries.values())}
                     reached |= {p: max(reached.get(p, to), to) for p, to in begun.items()}
+            anew = {p for held in entries.values() for p, entry in held.items() if entry.recreated}
             rewound = replayed = 0
             for partition, place in reached.items():
+                if partition in anew:
+                    continue
                 backs = [held.offsets[partition] for held in entries.values() if partition in held.offsets]
                 rewound += max(place - min(backs), 0) if backs else 0
                 resumed = entries[span.last].offsets.get(partition) if span.last in entries else None
                 if resumed is not None:
                     replayed += max(min(place, later.get(partition, resumed)) - resumed, 0)
             found[span.first] = Replayed(rewound=rewound, replayed=replayed)
+            later = {p: place for p, place in later.items() if p not in anew}
             later |= {p: max(later.get(p, place), place) for p, place in reached.items()}
         return found
 

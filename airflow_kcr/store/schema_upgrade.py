@@ -23,7 +23,7 @@ from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
-HEAD: Final = "0015"
+HEAD: Final = "0016"
 """The revision that this program works with."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"

@@ -38,8 +38,8 @@ _RESETS = """
         FROM kcr.region r, generate_series(1, %(resets)s) n WHERE r.name = %(name)s
         RETURNING region_id, epoch
     )
-    INSERT INTO kcr.seek_offset (region_id, epoch, group_id, topic, partition, next_offset, source, rewinds)
-    SELECT m.region_id, m.epoch, c.group_id, c.topic, c.partition, 10 * m.epoch, 'merged', m.epoch %% %(every)s = 0
+    INSERT INTO kcr.seek_offset (region_id, epoch, group_id, topic, partition, next_offset, source, rewinds, recreated)
+    SELECT m.region_id, m.epoch, c.group_id, c.topic, c.partition, 10 * m.epoch, 'merged', m.epoch %% %(every)s = 0, ''
     FROM many m JOIN kcr.claim c USING (region_id)
 """
 

@@ -9,13 +9,13 @@ import pytest
 
 from airflow_kcr.api import Region, ResetView
 from airflow_kcr.errors import UnknownReset
-from airflow_kcr.ports import Replayed
+from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import ResetCause
-from airflow_kcr.protocol.rules import RegionRules
-from airflow_kcr.protocol.targets import ToOffset
+from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
+from airflow_kcr.protocol.targets import ToEarliest, ToOffset
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import Offset
+from airflow_kcr.protocol.values import Epoch, Offset
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import live_through, number_beyond
@@ -36,6 +36,12 @@ def fail(driver: Driver) -> None:
 def counts(driver: Driver) -> list[tuple[str, int, int]]:
     found = Region(driver.name, driver.store).resets()
     return [(v.cause, v.counted.rewound, v.counted.replayed) for v in found if v.counted and v.counted != Replayed()]
+
+
+def begun_again(driver: Driver) -> list[tuple[int, int]]:
+    region = Region(driver.name, driver.store)
+    assert not region.verify().violations
+    return [(r.redelivery.range.from_, r.redelivery.range.to) for r in region.repeated()]
 
 
 def test_a_crash_counts_what_was_begun_since_the_restore_point(drive: Drive) -> None:
@@ -63,6 +69,47 @@ def test_what_a_later_reset_rewound_again_counts_for_the_later_one(drive: Drive)
         driver.process(width=width)
     assert counts(driver) == [("batch_failed", 30, 30), ("batch_failed", 10, 10)]
     assert Region(driver.name, driver.store).reset("flights/2").counted == Replayed(rewound=30, replayed=30)
+
+
+def test_the_log_of_a_topic_made_anew_is_not_counted_against_the_one_of_before(drive: Drive) -> None:
+    driver = drive(partitions=1, members=1)
+    driver.up()
+    driver.process(width=30)
+    fail(driver)
+    driver.settle_reset()
+    driver.process(width=20)
+    before = counts(driver)
+    assert before == [("batch_failed", 30, 20)]
+    driver.grow(driver.partition(0), end=1000, topic_id="id-2")
+    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), driver.logs)
+    driver.reset(ToEarliest(), forced=True)
+    driver.settle_reset()
+    assert counts(driver) == before, "it goes back over nothing"
+    driver.process(width=500)
+    assert counts(driver) == before, "what was begun is of the new log"
+    assert begun_again(driver) == [(0, 20)]
+    fail(driver)
+    driver.settle_reset()
+    driver.process(width=100)
+    assert counts(driver) == [*before, ("batch_failed", 500, 100)]
+    assert begun_again(driver) == [(0, 20), (0, 100)]
+    # An older page of resets alone, too: what came after the newest of it was of another log.
+    spans = [Span(Epoch(1), Epoch(2), Epoch(2))]
+    assert driver.store.replays(driver.name, spans) == {Epoch(2): Replayed(rewound=30, replayed=0)}
+
+
+@pytest.mark.parametrize("policy", [OutOfRangePolicy.EARLIEST, OutOfRangePolicy.LATEST])
+def test_a_policy_that_follows_a_topic_made_anew_counts_nothing(drive: Drive, policy: OutOfRangePolicy) -> None:
+    driver = drive(partitions=1, rules=RegionRules(groups={GROUP: group_rules(members=1)}, beyond_end=policy))
+    driver.up()
+    driver.process(width=30)
+    driver.grow(driver.partition(0), end=10, topic_id="id-2")
+    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), driver.logs)
+    driver.settle_reset()
+    driver.grow(driver.partition(0), end=100, topic_id="id-2")
+    driver.process(width=50)
+    assert counts(driver) == []
+    assert begun_again(driver) == []
 
 
 def test_further_attempts_count_once(drive: Drive) -> None:

@@ -43,8 +43,8 @@ _RESETS = """
 
 _SEEKS = f"""
     INSERT INTO kcr.seek_offset (region_id, epoch, group_id, topic, partition, next_offset, source, current_offset,
-                                 rewinds)
-    SELECT region_id, epoch, 'g', 't', 0, epoch, 'merged', epoch, false FROM kcr.reset c
+                                 rewinds, recreated)
+    SELECT region_id, epoch, 'g', 't', 0, epoch, 'merged', epoch, false, '' FROM kcr.reset c
     WHERE epoch <= %(checkpoints)s / 10 AND {_HERE}
 """
 

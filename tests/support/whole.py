@@ -39,9 +39,8 @@ def _tables(archive: PostgresArchive) -> Tables:
     complete = [s for s, row in checkpoints.items() if row.is_complete]
     frozen = _grouped(archive, "sequence", "checkpoint_partition", "group_id, topic, partition")
     read_backs = _grouped(archive, "sequence", "read_back", "group_id, topic, partition, next_offset")
-    seeks = _grouped(
-        archive, "epoch", "seek_offset", "group_id, topic, partition, next_offset, source, current_offset, clamped_from"
-    )
+    columns = "group_id, topic, partition, next_offset, source, current_offset, clamped_from, recreated"
+    seeks = _grouped(archive, "epoch", "seek_offset", columns)
     contributed = archive._session.rows(text("SELECT DISTINCT sequence FROM kcr.contribution WHERE region_id=:region"))
     return Tables(
         boundary_offsets=dict(archive._rows(BOUNDARY_OFFSETS, "true")),

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from airflow_kcr.protocol.invariants.check import Check, Findings
-from airflow_kcr.protocol.invariants.history import Handled, Index, Place
+from airflow_kcr.protocol.invariants.history import Handled, Index, Place, Start
 from airflow_kcr.protocol.invariants.intervals import add, below, common, joined, lacking
 from airflow_kcr.protocol.invariants.moment import Moment
-from airflow_kcr.protocol.region.events import Event, ResetBegun, SeekWritten
+from airflow_kcr.protocol.region.events import Event, InitialOffsetsStored, ResetBegun, SeekWritten
+from airflow_kcr.protocol.region.recreated import is_another
 from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Range
+from airflow_kcr.protocol.values import EventNumber, GroupPartition, Offset, Range, TopicId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +41,25 @@ class Accounted(Check):
     invariant: ClassVar[str] = "R8"
     sees_batches: ClassVar[bool] = True
     standing: dict[GroupPartition, list[Range]] = field(default_factory=dict)
-    """What was begun, joined, and not rewound since."""
+    """What was begun of its present topic, joined, and not rewound since."""
+
+    topics: dict[GroupPartition, TopicId] = field(default_factory=dict)
 
     def event(self, moment: Moment, event: Event, findings: Findings) -> None:
         """See `Check`."""
-        if isinstance(event.body, ResetBegun | SeekWritten):
-            for partition, entry in event.body.seek.items():
-                standing = self.standing.get(partition)
-                if standing and entry.offset is not None and entry.offset < standing[-1].to:
-                    self.standing[partition] = list(below(standing, entry.offset))
+        match event.body:
+            case ResetBegun(seek=seek) | SeekWritten(seek=seek):
+                for partition, entry in seek.items():
+                    standing = self.standing.get(partition)
+                    if standing and entry.offset is not None and entry.offset < standing[-1].to:
+                        self.standing[partition] = list(below(standing, entry.offset))
+            case InitialOffsetsStored(bounds=bounds):
+                for partition, log in bounds.items():
+                    if is_another(self.topics.get(partition, TopicId("")), log.topic_id):
+                        self.standing.pop(partition, None)
+                    self.topics[partition] = log.topic_id or self.topics.get(partition, TopicId(""))
+            case _:
+                pass
 
     def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
         """See `Check`."""
@@ -77,19 +88,29 @@ class _Track:
     standing: tuple[Range, ...] = ()
     """Begun, and not rewound since."""
 
+    topic_id: TopicId = TopicId("")
     pending: list[tuple[Range, EventNumber]] = field(default_factory=list)
     """Begun, rewound by the reset of that event, and not begun again since."""
 
     def walk(self) -> Iterator[Again]:
         """Yield what is begun again."""
-        steps: list[tuple[EventNumber, int, Offset, Handled | Place]] = []
+        steps: list[tuple[EventNumber, int, Offset, Handled | Place | Start]] = []
+        steps += [(s.number, 0, Offset(0), s) for s in self.index.starts.get(self.partition, ())]
         steps += [(p.number, 0, Offset(0), p) for p in self.index.seeks.get(self.partition, ())]
         steps += [(h.number, 1, h.range.from_, h) for h in self.index.begun.get(self.partition, ())]
         for _, _, _, step in sorted(steps, key=lambda s: s[:3]):
             if isinstance(step, Handled):
                 yield from self._begin(step)
+            elif isinstance(step, Start):
+                self._follow(step.topic_id)
             elif step.offset is not None:
                 self._rewind(step.number, step.offset)
+
+    def _follow(self, topic_id: TopicId) -> None:
+        if is_another(self.topic_id, topic_id):
+            # The offsets of a topic that was made anew are those of other records: none of them was begun yet.
+            self.standing, self.pending = (), []
+        self.topic_id = topic_id or self.topic_id
 
     def _rewind(self, number: EventNumber, offset: Offset) -> None:
         if not self.standing or offset >= self.standing[-1].to:

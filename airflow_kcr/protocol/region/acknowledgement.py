@@ -16,7 +16,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import automatic, batches, coverage, events, recreated, resets
 from airflow_kcr.protocol.region.rows import RESET_STATES, OpenTarget, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, put, record, require_epoch, require_member, require_state
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Offset
 
 
@@ -43,11 +43,13 @@ class Found:
 
 def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenTarget]:
     """Return the open entries of the partitions that a member holds: what it has to answer before it acknowledges."""
-    return {
-        p: OpenTarget(source=entry.source, fallback=entry.current or automatic.without_progress(region, p))
-        for p, entry in region.seek.items()
-        if entry.offset is None and (claim := region.claims.get(p)) is not None and claim.owner == member
-    }
+    found: dict[GroupPartition, OpenTarget] = {}
+    for partition, entry in region.seek.items():
+        claim = region.claims.get(partition)
+        if entry.offset is None and claim is not None and claim.owner == member:
+            fallback = automatic.without_progress(region, partition) if entry.current is None else entry.current
+            found[partition] = OpenTarget(source=entry.source, fallback=fallback)
+    return found
 
 
 def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
@@ -77,7 +79,8 @@ def answer(region: Region, now: datetime, caller: Caller, found: Mapping[GroupPa
             logs[partition] = answered.log
     if not entries:
         return region
-    return resets.write_seek(recreated.followed(region, now, logs), now, SeekMap(entries))
+    seek = recreated.told(region, entries, logs)
+    return resets.write_seek(recreated.followed(region, now, logs), now, seek)
 
 
 def acknowledge(region: Region, now: datetime, caller: Caller) -> Region:

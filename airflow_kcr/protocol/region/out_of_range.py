@@ -16,7 +16,7 @@ from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, require_member
 from airflow_kcr.protocol.rules import OutOfRangePolicy
-from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.values import GroupPartition, Offset
 
 
@@ -79,7 +79,8 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
             "for a recreated topic, stop the region, delete it and declare it anew",
         )
         return resets.halt(region, now, Halt(reason=HaltReason.OUT_OF_RANGE, text=text, choices=choices))
-    region = recreated.followed(region, now, {t.partition: t.bounds for t in troubles})
+    logs = {t.partition: t.bounds for t in troubles}
+    before, region = region, recreated.followed(region, now, logs)
     # A sink's progress of an older timeline is none, so in this new one its partitions go where all is known to be
     # done.
     done = automatic.last_done(region)
@@ -93,5 +94,5 @@ def handled(region: Region, now: datetime, troubles: tuple[OutOfRange, ...]) -> 
         entries[trouble.partition] = SeekEntry(
             offset=offset, source=SeekSource.OUT_OF_RANGE, current=trouble.position, clamped_from=trouble.position
         )
-    opening = resets.Opening(seek=SeekMap(entries))
+    opening = resets.Opening(seek=recreated.told(before, entries, logs))
     return resets.begin(region, now, ResetCause.OUT_OF_RANGE, opening=opening, detail=text)

@@ -117,8 +117,9 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
         return _begin_forced(region, now, region.person_resets[reset.request_id])
     match region.state:
         case RegionState.STOPPED:
+            places = None if request.resolved is None else recreated.told(region, request.resolved, request.logs)
             region = recreated.followed(region, now, request.logs)
-            return _begin_stopped(region, now, region.person_resets[reset.request_id], request.resolved)
+            return _begin_stopped(region, now, region.person_resets[reset.request_id], places)
         case RegionState.RESETTING:
             return region
         case _:

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Claim, InitialOffset
 from airflow_kcr.protocol.region.state import InitialKey, Region, contributions_to, put, record, without
-from airflow_kcr.protocol.seek_map import SeekSource
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, TopicId
 
 
@@ -65,6 +65,12 @@ def followed(region: Region, now: datetime, logs: Mapping[GroupPartition, LogBou
         sources={p: row.source for (p, _), row in initial.items()},
     )
     return record(region, now, body)
+
+
+def told(region: Region, seek: Mapping[GroupPartition, SeekEntry], logs: Mapping[GroupPartition, LogBounds]) -> SeekMap:
+    """Return a seek map that says which of its places are in the log of another topic; see `followed`."""
+    anew = {p: logs[p].topic_id for p in found(region, logs) & seek.keys()}
+    return SeekMap({**seek, **{p: replace(seek[p], recreated=topic_id) for p, topic_id in anew.items()}})
 
 
 def topics_of(region: Region, sequence: CheckpointNumber) -> dict[GroupPartition, TopicId]:

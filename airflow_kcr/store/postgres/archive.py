@@ -88,8 +88,8 @@ _READ_BACKS: Final = text(
     "sequence = :sequence"
 )
 _SEEKS: Final = text(
-    "SELECT group_id, topic, partition, next_offset, source, current_offset, clamped_from FROM kcr.seek_offset "
-    "WHERE region_id = :region AND epoch = :epoch"
+    "SELECT group_id, topic, partition, next_offset, source, current_offset, clamped_from, recreated "
+    "FROM kcr.seek_offset WHERE region_id = :region AND epoch = :epoch"
 )
 _CONTRIBUTED: Final = (
     "topic",
@@ -224,9 +224,13 @@ def seek_map(rows: Iterable[Columns[Any]]) -> SeekMap:
     return SeekMap(
         {
             partition_of(g, t, p): SeekEntry(
-                offset=offset, source=_SOURCES[source], current=current, clamped_from=clamped_from
+                offset=offset,
+                source=_SOURCES[source],
+                current=current,
+                clamped_from=clamped_from,
+                recreated=TopicId(recreated),
             )
-            for g, t, p, offset, source, current, clamped_from in rows
+            for g, t, p, offset, source, current, clamped_from, recreated in rows
         }
     )
 

@@ -230,7 +230,7 @@ FROZEN: Final = MapLayout(tables.checkpoint_partition, "sequence", ())
 SEEKS: Final = MapLayout(
     tables.seek_offset,
     "epoch",
-    ("next_offset", "source", "current_offset", "clamped_from"),
+    ("next_offset", "source", "current_offset", "clamped_from", "recreated"),
     may_be_empty=True,
     derived=(("rewinds", REWINDS),),
 )

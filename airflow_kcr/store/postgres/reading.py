@@ -174,7 +174,7 @@ _BY_PARTITION: Final = positional(
          {_map_of("checkpoint_partition", _PLACE, "t.sequence = :open_checkpoint")},
          {_map_of("seek_offset", _SEEK_COLUMNS, "t.epoch = ANY (CAST(:epochs AS bigint[]))")}
 """),  # noqa: S608 (constants of this package)
-    2 + CLAIMS.width + INITIAL.width + BOUNDARY_OFFSETS.width + 4 + 4 + 3 + 8,
+    2 + CLAIMS.width + INITIAL.width + BOUNDARY_OFFSETS.width + 4 + 4 + 3 + 9,
 )
 
 # name: member_by_partition — of the partitions that one member holds: the restore point, its commit read-back, and
@@ -245,7 +245,7 @@ def region_of(session: Session, name: RegionName, row: Found) -> Region:
         offsets=_of_restore_point(region, columns(4)),
         read_backs={s: held for s, held in _of_restore_point(region, columns(4)).items() if held},
         frozen=_of_open(region, columns(3)),
-        seek_maps=_seek_maps(columns(8), epochs),
+        seek_maps=_seek_maps(columns(9), epochs),
     )
 
 

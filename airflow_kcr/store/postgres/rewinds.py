@@ -62,20 +62,22 @@ IN_ORDER: Final = text("SELECT set_config('enable_seqscan', 'off', true), set_co
 
 # name: replays — where each partition was when a reset began, by its position and by the batches that were not accepted
 # since the reset before; where it went, at the furthest and at last; and how far it came, by the resets that follow and
-# by its claim. Each is looked up by itself (OFFSET 0), or a planner that knows little of the tables joins them whole.
+# by its claim, as long as it stays in one log: a reset to a topic that was made anew goes back over nothing. Each is
+# looked up by itself (OFFSET 0), or a planner that knows little of the tables joins them whole.
 _REPLAYS: Final = text("""
     WITH span AS (
         SELECT * FROM unnest(CAST(:since AS bigint[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))
             AS u (since, first, last)
     ), went AS (
-        SELECT n.first, s.group_id, s.topic, s.partition,
+        SELECT n.first, n.last, s.group_id, s.topic, s.partition,
+               bool_or(s.recreated <> '') AS is_anew,
                max(s.current_offset) FILTER (WHERE s.epoch = n.first) AS place,
                min(s.next_offset) AS back, max(s.next_offset) FILTER (WHERE s.epoch = n.last) AS resumed
         FROM span n CROSS JOIN LATERAL (
             SELECT * FROM kcr.seek_offset e
             WHERE e.region_id = :region AND e.epoch BETWEEN n.first AND n.last OFFSET 0
         ) s
-        GROUP BY n.first, s.group_id, s.topic, s.partition
+        GROUP BY n.first, n.last, s.group_id, s.topic, s.partition
     ), lost AS (
         SELECT n.first, r.group_id, r.topic, r.partition, max(r.to_offset) AS place
         FROM span n CROSS JOIN LATERAL (
@@ -83,14 +85,21 @@ _REPLAYS: Final = text("""
                AND b.outcome IN ('unknown', 'discarded') OFFSET 0
         ) u CROSS JOIN LATERAL (SELECT * FROM kcr.batch_range q WHERE q.batch_number = u.number OFFSET 0) r
         GROUP BY n.first, r.group_id, r.topic, r.partition
-    ), reached AS (
-        SELECT w.first, w.back, w.resumed, greatest(w.place, l.place) AS place,
-               greatest(c.begun_to, max(greatest(w.place, l.place)) OVER (
+    ), placed AS (
+        SELECT w.*, greatest(w.place, l.place) AS left_at, count(*) FILTER (WHERE w.is_anew) OVER (
                    PARTITION BY w.group_id, w.topic, w.partition ORDER BY w.first
-                   ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)) AS later
+                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS log
         FROM went w LEFT JOIN lost l USING (first, group_id, topic, partition)
-        LEFT JOIN kcr.claim c ON c.region_id = :region AND c.group_id = w.group_id AND c.topic = w.topic
-                             AND c.partition = w.partition
+    ), reached AS (
+        SELECT p.first, p.back, p.resumed, CASE WHEN NOT p.is_anew THEN p.left_at END AS place,
+               greatest(c.begun_to, max(p.left_at) OVER (
+                   PARTITION BY p.group_id, p.topic, p.partition, p.log ORDER BY p.first
+                   ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)) AS later
+        FROM placed p LEFT JOIN kcr.claim c
+            ON c.region_id = :region AND c.group_id = p.group_id AND c.topic = p.topic AND c.partition = p.partition
+            AND NOT EXISTS (SELECT FROM kcr.seek_offset s
+                            WHERE s.region_id = :region AND s.group_id = p.group_id AND s.topic = p.topic
+                              AND s.partition = p.partition AND s.recreated <> '' AND s.epoch > p.last)
     )
     SELECT first, CAST(coalesce(sum(greatest(place - back, 0)), 0) AS bigint),
            CAST(coalesce(sum(greatest(least(place, coalesce(later, resumed)) - resumed, 0))

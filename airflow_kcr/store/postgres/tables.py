@@ -401,9 +401,12 @@ seek_offset: Final = table(
     number_or_null("clamped_from"),
     # Whether it is, or may be, before where the reset just before sent the partition.
     truth("rewinds"),
+    # The topic made anew that next_offset is of, while current_offset is of the one before.
+    text_("recreated"),
     key("seek_offset", "region_id", "epoch", *PARTITION),
     part_of("seek_offset", "reset", ("region_id", "epoch"), ("region_id", "epoch")),
     *not_negative("seek_offset", "next_offset", "current_offset"),
+    Index("seek_offset_recreated", "region_id", *PARTITION, "epoch", postgresql_where=text("recreated <> ''")),
     Index(
         "seek_offset_rewinds",
         "region_id",

@@ -357,7 +357,7 @@ def _offset_rows(before: OffsetMap | None, after: OffsetMap) -> Rows:
 def _seek_rows(before: SeekMap | None, after: SeekMap) -> Rows:
     known = {} if before is None else before
     return {
-        p: (entry.offset, str(entry.source), entry.current, entry.clamped_from)
+        p: (entry.offset, str(entry.source), entry.current, entry.clamped_from, entry.recreated)
         for p, entry in after.items()
         if known.get(p) is not entry
     }

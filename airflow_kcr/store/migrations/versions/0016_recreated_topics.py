@@ -1,0 +1,27 @@
+"""Which places of a reset are in the log of a topic that was made anew, so that no two logs' offsets are subtracted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from alembic import op
+
+revision: Final = "0016"
+down_revision: Final = "0015"
+branch_labels: Final = None
+depends_on: Final = None
+
+
+def upgrade() -> None:
+    # Written whenever an entry is; the default is for those that are there, of which nobody knows any more.
+    op.execute("ALTER TABLE kcr.seek_offset ADD COLUMN recreated text NOT NULL DEFAULT ''")
+    op.execute("ALTER TABLE kcr.seek_offset ALTER COLUMN recreated DROP DEFAULT")
+    # Nearly empty, as few topics are made anew: whether one was, since a reset, must not be looked for in all entries.
+    op.execute(
+        "CREATE INDEX seek_offset_recreated ON kcr.seek_offset (region_id, group_id, topic, partition, epoch) "
+        "WHERE recreated <> ''"
+    )
+
+
+def downgrade() -> None:
+    raise NotImplementedError("the store's migrations go forward only; go back by restoring a backup")
