@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec, TopicDescription
 
-from airflow_kcr.errors import KcrError
+from airflow_kcr.errors import BrokerUnavailable, KcrError
 from airflow_kcr.kafka.admin_calls import AdminCalls, Question
 from airflow_kcr.kafka.failures import Kind, kind
 from airflow_kcr.kafka_settings import KafkaSettings
@@ -31,6 +31,10 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sh
 """Topics of the brokers themselves; a user's topic may well begin with two underscores."""
 
 _NO_RECORD: Final = -1
+
+_TRIES: Final = 4
+"""How often offsets are asked for whose topic is another one before and after: once as nothing was known of it before,
+and brokers may learn of a new topic one after the other."""
 """The offset of "no record at or after that time"; any other negative one is no answer at all."""
 
 _Log: TypeAlias = tuple[str, int]
@@ -51,6 +55,7 @@ class BrokerLogs:
 
     def __init__(self, settings: KafkaSettings, timeout: timedelta = TIMEOUT) -> None:
         self._calls = AdminCalls(settings, timeout)
+        self._topic_ids: Mapping[str, TopicId] = {}
 
     def close(self) -> None:
         """Let the client go."""
@@ -59,29 +64,43 @@ class BrokerLogs:
     def bounds(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, LogBounds]:
         """Return start and last stable offset of each log, read now; one that the cluster doesn't have is absent.
 
-        Topic ids are read in the same moment, not in the same request: of a topic that is being recreated, one answer
-        may have the new id with the old offsets or the other way round, and the next one puts it right.
+        Offsets and topic id are answers to two questions. Ids that were the same before and after make sure that the
+        offsets are of that topic, and not of one that was deleted, or created again, in between.
 
         Raises:
-            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+            BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse; or a topic is created again as
+                often as it is asked for.
         """
         if not partitions:
             return {}
         logs = sorted({(str(p.topic), p.partition) for p in partitions})
-        starts: Question[_Log, ListOffsetsResultInfo] = Question("the start of", list(logs), _ask_starts, _is_place)
-        ends: Question[_Log, ListOffsetsResultInfo] = Question("the end of", list(logs), _ask_ends, _is_place)
-        topics: Question[str, TopicDescription] = Question("the id of topic", sorted({t for t, _ in logs}), _ask_topics)
-        self._answer(starts, ends, topics)
-        return {
-            p: LogBounds(
-                start=Offset(starts.found[log].offset),
-                end=Offset(ends.found[log].offset),
-                topic_id=_topic_id(topics.found.get(p.topic)),
-                leader_epoch=_leader_epoch(ends.found[log]),
-            )
-            for p in partitions
-            if (log := (str(p.topic), p.partition)) in starts.found and log in ends.found
-        }
+        for _ in range(_TRIES):
+            before = dict(self._topic_ids)
+            starts: Question[_Log, ListOffsetsResultInfo] = Question("the start of", list(logs), _ask_starts, _is_place)
+            ends: Question[_Log, ListOffsetsResultInfo] = Question("the end of", list(logs), _ask_ends, _is_place)
+            self._answer(starts, ends)
+            ids = self._ids({topic for topic, _ in logs})
+            if all(before.get(topic) == topic_id for topic, topic_id in ids.items()):
+                return {
+                    p: LogBounds(
+                        start=Offset(starts.found[log].offset),
+                        end=Offset(ends.found[log].offset),
+                        topic_id=ids[str(p.topic)],
+                        leader_epoch=_leader_epoch(ends.found[log]),
+                    )
+                    for p in partitions
+                    if (log := (str(p.topic), p.partition)) in starts.found and log in ends.found
+                }
+        raise BrokerUnavailable(f"one of {', '.join(sorted(ids))} has another topic id each time that it is asked for")
+
+    def _ids(self, topics: Collection[str]) -> dict[str, TopicId]:
+        """Return the ids that topics have now, and remember them; that of a topic that is not there is empty."""
+        asked: Question[str, TopicDescription] = Question("the id of topic", sorted(topics), _ask_topics)
+        self._answer(asked)
+        ids = {topic: _topic_id(asked.found.get(topic)) for topic in topics}
+        # Replaced, not changed: other threads may be reading what was known before they asked.
+        self._topic_ids = {**self._topic_ids, **ids}
+        return ids
 
     def stable_ends(self, partitions: Collection[GroupPartition]) -> dict[GroupPartition, Offset]:
         """Return the last stable offset of each log, read now; one that the cluster doesn't have is absent.

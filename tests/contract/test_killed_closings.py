@@ -51,7 +51,7 @@ def driver(database_url: str, root: Path) -> Iterator[Driver]:
 
 def closes(url: str, root: Path, moment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.support.killed_closing", url, str(root), moment]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
 
 
 def everything(driver: Driver, root: Path) -> History:
@@ -99,7 +99,7 @@ def test_a_full_disk_is_told_and_the_history_stays(driver: Driver, database_url:
     command = [sys.executable, "-B", "-m", "airflow_kcr", "history", "close", "flights"]
     environment = {**os.environ, "KCR_STORE_URL": database_url}
     called = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=100, preexec_fn=limited
+        command, env=environment, capture_output=True, text=True, check=False, timeout=500, preexec_fn=limited
     )
     assert called.returncode == 1
     assert "00000001.jsonl.gz can't be written: File too large; the history stays in the store" in called.stderr

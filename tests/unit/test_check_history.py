@@ -141,14 +141,14 @@ def test_it_runs_by_itself_and_imports_nothing_of_the_package(archive: Path, tmp
     alone = tmp_path / "alone.py"
     alone.write_text(PROGRAM.read_text())
     call = [sys.executable, "-I", str(alone), str(archive)]
-    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=500)
     assert (done.returncode, done.stdout.strip()) == (0, check_history.check(archive))
     files = sorted(archive.iterdir())
     files[1].unlink()
-    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 1
     assert "00000002" in done.stdout
-    wrong = subprocess.run(call[:-1], capture_output=True, text=True, check=False, timeout=60)
+    wrong = subprocess.run(call[:-1], capture_output=True, text=True, check=False, timeout=500)
     assert wrong.returncode == 2
     tree = ast.parse(PROGRAM.read_text())
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import BrokerUnavailable
+from airflow_kcr.kafka import logs as logs_module
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings
 from airflow_kcr.protocol.observations import TimeAnswer
@@ -15,6 +19,9 @@ from airflow_kcr.protocol.values import TopicName
 from tests.conftest import StartKafka
 from tests.contract.kafka.members import WITHIN, log, logs_of
 from tests.support.kafka import Kafka, KafkaSet, Record
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, TopicDescription
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
@@ -77,6 +84,42 @@ def test_a_topic_that_was_made_again_has_another_id(kafka: Kafka, logs: BrokerLo
     after = logs.bounds(logs_of("g", topic, 0))[log("g", topic)]
     assert before.topic_id != after.topic_id
     assert (before.end, after.end) == (3, 0)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_offsets_and_id_are_of_one_topic_however_it_is_made_again_in_between(
+    kafka: Kafka, logs: BrokerLogs, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    topic = kafka.topic(1)
+    kafka.fill(topic, {0: 3})
+    old = kafka.topic_id(topic)
+    if known:
+        logs.bounds(logs_of("g", topic, 0))
+    ask, made = logs_module._ask_topics, list[str]()
+
+    def remade(admin: AdminClient, names: list[str], left: float) -> Mapping[str, Future[TopicDescription]]:
+        if not made:
+            # The client has the answers for the old log by now, or would have for that of a request sent beside this.
+            assert happened(lambda: bool(ends_asked), within=WITHIN)
+            kafka.delete_topic(topic)
+            kafka.topic(1, name=topic)
+            kafka.fill(topic, {0: 5})
+            made.append(kafka.topic_id(topic))
+        return ask(admin, names, left)
+
+    ends_asked, ask_ends = list[object](), logs_module._ask_ends
+
+    def asked(admin: AdminClient, keys: list[tuple[str, int]], left: float) -> Mapping[tuple[str, int], Future[Any]]:
+        futures = ask_ends(admin, keys, left)
+        for future in futures.values():
+            ends_asked.append(future.result(left))
+        return futures
+
+    monkeypatch.setattr(logs_module, "_ask_topics", remade)
+    monkeypatch.setattr(logs_module, "_ask_ends", asked)
+    found = logs.bounds(logs_of("g", topic, 0))[log("g", topic)]
+    assert (found.topic_id, found.end) == (made[0], 5)
+    assert found.topic_id != old
 
 
 def test_added_partitions_are_seen_at_once(kafka: Kafka, logs: BrokerLogs) -> None:

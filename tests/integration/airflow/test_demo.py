@@ -47,6 +47,6 @@ def test_a_demo_that_is_interrupted_leaves_nothing_running(tmp_path: Path, numbe
         assert demo.poll() is None
         time.sleep(0.2)  # a poll of a condition, with a deadline
     demo.send_signal(number)
-    demo.communicate(timeout=120)
+    demo.communicate(timeout=500)
     assert demo.returncode not in {0, None}
     assert left(folder) == []

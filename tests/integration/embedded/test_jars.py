@@ -92,7 +92,7 @@ def test_processes_that_need_the_same_jars_at_once_all_get_them(empty_home: Path
         )
         for _ in range(2)
     ]
-    answers = [process.communicate(timeout=90) for process in running]
+    answers = [process.communicate(timeout=500) for process in running]
     assert [process.returncode for process in running] == [0, 0], answers
     assert {told.strip() for told, _ in answers} == {str(*resolve(SMALL))}
     # No draft is left, and no second copy.

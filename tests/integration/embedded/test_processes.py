@@ -206,7 +206,7 @@ def test_a_tied_service_ends_with_the_process_that_started_it_but_not_with_the_t
     inner = int((tmp_path / "log").read_text().split("child ")[1])
     assert recorded.alive  # the thread that started it is gone
     process.send_signal(number)
-    process.communicate(timeout=10)
+    process.communicate(timeout=500)
     assert happened(lambda: not recorded.alive and gone(inner) and gone(recorded.group), within=10)
 
 
@@ -214,7 +214,7 @@ def test_a_detached_service_outlives_the_process_that_started_it(tmp_path: Path,
     process, recorded = starter("start_detached", tmp_path / "log", pytestconfig.rootpath)
     inner = int((tmp_path / "log").read_text().split("child ")[1])
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=500)
     assert recorded.alive
     recorded.stop()
     assert gone(recorded.pid)

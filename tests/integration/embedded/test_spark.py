@@ -62,7 +62,7 @@ def test_a_cluster_does_a_job_even_after_an_executor_is_killed(tmp_path: Path) -
             assert happened(lambda: len(cluster.executors()) == 2, within=30)
             killed = cluster.kill_executor()
             assert happened(lambda: killed not in cluster.executors(), within=10)
-            told, _ = job.communicate("\n", timeout=60)
+            told, _ = job.communicate("\n", timeout=500)
         finally:
             job.kill()
             job.communicate()

@@ -49,7 +49,7 @@ def test_the_code_of_a_page_prints_what_the_page_says(path: Path, tmp_path: Path
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
     )
     assert ran.returncode == 0, ran.stderr
     printed = ran.stdout.split(f"{MARK}\n")

@@ -75,7 +75,7 @@ class InnerRun:
         os.killpg(self._process.pid, signal.SIGINT)
 
     def exit_status(self) -> int:
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=500)
         return self._process.returncode
 
 
