@@ -74,12 +74,13 @@ class BrokerLogs:
         if not partitions:
             return {}
         logs = sorted({(str(p.topic), p.partition) for p in partitions})
+        topics = sorted({topic for topic, _ in logs})
         for _ in range(_TRIES):
             before = dict(self._topic_ids)
             starts: Question[_Log, ListOffsetsResultInfo] = Question("the start of", list(logs), _ask_starts, _is_place)
             ends: Question[_Log, ListOffsetsResultInfo] = Question("the end of", list(logs), _ask_ends, _is_place)
             self._answer(starts, ends)
-            ids = self._ids({topic for topic, _ in logs})
+            ids = self._ids(topics)
             if all(before.get(topic) == topic_id for topic, topic_id in ids.items()):
                 return {
                     p: LogBounds(
@@ -91,11 +92,11 @@ class BrokerLogs:
                     for p in partitions
                     if (log := (str(p.topic), p.partition)) in starts.found and log in ends.found
                 }
-        raise BrokerUnavailable(f"one of {', '.join(sorted(ids))} has another topic id each time that it is asked for")
+        raise BrokerUnavailable(f"one of {', '.join(topics)} has another topic id each time that it is asked for")
 
     def _ids(self, topics: Collection[str]) -> dict[str, TopicId]:
         """Return the ids that topics have now, and remember them; that of a topic that is not there is empty."""
-        asked: Question[str, TopicDescription] = Question("the id of topic", sorted(topics), _ask_topics)
+        asked: Question[str, TopicDescription] = Question("the id of topic", list(topics), _ask_topics)
         self._answer(asked)
         ids = {topic: _topic_id(asked.found.get(topic)) for topic in topics}
         # Replaced, not changed: other threads may be reading what was known before they asked.
