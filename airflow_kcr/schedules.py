@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import pendulum
 from croniter import CroniterError, croniter
 
 from airflow_kcr.errors import ConfigurationError
@@ -102,17 +102,11 @@ class CronSchedule:
 
     expression: str
     timezone: str = "UTC"
-    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+    _zone: pendulum.Timezone = field(init=False, repr=False, compare=False)
     _every_hour: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        try:
-            zone = ZoneInfo(self.timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ConfigurationError(
-                f"{self.timezone!r} is not a time zone: use an IANA name, for example Europe/Berlin"
-            ) from error
-        object.__setattr__(self, "_zone", zone)
+        object.__setattr__(self, "_zone", zone_named(self.timezone))
         object.__setattr__(self, "_every_hour", self._parsed().expanded[1] == ["*"])
 
     def after(self, instant: datetime) -> datetime:
@@ -219,8 +213,7 @@ class CronSchedule:
 
     def _localised(self, wall: datetime) -> datetime:
         """The instant of a time on the clock: its second occurrence, or later by as much as the clock skipped."""
-        before, since = self._both_offsets(wall)
-        return (wall - min(before, since)).replace(tzinfo=UTC)
+        return self._zone.convert(wall.replace(fold=1)).astimezone(UTC)
 
     def _is_moved(self, wall: datetime) -> bool:
         """Whether this time was skipped, or lies where skipped ones end up, so that it may be left out."""
@@ -252,6 +245,18 @@ class CronSchedule:
         """The last match at or before `wall`."""
         cron = croniter(PRESETS.get(self.expression, self.expression), wall.replace(microsecond=0) + _SECOND)
         return cron.get_prev(datetime)
+
+
+def zone_named(name: str) -> pendulum.Timezone:
+    """Return a time zone by its IANA name.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+    """
+    try:
+        return pendulum.Timezone(name)
+    except (ValueError, OSError) as error:  # what is no name at all, or that of a folder of zones
+        raise ConfigurationError(f"{name!r} is not a time zone: use an IANA name, such as Europe/Berlin") from error
 
 
 def _wall(instant: datetime, offset: timedelta) -> datetime:

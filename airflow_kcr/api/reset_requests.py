@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from datetime import datetime
+
+from pendulum.tz.exceptions import AmbiguousTime, NonExistingTime
 
 from airflow_kcr.api.naming import record_named
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange
-from airflow_kcr.protocol.instants import parse_instant
+from airflow_kcr.protocol.instants import checked_instant, parse_instant
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.offsets_csv import read_offsets
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -22,6 +23,7 @@ from airflow_kcr.protocol.scopes import EVERYTHING, Scope, scope_from_json, scop
 from airflow_kcr.protocol.target_json import target_from_json, target_to_json
 from airflow_kcr.protocol.targets import FromFile, Target
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
+from airflow_kcr.schedules import zone_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,14 +150,12 @@ def local_instant(text: str, timezone: str) -> datetime:
         raise ConfigurationError(
             f"{text} has no zone; add one, such as Z or +01:00, or name a time zone beside it, such as Europe/Zurich"
         )
+    zone = zone_named(timezone)
     try:
-        zone = ZoneInfo(timezone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ConfigurationError(f"{timezone!r} is not a time zone: write a name such as Europe/Zurich") from None
-    first, second = (local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-    if first == second:
-        return parse_instant(first.isoformat())
-    options = " or ".join(f"{moment.astimezone(zone).isoformat()}" for moment in sorted({first, second}))
-    exists = first.astimezone(zone).replace(tzinfo=None) == local
-    what = "is twice on the clocks" if exists else "is not on the clocks, which were set forward then,"
+        return checked_instant(zone.convert(local, raise_on_unknown_times=True))
+    except NonExistingTime:
+        what = "is not on the clocks, which were set forward then,"
+    except AmbiguousTime:
+        what = "is twice on the clocks"
+    options = " or ".join(zone.convert(local.replace(fold=fold)).isoformat() for fold in (0, 1))
     raise ConfigurationError(f"{text} {what} in {timezone}; write {options}")
