@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.assignors import assign
@@ -11,13 +11,19 @@ from airflow_kcr.protocol.values import GroupId, MemberId, TopicName, TopicParti
 
 
 def preview(
-    group: GroupRules, topics: Mapping[TopicName, int], *, members: int | None = None, assignor: Assignor | None = None
+    group: GroupRules,
+    topics: Mapping[TopicName, int],
+    owned: Mapping[MemberId, Iterable[TopicPartition]],
+    *,
+    members: int | None = None,
+    assignor: Assignor | None = None,
 ) -> dict[MemberId, tuple[TopicPartition, ...]]:
     """Return what each member of a group would be assigned.
 
     Args:
         group: as the spec has it.
         topics: those that exist on its cluster, with how many partitions each has.
+        owned: what its members own at present, which `sticky` leaves where it is as far as it can.
         members: another number of members than the spec's.
         assignor: another one than the spec's.
 
@@ -30,5 +36,6 @@ def preview(
     subscribed = frozenset(topic for topic in topics if group.subscribes(topic))
     # Kafka puts members in the order of their names as text; these sort as their indexes do.
     names = {f"{index:09}": MemberId(GroupId(group.group_id), index) for index in range(count)}
-    dealt = assign(assignor or group.assignor, dict.fromkeys(names, subscribed), topics)
-    return {names[name]: owned for name, owned in dealt.items()}
+    previous = {name: owned.get(member, ()) for name, member in names.items()}
+    dealt = assign(assignor or group.assignor, dict.fromkeys(names, subscribed), topics, previous)
+    return {names[name]: partitions for name, partitions in dealt.items()}

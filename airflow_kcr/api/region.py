@@ -514,7 +514,7 @@ class Region:
 
         Args:
             members: another number of members than the spec's, for every group.
-            assignor: another one than the spec's.
+            assignor: another one than the spec's; `sticky` leaves what members own where it is as far as it can.
 
         Raises:
             ConfigurationError: `members` is not positive.
@@ -522,10 +522,14 @@ class Region:
         """
         region = self._read()
         spec = RegionSpec.from_json(region.spec.text)
+        owned: dict[MemberId, list[TopicPartition]] = {}
+        for place, claim in sorted(region.claims.items()):
+            if claim.owner is not None:
+                owned.setdefault(claim.owner, []).append(place.topic_partition)
         found: dict[MemberId, tuple[TopicPartition, ...]] = {}
         for group, rules in sorted(region.rules.groups.items()):
             with self._clusters(spec, group) as cluster:
-                found |= preview(rules, cluster.logs.topics(), members=members, assignor=assignor)
+                found |= preview(rules, cluster.logs.topics(), owned, members=members, assignor=assignor)
         return found
 
     # -- history -------------------------------------------------------------------------------------------------

@@ -116,6 +116,13 @@ def test_an_assignment_is_previewed_for_another_number_of_members(region: Region
         region.assignment(members=0)
 
 
+def test_a_sticky_preview_moves_as_little_as_it_can_of_what_members_own(driver: Driver, region: Region) -> None:
+    driver.up()
+    found = region.assignment(assignor=Assignor.STICKY, members=3)
+    owned = {str(member): [p.partition for p in partitions] for member, partitions in found.items()}
+    assert owned == {"g[0]": [0, 1], "g[1]": [2], "g[2]": [3]}
+
+
 def test_a_listed_topic_has_to_exist(region: Region, cluster: FakeCluster) -> None:
     assert region.require_topics() == {}
     cluster.counts = {}
