@@ -85,6 +85,9 @@ def list_(store: Url, output: Output = None) -> None:
 def show_(name: Name, store: Url, output: Output = None) -> None:
     """Show a region: its state, its newest checkpoint, its members and what each of them claims.
 
+    It reads the store alone, and answers while Kafka is away. To compare the region with Kafka, its committed offsets
+    among it, use kcr lag or kcr group validate.
+
     Example: kcr region show flights
     """
     with region_of(name, store) as region:

@@ -459,7 +459,7 @@ def belongs(region: Region, partition: GroupPartition) -> bool:
 def universe(region: Region) -> frozenset[GroupPartition]:
     """Return the region's partitions.
 
-    In the restore point or with an initial offset, in the current spec (7.1), not gone.
+    In the restore point or with an initial offset, in the current spec, not gone.
     """
     known = {p for p, claim in region.claims.items() if claim.resume is not None or claim.owner is not None}
     known.update(restore_point_offsets(region))

@@ -187,7 +187,7 @@ def _checkpoint(region: Region, member: MemberId, incarnation: Incarnation) -> O
 def publisher(region: Region, checkpoint: Checkpoint, now: datetime) -> MemberId | None:
     """Return whose turn it is to publish a checkpoint.
 
-    The live member of lowest group and index, then the next (7.5).
+    The live member of lowest group and index, then the next.
     """
     live = live_members(region, now)
     if not live or checkpoint.ended_at is None:
