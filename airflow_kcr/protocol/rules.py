@@ -126,7 +126,7 @@ class CheckpointRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """Which checkpoints are kept: a checkpoint beyond either limit is retired, unless design 7.8 protects it."""
+    """Which checkpoints are kept: a checkpoint beyond either limit is retired, unless `retirement` protects it."""
 
     keep: int = 20
     max_age: timedelta | None = None

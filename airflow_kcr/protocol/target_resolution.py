@@ -66,7 +66,7 @@ class Situation:
     """Their stored initial offsets."""
 
     log: LogView
-    """What the target needs of the logs; boundaries beyond that are used to report what is unreachable."""
+    """What the target needs of the logs; log bounds beyond that are used to report what is unreachable."""
 
     checkpoint: OffsetMap | None = None
     """The offsets of the target checkpoint; None for targets that name none."""

@@ -151,7 +151,7 @@ class Timeouts:
     def process_end_boundary(self) -> timedelta:
         """How long a batch may still run after its cancellation before its process ends itself.
 
-        With the lease it boundaries how long a dead member's batch can keep a region from being quiet.
+        With the lease it limits how long a dead member's batch can keep a region from being quiesced.
         """
         return self.store_grace
 

@@ -1,7 +1,8 @@
 """What the next batch reads: from the positions to the ends of the logs, never across a boundary.
 
 The order of the questions is what makes a boundary exact: the ends of the logs are read first, then the time index is
-asked, so a batch planned from such a pair holds no record that the look-up did not see (design 7.2, scenarios C5, C26).
+asked, so a batch planned from such a pair holds no record that the look-up did not see
+(docs/explanation/checkpoints-and-dag-runs.md, scenarios C5, C26).
 The pair is kept: while it shows enough to do, plans are cut from it without asking the brokers again.
 """
 

@@ -114,53 +114,56 @@ def _span(value: timedelta) -> str:
     return format_duration(value).removeprefix("PT").lower() if value < timedelta(days=1) else format_duration(value)
 
 
-SAID: Mapping[StrEnum, str] = {
-    rows.DesiredState.RUNNING: "Process.",
-    rows.DesiredState.PAUSED: "Begin nothing; keep claims and membership.",
-    rows.DesiredState.STOPPED: "Checkpoint, publish, commit, then leave.",
-    rows.HaltReason.FAILURES: "`max_failures` is used up.",
-    rows.HaltReason.OUT_OF_RANGE: "A position is no longer in its log, and the policy is `fail`.",
-    rows.HaltReason.RESTORED: "The store is older than what a member has already acted on.",
-    rows.HaltReason.FOREIGN_CONSUMER: "A foreign consumer is in a group, and the policy is `fail`.",
-    rows.Outcome.DONE: "Its end was accepted; its output counts unless a reset undoes it.",
-    rows.Outcome.DISCARDED: "Its member gave it up; nothing of it counts.",
-    rows.RequestState.QUEUED: "It waits for its checkpoint to be opened.",
-    rows.RequestState.OPEN: "Its checkpoint is open.",
-    rows.RequestState.ANSWERED: "A complete checkpoint answers it.",
-    rows.RequestState.REFUSED: "Its checkpoint can't be exact, and an inexact one was not allowed.",
-    rows.CheckpointState.OPEN: "The checkpoint is under way; members contribute.",
-    rows.CheckpointState.COMPLETE: "It has one offset for every frozen partition, and is the restore point.",
-    rows.CheckpointState.PUBLISHED: "The sinks show what belongs to it; downstream may read.",
-    rows.CheckpointState.ABORTED: "The checkpoint was given up; its sequence is burnt.",
-    rows.CheckpointState.RETIRED: "Its offsets are forgotten; its digest and the answers to its requests stay.",
-    rows.Committed.PENDING: "Members commit and read back.",
-    rows.Committed.YES: "Kafka holds exactly its offsets.",
-    rows.Committed.NO: "Kafka does not hold them, or not in time.",
-    rows.Committed.SUPERSEDED: "A newer checkpoint, or a reset, took its place before that was known.",
-    rows.ResetCause.START: "A person started or resumed the region.",
-    rows.ResetCause.PERSON: "A person chose where to go.",
-    rows.ResetCause.BATCH_FAILED: "The pipeline raised.",
-    rows.ResetCause.BATCH_TIMEOUT: "A batch took longer than `batch.timeout`.",
-    rows.ResetCause.LEASE_LOST: "A participant that had begun something lost its lease under an open checkpoint.",
-    rows.ResetCause.DOUBLE_CLAIM: "Two members contributed one partition to a checkpoint.",
-    rows.ResetCause.ATTEMPT_EXPIRED: "The attempt before was not done within `timeouts.reset`.",
-    rows.ResetCause.OUT_OF_RANGE: "A position is no longer in its log, and the policy is `earliest` or `latest`.",
-    rows.ResetCause.SPEC_CHANGED: "A changed spec took effect at a completed checkpoint; members restart there.",
-    rows.ResetState.RUNNING: "Members cancel, quiesce, claim and acknowledge.",
-    rows.ResetState.DONE: "The region went on as its desired state says.",
-    rows.PersonResetState.BEGUN: "Its reset runs.",
-    rows.PersonResetState.DONE: "Its reset is done.",
-    rows.PersonResetState.FAILED: "It was given up; `failure` says why.",
-    member_state.Why.PAUSED: "A resume.",
-    member_state.Phase.RUNNING: "The pipeline runs.",
-    member_state.Phase.DISCARDING: "The store was told that it is discarded.",
-}
+_SAID: tuple[tuple[StrEnum, str], ...] = (
+    (rows.DesiredState.RUNNING, "Process."),
+    (rows.DesiredState.PAUSED, "Begin nothing; keep claims and membership."),
+    (rows.DesiredState.STOPPED, "Checkpoint, publish, commit, then leave."),
+    (rows.HaltReason.FAILURES, "`max_failures` is used up."),
+    (rows.HaltReason.OUT_OF_RANGE, "A position is no longer in its log, and the policy is `fail`."),
+    (rows.HaltReason.RESTORED, "The store is older than what a member has already acted on."),
+    (rows.HaltReason.FOREIGN_CONSUMER, "A foreign consumer is in a group, and the policy is `fail`."),
+    (rows.Outcome.DONE, "Its end was accepted; its output counts unless a reset undoes it."),
+    (rows.Outcome.DISCARDED, "Its member gave it up; nothing of it counts."),
+    (rows.RequestState.QUEUED, "It waits for its checkpoint to be opened."),
+    (rows.RequestState.OPEN, "Its checkpoint is open."),
+    (rows.RequestState.ANSWERED, "A complete checkpoint answers it."),
+    (rows.RequestState.REFUSED, "Its checkpoint can't be exact, and an inexact one was not allowed."),
+    (rows.CheckpointState.OPEN, "The checkpoint is under way; members contribute."),
+    (rows.CheckpointState.COMPLETE, "It has one offset for every frozen partition, and is the restore point."),
+    (rows.CheckpointState.PUBLISHED, "The sinks show what belongs to it; downstream may read."),
+    (rows.CheckpointState.ABORTED, "The checkpoint was given up; its sequence is burnt."),
+    (rows.CheckpointState.RETIRED, "Its offsets are forgotten; its digest and the answers to its requests stay."),
+    (rows.Committed.PENDING, "Members commit and read back."),
+    (rows.Committed.YES, "Kafka holds exactly its offsets."),
+    (rows.Committed.NO, "Kafka does not hold them, or not in time."),
+    (rows.Committed.SUPERSEDED, "A newer checkpoint, or a reset, took its place before that was known."),
+    (rows.ResetCause.START, "A person started or resumed the region."),
+    (rows.ResetCause.PERSON, "A person chose where to go."),
+    (rows.ResetCause.BATCH_FAILED, "The pipeline raised."),
+    (rows.ResetCause.BATCH_TIMEOUT, "A batch took longer than `batch.timeout`."),
+    (rows.ResetCause.LEASE_LOST, "A participant that had begun something lost its lease under an open checkpoint."),
+    (rows.ResetCause.DOUBLE_CLAIM, "Two members contributed one partition to a checkpoint."),
+    (rows.ResetCause.ATTEMPT_EXPIRED, "The attempt before was not done within `timeouts.reset`."),
+    (rows.ResetCause.OUT_OF_RANGE, "A position is no longer in its log, and the policy is `earliest` or `latest`."),
+    (rows.ResetCause.SPEC_CHANGED, "A changed spec took effect at a completed checkpoint; members restart there."),
+    (rows.ResetState.RUNNING, "Members cancel, quiesce, claim and acknowledge."),
+    (rows.ResetState.DONE, "The region went on as its desired state says."),
+    (rows.PersonResetState.BEGUN, "Its reset runs."),
+    (rows.PersonResetState.DONE, "Its reset is done."),
+    (rows.PersonResetState.FAILED, "It was given up; `failure` says why."),
+    (member_state.Why.PAUSED, "A resume."),
+    (member_state.Phase.RUNNING, "The pipeline runs."),
+    (member_state.Phase.DISCARDING, "The store was told that it is discarded."),
+)
 """What a value means whose name says it well enough for the code."""
+
+SAID: Mapping[tuple[type[StrEnum], str], str] = {(type(value), value.name): said for value, said in _SAID}
+"""The same, by class and name: values of two classes are equal when their texts are."""
 
 
 def note_of(value: StrEnum, notes: Mapping[tuple[str, str], str]) -> str:
     """Return what a value of an enumeration means: what the code says, else what is said here."""
-    return notes.get((type(value).__name__, value.name)) or SAID[value]
+    return notes.get((type(value).__name__, value.name)) or SAID[type(value), value.name]
 
 
 def values_of(module: ModuleType, kind: type[StrEnum]) -> str:

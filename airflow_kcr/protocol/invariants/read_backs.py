@@ -29,7 +29,7 @@ class ReadBacks(Check):
     offsets; a commit read-back that differs while it says yes is followed at once by another resolution; only the
     restore point is ever read back.
 
-    It can't see what somebody else commits to Kafka after the commit read-back was read back.
+    It can't see what somebody else commits to Kafka after the commit was read back.
     """
 
     invariant: ClassVar[str] = "R4"

@@ -3,8 +3,8 @@
 When a reset may end and a checkpoint may open (docs/explanation/what-if.md).
 
 A claim is *current* when its owner's newest incarnation made it in this epoch and holds a live lease. Coverage by stale
-claims would let a region run without anybody at a partition (scenario C50); quiet is what keeps two incarnations from
-writing at once (C13, C51).
+claims would let a region run without anybody at a partition (scenario C50); being quiesced is what keeps two
+incarnations from writing at once (C13, C51).
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def is_batch_quiesced(region: Region, batch: Batch, now: datetime) -> bool:
 
 
 def _quiesced_after(region: Region, batch: Batch) -> datetime | None:
-    """Return when time alone makes a batch quiet; None: it is not known yet, something else has to come first."""
+    """Return when time alone quiesces a batch; None: it is not known yet, something else has to come first."""
     if batch.quiesced_after is not None:
         return batch.quiesced_after
     member, lease = region.members.get(batch.member), region.leases.get(batch.member)

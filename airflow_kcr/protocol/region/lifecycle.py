@@ -80,7 +80,7 @@ def _want(region: Region, now: datetime, wanted: DesiredState, requester: Reques
 
 
 def start(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
-    """Return a stopped or halted region in its start, which is a reset: same targets, quiet, fences, acknowledgements.
+    """Return a stopped or halted region in its start, a reset: same targets, quiescing, fences, acknowledgements.
 
     In any other state nothing but `desired_state` changes: joining never raises the epoch.
     """

@@ -1,6 +1,6 @@
 """A position that is no longer in its log: retention overtook it, or the end moved back.
 
-Declared only from boundaries that were re-read, decided by two policies, never silent: `fail` halts at once with the
+Declared only from log bounds that were re-read, decided by two policies, never silent: `fail` halts at once with the
 choices; `earliest` and `latest` are a reset with that cause, a seek map of its own and a new timeline (scenario C38).
 """
 

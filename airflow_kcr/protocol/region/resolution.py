@@ -212,7 +212,7 @@ def takes_in_later_partitions(target: Target) -> bool:
 def _needs_owners(
     target: Target, in_scope: frozenset[GroupPartition], seen: Mapping[GroupPartition, LogBounds]
 ) -> bool:
-    """Whether only the partitions' owners can answer: a time, or a log whose boundaries nobody has brought."""
+    """Whether only the partitions' owners can answer: a time, or a log whose bounds nobody has brought."""
     if Needs.TIME_INDEX in target.needs:
         return True
     is_stored = takes_in_later_partitions(target)

@@ -223,7 +223,7 @@ class Member:
     """Of the package that it runs; empty: it did not say."""
 
     acknowledged: Epoch | None = None
-    """The newest epoch in which it said: quiet, fences raised, positions set."""
+    """The newest epoch in which it said: quiesced, fences raised, positions set."""
 
     claimed: Epoch | None = None
     """The newest epoch in which it claimed, be it nothing."""

@@ -104,7 +104,7 @@ _CONTRIBUTED: Final = (
 
 
 def contributions_to(number: str, condition: str = "") -> str:
-    """Return the expression of all contributions to the checkpoint of a boundary number, as JSON."""
+    """Return the expression of all contributions to the checkpoint of a bound number, as JSON."""
     part = ", ".join(f"o.{column}" for column in _CONTRIBUTED)
     return f"""(
         SELECT json_agg(json_build_array({CONTRIBUTORS.selected("k")[0]}, (

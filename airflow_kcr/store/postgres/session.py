@@ -77,7 +77,7 @@ class Session:
             return connection.execute(statement, parameters).all()
 
     def run(self, statement: TextClause, **parameters: object) -> int:
-        """Run a statement that writes, `:region` boundary, and return how many rows it touched."""
+        """Run a statement that writes, `:region` bound, and return how many rows it touched."""
         if self.connection is None:
             raise RuntimeError("this session's transaction is over; nothing can be written in it")
         return self.connection.execute(statement, self._bound(parameters)).rowcount

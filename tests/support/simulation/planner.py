@@ -1,4 +1,4 @@
-"""The plan of a simulated batch, in the order that design 7.2 asks for: the end first, then the boundary."""
+"""The plan of a simulated batch, in the order that makes a boundary exact: the end first, then where it falls."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_region_answers_for_each_of_its_groups_and_for_no_other() -> None:
     assert not region.subscribes(GroupId("stranger"), topic("flights"))
 
 
-def test_the_defaults_are_those_of_the_design() -> None:
+def test_the_defaults_are_those_of_the_reference() -> None:
     group = GroupRules(group_id=ETL, topics=(topic("flights"),))
     assert group.members == 1
     assert group.delivery is Delivery.AT_LEAST_ONCE

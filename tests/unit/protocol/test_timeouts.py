@@ -20,7 +20,7 @@ def pairs(clashes: tuple[Clash, ...]) -> list[tuple[str, str]]:
 
 
 class TestDefaults:
-    def test_are_those_of_the_design(self) -> None:
+    def test_are_those_of_the_reference(self) -> None:
         timeouts = Timeouts()
         assert timeouts.lease == seconds(10)
         assert timeouts.renew == seconds(2)
