@@ -152,7 +152,7 @@ def resolve_start(start: StartPosition, partition: GroupPartition, log: LogView)
     Args:
         start: the group's start position.
         partition: a partition without an initial offset.
-        log: its boundaries, its committed offset if there is one, and the look-up that `start_time_needed` asked for.
+        log: its bounds, its committed offset if there is one, and the look-up that `start_time_needed` asked for.
 
     Returns:
         A seek entry whose source is `START_POSITION`.

@@ -30,6 +30,7 @@ from airflow_kcr.protocol.member import state as member_state
 from airflow_kcr.protocol.member.step import TABLE
 from airflow_kcr.protocol.region import events, liveness, rows
 from airflow_kcr.protocol.start_positions import format_start
+from airflow_kcr.spark import reads
 from airflow_kcr.spec import document
 from airflow_kcr.spec.changes import TakesEffect, differences
 from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
@@ -823,6 +824,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "errors": error_table,
     "timeouts": timeout_table,
     "derived-times": derived_times,
+    "read-options": lambda: table(["Option", "Value"], [[code(n), code(v)] for n, v in reads.DEFAULTS.items()]),
     "timeout-rules": timeout_rules,
     "spec": spec_table,
     "refused-settings": refused_settings,
