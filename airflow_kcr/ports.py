@@ -11,21 +11,16 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.errors import RefusedError
+from airflow_kcr.protocol.commands import (
+    Command,
+)
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller, Found
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.claims import Proposal
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.lifecycle import Memory
-from airflow_kcr.protocol.region.membership import Arrival
-from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, Noted, ResetCause
+from airflow_kcr.protocol.region.rows import Batch
 from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.region.unowned import Inventory, Standing
-from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
@@ -409,112 +404,23 @@ class Transactions(Protocol):
 
 
 class MemberStore(Protocol):
-    """The verbs of the region store that a member uses; `store.regions.RegionStore` says what each does and raises.
+    """What a member uses of the region store; `store.regions.RegionStore` is one."""
 
-    Every verb may be repeated, and raises a StoreError where the store did not answer.
-    """
+    def handle(self, name: RegionName, command: Command[V]) -> V:
+        """Handle a command and return its answer; the same command again finds the first one's result.
 
-    def register(self, name: RegionName, arrival: Arrival) -> Incarnation:
-        """Register a new incarnation of a member, with a fresh lease."""
+        Raises:
+            RefusedError: it is refused; nothing has changed.
+            StoreError: the store did not answer.
+        """
         ...
 
     def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
         """Renew leases of any regions."""
         ...
 
-    def view(self, name: RegionName, member: MemberId) -> MemberView:
-        """Return what a member sees of its region."""
-        ...
-
-    def reconcile(self, name: RegionName) -> Region:
-        """Do whatever is due."""
-        ...
-
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """Wait for a hint that the region's counter moved beyond `after`, and return what is known of it."""
-        ...
-
-    def leave(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
-        """Give up lease and claims."""
-        ...
-
-    def keep_slot(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
-        """Give up the lease, not the claims."""
-        ...
-
-    def claim(self, name: RegionName, proposal: Proposal) -> MemberView:
-        """Replace the member's claims by its assignment."""
-        ...
-
-    def answer(self, name: RegionName, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
-        """Write open seek entries of the member's own partitions."""
-        ...
-
-    def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
-        """Say that the member is quiesced, its fences raised and its positions set; the answer is what it now sees."""
-        ...
-
-    def request_reset(self, name: RegionName, caller: Caller, cause: ResetCause, detail: str) -> Region:
-        """Ask for a reset automatically."""
-        ...
-
-    def report_out_of_range(
-        self, name: RegionName, caller: Caller, observed: Mapping[GroupPartition, LogBounds]
-    ) -> Region:
-        """Say what the logs of the member's partitions look like, re-read."""
-        ...
-
-    def report_later(self, name: RegionName, memory: Memory) -> Region:
-        """Say that the member remembers later numbers than the store."""
-        ...
-
-    def report_partitions(self, name: RegionName, inventory: Inventory) -> Standing:
-        """Say which partitions the brokers have of what the member's group subscribes to."""
-        ...
-
-    def report_noted(self, name: RegionName, place: GroupPartition, note: Noted) -> Region:
-        """Say that Kafka's commit metadata knows later numbers than the store; the region halts, and adopts none."""
-        ...
-
-    def begin_batch(self, name: RegionName, request: BatchRequest) -> Batch:
-        """Begin a batch."""
-        ...
-
-    def end_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
-        """End a batch."""
-        ...
-
-    def discard_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
-        """Say that nothing of a batch runs any more and nothing of it counts."""
-        ...
-
-    def store_bounds(
-        self, name: RegionName, caller: Caller, boundary: datetime, found: Mapping[GroupPartition, BoundaryOffset]
-    ) -> Region:
-        """Store where a boundary falls in some partitions."""
-        ...
-
-    def contribute(self, name: RegionName, part: Part) -> MemberView:
-        """Store a member's part of the draining checkpoint."""
-        ...
-
-    def published_by(self, name: RegionName, sequence: CheckpointNumber, member: MemberId) -> MemberView:
-        """Say that the member's sinks show what belongs to a complete checkpoint."""
-        ...
-
-    def read_back(
-        self,
-        name: RegionName,
-        sequence: CheckpointNumber,
-        member: MemberId,
-        incarnation: Incarnation,
-        offsets: OffsetMap,
-    ) -> Region:
-        """Store what Kafka answered, read back, to a member's commit of the restore point."""
-        ...
-
-    def note_seek_commit(self, name: RegionName, caller: Caller, failure: str) -> Region:
-        """Note that a member told Kafka where it resumed after a reset, or why it could not."""
         ...
 
 

@@ -7,11 +7,29 @@ from typing import Final
 
 from airflow_kcr.errors import KcrError, MemberInUse, RefusedError
 from airflow_kcr.ports import CommittedOffset, Heartbeat, MemberStore, Renewal
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    AnswerEntries,
+    Assigned,
+    ClaimPartitions,
+    DiscardBatch,
+    FinishBatch,
+    KeepSlot,
+    Leave,
+    ReadRegion,
+    Reconcile,
+    Register,
+    ReportNoted,
+    ReportOutOfRange,
+    ReportPublished,
+    ReportReadBack,
+    ReportSeekCommit,
+    RequestReset,
+    Standing,
+    StoreBounds,
+)
 from airflow_kcr.protocol.member import effects, events
-from airflow_kcr.protocol.region.claims import Assigned, Proposal
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Batch, Noted
-from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.identity import Identity, read_note
@@ -66,7 +84,7 @@ class Asking:
     def register(self, effect: effects.Register) -> None:
         """Ask for a new incarnation; while another process holds the index, ask again for some time."""
         who = self._who
-        arrival = Arrival(
+        arrival = Register(
             member=who.member,
             token=f"{who.token}/{effect.previous}",
             label=who.label,
@@ -81,7 +99,7 @@ class Asking:
         def ask() -> events.Event:
             sent_at = self._clock()
             try:
-                incarnation = self._store.register(who.region, arrival)
+                incarnation = self._store.handle(who.region, arrival)
             except MemberInUse as error:
                 return self._in_use(effect, error)
             self._in_use_since = None
@@ -129,31 +147,37 @@ class Asking:
         """Read the region."""
         who = self._who
         self._requests.call(
-            lambda: events.ViewRead(view=self._store.view(who.region, who.member)),
+            lambda: events.ViewRead(view=self._store.handle(who.region, ReadRegion(member=who.member))),
             lambda error: events.ReadRefused(why=error.message),
         )
 
     def reconcile(self) -> None:
         """Have done what is due."""
-        self._requests.tell(lambda: self._store.reconcile(self._who.region))
+        self._requests.tell(lambda: self._store.handle(self._who.region, Reconcile()))
 
     def leave(self, effect: effects.LeaveStore) -> None:
         """Give up lease and claims."""
-        self._requests.tell(lambda: self._store.leave(self._who.region, self._who.member, effect.incarnation))
+        self._requests.tell(
+            lambda: self._store.handle(self._who.region, Leave(member=self._who.member, incarnation=effect.incarnation))
+        )
 
     def keep_slot(self, effect: effects.KeepSlot) -> None:
         """Give up the lease, not the claims."""
-        self._requests.tell(lambda: self._store.keep_slot(self._who.region, self._who.member, effect.incarnation))
+        self._requests.tell(
+            lambda: self._store.handle(
+                self._who.region, KeepSlot(member=self._who.member, incarnation=effect.incarnation)
+            )
+        )
 
     def report_later(self, effect: effects.ReportLater) -> None:
         """Tell the store that it is older than what the member remembers."""
-        self._requests.tell(lambda: self._store.report_later(self._who.region, effect.memory))
+        self._requests.tell(lambda: self._store.handle(self._who.region, effect.memory))
 
     # -- claims and resets ---------------------------------------------------------------------------------------
 
     def claim(self, effect: effects.Claim, assigned: Mapping[GroupPartition, Assigned]) -> None:
         """Claim an assignment, its logs read."""
-        proposal = Proposal(
+        proposal = ClaimPartitions(
             member=self._who.member,
             incarnation=effect.incarnation,
             assignment=effect.assignment,
@@ -161,7 +185,7 @@ class Asking:
         )
         self._requests.call(
             lambda: events.ClaimGranted(
-                assignment=effect.assignment, view=self._store.claim(self._who.region, proposal)
+                assignment=effect.assignment, view=self._store.handle(self._who.region, proposal)
             ),
             lambda error: events.ClaimRefused(assignment=effect.assignment, why=error.message),
         )
@@ -171,8 +195,8 @@ class Asking:
 
         def ask() -> events.Event:
             if effect.found:
-                self._store.answer(self._who.region, effect.caller, effect.found)
-            view = self._store.acknowledge(self._who.region, effect.caller)
+                self._store.handle(self._who.region, AnswerEntries(caller=effect.caller, found=effect.found))
+            view = self._store.handle(self._who.region, Acknowledge(caller=effect.caller))
             return events.Acknowledged(epoch=effect.caller.epoch, view=view)
 
         self._requests.call(
@@ -182,17 +206,25 @@ class Asking:
     def request_reset(self, effect: effects.RequestReset) -> None:
         """Ask for a reset."""
         region = self._who.region
-        self._requests.tell(lambda: self._store.request_reset(region, effect.caller, effect.cause, effect.detail))
+        self._requests.tell(
+            lambda: self._store.handle(
+                region, RequestReset(caller=effect.caller, cause=effect.cause, detail=effect.detail)
+            )
+        )
 
     def report_out_of_range(self, effect: effects.ReportOutOfRange) -> None:
         """Tell what the logs look like."""
-        self._requests.tell(lambda: self._store.report_out_of_range(self._who.region, effect.caller, effect.observed))
+        self._requests.tell(
+            lambda: self._store.handle(
+                self._who.region, ReportOutOfRange(caller=effect.caller, observed=effect.observed)
+            )
+        )
 
     def report_partitions(self, effect: effects.ReportPartitions) -> None:
         """Tell which partitions the brokers have."""
         region, inventory = self._who.region, effect.inventory
         self._requests.call(
-            lambda: events.PartitionsReported(standing=self._store.report_partitions(region, inventory)),
+            lambda: events.PartitionsReported(standing=self._store.handle(region, inventory)),
             lambda _: events.PartitionsReported(standing=Standing(again=True)),
         )
 
@@ -209,14 +241,16 @@ class Asking:
             return
         place, last = max(later, key=lambda one: (max(one[1].epoch, one[1].sequence, one[1].timeline), one[0]))
         noted = Noted(member=self._who.member, epoch=last.epoch, sequence=last.sequence, timeline=last.timeline)
-        self._requests.tell(lambda: self._store.report_noted(self._who.region, place, noted))
+        self._requests.tell(lambda: self._store.handle(self._who.region, ReportNoted(partition=place, noted=noted)))
 
     # -- batches -------------------------------------------------------------------------------------------------
 
     def store_bounds(self, effect: effects.StoreBounds) -> None:
         """Store where a boundary falls."""
         self._requests.tell(
-            lambda: self._store.store_bounds(self._who.region, effect.caller, effect.boundary, effect.found)
+            lambda: self._store.handle(
+                self._who.region, StoreBounds(caller=effect.caller, boundary=effect.boundary, found=effect.found)
+            )
         )
 
     def begin(self, effect: effects.Begin) -> None:
@@ -224,7 +258,7 @@ class Asking:
         request = effect.request
 
         def ask() -> events.Event:
-            self.row = self._store.begin_batch(self._who.region, request)
+            self.row = self._store.handle(self._who.region, request)
             return events.Begun(batch=request.batch)
 
         self._requests.call(ask, lambda error: events.BeginRefused(batch=request.batch, why=error.message))
@@ -234,7 +268,9 @@ class Asking:
         who = self._who
 
         def ask() -> events.Event:
-            self._store.end_batch(who.region, effect.batch, who.member, effect.incarnation)
+            self._store.handle(
+                who.region, FinishBatch(batch=effect.batch, member=who.member, incarnation=effect.incarnation)
+            )
             return events.Ended(batch=effect.batch)
 
         self._requests.call(ask, lambda error: events.EndRefused(batch=effect.batch, why=error.message))
@@ -244,7 +280,9 @@ class Asking:
         who = self._who
 
         def ask() -> events.Event:
-            self._store.discard_batch(who.region, effect.batch, who.member, effect.incarnation)
+            self._store.handle(
+                who.region, DiscardBatch(batch=effect.batch, member=who.member, incarnation=effect.incarnation)
+            )
             return events.Discarded(batch=effect.batch)
 
         self._requests.call(ask, lambda _: events.Discarded(batch=effect.batch))
@@ -257,7 +295,7 @@ class Asking:
         part = effect.part
 
         def ask() -> events.Event:
-            return events.Contributed(sequence=part.sequence, view=self._store.contribute(self._who.region, part))
+            return events.Contributed(sequence=part.sequence, view=self._store.handle(self._who.region, part))
 
         self._requests.call(ask, lambda error: events.ContributionRefused(sequence=part.sequence, why=error.message))
 
@@ -265,7 +303,7 @@ class Asking:
         """Say that the sinks show a checkpoint."""
 
         def ask() -> events.Event:
-            view = self._store.published_by(self._who.region, sequence, self._who.member)
+            view = self._store.handle(self._who.region, ReportPublished(sequence=sequence, member=self._who.member))
             return events.Published(sequence=sequence, view=view)
 
         self._requests.call(ask, lambda _: events.Published(sequence=sequence))
@@ -274,9 +312,16 @@ class Asking:
         """Store what Kafka answered."""
         who = self._who
         self._requests.tell(
-            lambda: self._store.read_back(who.region, effect.sequence, who.member, effect.incarnation, effect.offsets)
+            lambda: self._store.handle(
+                who.region,
+                ReportReadBack(
+                    sequence=effect.sequence, member=who.member, incarnation=effect.incarnation, offsets=effect.offsets
+                ),
+            )
         )
 
     def note_seek_commit(self, effect: effects.CommitSeek, failure: str) -> None:
         """Note whether Kafka was told where the member resumed."""
-        self._requests.tell(lambda: self._store.note_seek_commit(self._who.region, effect.caller, failure))
+        self._requests.tell(
+            lambda: self._store.handle(self._who.region, ReportSeekCommit(caller=effect.caller, failure=failure))
+        )

@@ -29,10 +29,10 @@ from airflow_kcr.ports import (
     Sinks,
     always,
 )
+from airflow_kcr.protocol.commands import Assigned
 from airflow_kcr.protocol.member import effects, events, facts
 from airflow_kcr.protocol.member.state import Member, State, Why
 from airflow_kcr.protocol.member.step import step
-from airflow_kcr.protocol.region.claims import Assigned
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeline

@@ -11,10 +11,9 @@ from datetime import datetime, timedelta
 
 from airflow_kcr.errors import UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs, Membership
+from airflow_kcr.protocol.commands import Assigned, Found
 from airflow_kcr.protocol.observations import LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Found
-from airflow_kcr.protocol.region.claims import Assigned
 from airflow_kcr.protocol.region.rows import OpenTarget
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.scopes import EVERYTHING

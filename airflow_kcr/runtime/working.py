@@ -11,10 +11,9 @@ from typing import TypeVar
 
 from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError, UnknownTopics
 from airflow_kcr.ports import BatchCall, CommittedOffset, Engine, Sinks
+from airflow_kcr.protocol.commands import Assigned, Found
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Found
-from airflow_kcr.protocol.region.claims import Assigned
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupPartition, Timeline
 from airflow_kcr.runtime.clocks import Clock, Seconds

@@ -1,63 +1,51 @@
-"""The verbs of the region store: each one transaction, its decision asked of the protocol, everything due done with it.
+"""The region store: what members, people and DAG runs ask of it, each one transaction, everything due with it.
 
-Every verb may be repeated: after a lost answer (`OutcomeUnknown`) the same call finds out what became of the first one
-instead of doing it twice. A request id, a batch id, a process token or an epoch is what it recognises it by.
+Whatever changes something may be repeated: after a lost answer (`OutcomeUnknown`) the same call finds out what became
+of the first one instead of doing it twice. A request id, a batch id, a process token or an epoch is what it is
+recognised by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
+from airflow_kcr.errors import RefusedError, StoreBusy
 from airflow_kcr.ports import Chronicle, Heartbeat, Heartbeats, Renewal, Replayed, Rule, Sign, Span, Transactions
+from airflow_kcr.protocol.commands import (
+    Command,
+)
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.observations import LogBounds, LogView
+from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
-    acknowledgement,
-    batches,
-    boundaries,
-    claims,
     completion,
     events,
     foreign_consumers,
     lifecycle,
-    membership,
-    out_of_range,
     person,
     plans,
     reconciliation,
     requests,
     retirement,
     specs,
-    unowned,
-    view,
 )
-from airflow_kcr.protocol.region.acknowledgement import Caller, Found
-from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.liveness import NEVER, Seen
 from airflow_kcr.protocol.region.rows import (
     Batch,
-    BoundaryOffset,
     CheckpointPurpose,
     CheckpointRequest,
     DesiredState,
-    Noted,
-    Outcome,
     PersonReset,
     Requester,
-    ResetCause,
     SpecCheck,
 )
-from airflow_kcr.protocol.region.state import Region, Spec, person_reset_of, record, request_of, require_member
-from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.region.state import Region, Spec, person_reset_of, request_of
 from airflow_kcr.protocol.values import (
-    BatchId,
     CheckpointNumber,
     Epoch,
     EventNumber,
@@ -70,7 +58,9 @@ from airflow_kcr.protocol.values import (
     RequestId,
     TopicPartition,
 )
+from airflow_kcr.store import verbs
 
+A = TypeVar("A")
 V = TypeVar("V")
 
 
@@ -98,6 +88,15 @@ class RegionStore:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
+
+    def handle(self, name: RegionName, command: Command[A]) -> A:
+        """Handle a member's command and return its answer; `verbs` has the rule of each.
+
+        Raises:
+            RefusedError: the rule refuses it; nothing has changed.
+            StoreError: the store did not answer; the same command may be given again.
+        """
+        return verbs.handle(self._transactions, name, command)
 
     # -- regions -------------------------------------------------------------------------------------------------
 
@@ -208,15 +207,6 @@ class RegionStore:
 
     # -- members -------------------------------------------------------------------------------------------------
 
-    def register(self, name: RegionName, arrival: membership.Arrival) -> Incarnation:
-        """Register a new incarnation of a member with a fresh lease, and return it.
-
-        Raises:
-            UnknownMember, RegionInState, MemberInUse: see `membership.register`.
-        """
-        region = self._decide(name, lambda region, now: membership.register(region, now, arrival))
-        return region.members[arrival.member].incarnation
-
     def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Heartbeat:
         """Renew one lease; `renew_all` says how.
 
@@ -236,54 +226,6 @@ class RegionStore:
         """Renew leases of any regions: one statement for all, outside the regions' locks, each answered by itself."""
         return self._transactions.renew(renewals)
 
-    def view(self, name: RegionName, member: MemberId) -> MemberView:
-        """Return what a member sees of its region."""
-        return self._transactions.look(name, member, lambda region, now: view.of_member(region, member, now))
-
-    def leave(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
-        """Give up lease and claims: the member left its group."""
-        return self._decide(name, lambda region, now: membership.leave(region, now, member, incarnation))
-
-    def keep_slot(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> Region:
-        """Give up the lease, not the claims: a static member stops and expects to come back."""
-        return self._decide(name, lambda region, now: membership.keep_slot(region, now, member, incarnation))
-
-    def claim(self, name: RegionName, proposal: claims.Proposal) -> MemberView:
-        """Replace the member's claims by its assignment; the answer is what it now sees.
-
-        Raises:
-            StaleIncarnation, LeaseExpired, RegionInState, ConfigurationError, OffsetOutsideLog: see `claims.claim`.
-        """
-        return self._decide_for(proposal.member, name, lambda region, now: claims.claim(region, now, proposal))
-
-    def answer(self, name: RegionName, caller: Caller, found: Mapping[GroupPartition, Found]) -> Region:
-        """Write open seek entries of the member's own partitions; the first writer wins."""
-        return self._decide(name, lambda region, now: acknowledgement.answer(region, now, caller, found))
-
-    def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
-        """Say that the member is quiesced, its fences raised and its positions set; the answer is what it now sees."""
-        return self._decide_for(
-            caller.member, name, lambda region, now: acknowledgement.acknowledge(region, now, caller)
-        )
-
-    def request_reset(self, name: RegionName, caller: Caller, cause: ResetCause, detail: str) -> Region:
-        """Ask for a reset automatically; one asked for in an older epoch is already answered."""
-        return self._decide(name, lambda region, now: acknowledgement.request(region, now, caller, cause, detail))
-
-    def report_out_of_range(
-        self, name: RegionName, caller: Caller, observed: Mapping[GroupPartition, LogBounds]
-    ) -> Region:
-        """Say what the logs of the member's partitions look like, re-read, where a position seemed to be outside."""
-        return self._decide(name, lambda region, now: out_of_range.report(region, now, caller, observed))
-
-    def report_later(self, name: RegionName, memory: lifecycle.Memory) -> Region:
-        """Say that the member remembers later numbers than the store: a restored store halts its regions."""
-        return self._decide(name, lambda region, now: lifecycle.seen_later(region, now, memory))
-
-    def report_noted(self, name: RegionName, place: GroupPartition, note: Noted) -> Region:
-        """Say that Kafka's commit metadata knows later numbers than the store; the region halts, and adopts none."""
-        return self._decide(name, lambda region, now: lifecycle.noted_later(region, now, place, note))
-
     def report_foreign_consumer(self, name: RegionName, text: str) -> Region:
         """Halt the region for a foreign consumer in one of its groups; a halted or stopped one stays as it is."""
         return self._decide(name, lambda region, now: lifecycle.foreign_consumer(region, now, text))
@@ -298,87 +240,10 @@ class RegionStore:
         """
         return self._decide(name, lambda region, now: foreign_consumers.report(region, now, seen))
 
-    def report_partitions(self, name: RegionName, inventory: unowned.Inventory) -> unowned.Standing:
-        """Say which partitions the brokers have of what a member's group subscribes to.
-
-        Returns:
-            What the member has to do about those that have no owner.
-
-        Raises:
-            StaleIncarnation, UnknownMember, LeaseExpired: the member may not act.
-        """
-        found: list[unowned.Standing] = []
-
-        def rule(region: Region, now: datetime) -> Region:
-            region = unowned.report(region, now, inventory)
-            found.append(unowned.standing(region, now, inventory.member))
-            return region
-
-        self._decide(name, rule)
-        return found[-1]
-
     # -- batches -------------------------------------------------------------------------------------------------
-
-    def begin_batch(self, name: RegionName, request: BatchRequest) -> Batch:
-        """Begin a batch, and return its row.
-
-        Raises:
-            FencedError: the admissions is refused; see `batches.begin`.
-        """
-
-        def attempt() -> Region:
-            return self._transactions.admit(
-                name,
-                request.member,
-                request.batch,
-                frozenset(request.ranges),
-                lambda region, now: batches.begin(region, now, request),
-            )
-
-        return self._certain(attempt).running[request.batch]
-
-    def end_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
-        """End a batch: its work is accepted, positions advance. An end that was already accepted is no error.
-
-        Raises:
-            FencedError: the end is refused, the work is discarded; see `batches.end`.
-        """
-
-        def attempt() -> Region:
-            return self._transactions.admit(
-                name, member, batch, None, lambda region, now: batches.end(region, now, batch, member, incarnation)
-            )
-
-        try:
-            self._certain(attempt)
-        except BatchRefused:
-            row = self._transactions.batch(name, batch)
-            if row is None or row.outcome is not Outcome.DONE or row.incarnation != incarnation:
-                raise
-
-    def discard_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
-        """Say that nothing of a batch runs any more and nothing of it counts; already closed is no error."""
-
-        def rule(region: Region, now: datetime) -> Region:
-            if batch not in region.running:
-                return region
-            return batches.discard(region, now, batch, member, incarnation)
-
-        self._decide(name, rule)
 
     # -- boundaries and checkpoints
     # -----------------------------------------------------------------------------------------
-
-    def store_bounds(
-        self, name: RegionName, caller: Caller, boundary: datetime, found: Mapping[GroupPartition, BoundaryOffset]
-    ) -> Region:
-        """Store where a boundary falls in some partitions; the first writer wins."""
-
-        def rule(region: Region, now: datetime) -> Region:
-            require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
-            return boundaries.store(region, now, boundary, found)
-
-        return self._decide(name, rule)
 
     def request_checkpoint(
         self,
@@ -407,47 +272,13 @@ class RegionStore:
         )
         return _there(request_of(self._decide(name, rule), request_id))
 
-    def contribute(self, name: RegionName, part: completion.Part) -> MemberView:
-        """Store a member's part of the draining checkpoint; the last one completes it.
-
-        The answer is what it now sees.
-        """
-        return self._decide_for(part.member, name, lambda region, now: completion.contribute(region, now, part))
-
     def publish(self, name: RegionName, sequence: CheckpointNumber) -> Region:
         """Say that the sinks show what belongs to a complete checkpoint, where no member can."""
         return self._decide(name, lambda region, now: completion.publish(region, now, sequence, None))
 
-    def published_by(self, name: RegionName, sequence: CheckpointNumber, member: MemberId) -> MemberView:
-        """Say that the member's sinks show what belongs to a complete checkpoint; the answer is what it now sees."""
-        return self._decide_for(member, name, lambda region, now: completion.publish(region, now, sequence, member))
-
-    def read_back(
-        self,
-        name: RegionName,
-        sequence: CheckpointNumber,
-        member: MemberId,
-        incarnation: Incarnation,
-        offsets: OffsetMap,
-    ) -> Region:
-        """Store what Kafka answered, read back, to a member's commit of the restore point."""
-        return self._decide(
-            name, lambda region, now: completion.read_back(region, now, sequence, member, incarnation, offsets)
-        )
-
     def repair_read_back(self, name: RegionName, sequence: CheckpointNumber, offsets: OffsetMap) -> Region:
         """Store Kafka's commit read-back of the restore point as repaired while its groups were empty."""
         return self._decide(name, lambda region, now: completion.repair(region, now, sequence, offsets))
-
-    def note_seek_commit(self, name: RegionName, caller: Caller, failure: str) -> Region:
-        """Note that a member told Kafka where it resumed after a reset, or why it could not."""
-
-        def rule(region: Region, now: datetime) -> Region:
-            require_member(region, caller.member, caller.incarnation, now)
-            body = events.SeekCommitted(epoch=caller.epoch, member=caller.member, failure=failure)
-            return record(region, now, body)
-
-        return self._decide(name, rule)
 
     def retire(self, name: RegionName) -> Region:
         """Forget the checkpoints that age and count retire; many of them in one transaction after the other."""
@@ -459,7 +290,7 @@ class RegionStore:
             return reconciliation.reconcile(after, now)
 
         while True:
-            region = self._certain(lambda: self._transactions.decide(name, rule))
+            region = verbs.certain(lambda: self._transactions.decide(name, rule))
             if not retired[-1]:
                 return region
 
@@ -495,26 +326,4 @@ class RegionStore:
     # ------------------------------------------------------------------------------------------------------------
 
     def _decide(self, name: RegionName, rule: Rule) -> Region:
-        def with_consequences(region: Region, now: datetime) -> Region:
-            return reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
-
-        return self._certain(lambda: self._transactions.decide(name, with_consequences))
-
-    def _decide_for(self, member: MemberId, name: RegionName, rule: Rule) -> MemberView:
-        """Decide, and return what a member sees in the same transaction: it need not look again."""
-        seen: list[MemberView] = []
-
-        def looked(region: Region, now: datetime) -> Region:
-            after = reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
-            seen.append(view.of_member(after, member, now))
-            return after
-
-        self._certain(lambda: self._transactions.decide(name, looked))
-        return seen[-1]
-
-    def _certain(self, attempt: Callable[[], Region]) -> Region:
-        """Run one transaction; where its COMMIT's answer was lost, ask again: the rule recognises what was done."""
-        try:
-            return attempt()
-        except OutcomeUnknown:
-            return attempt()
+        return verbs.decide(self._transactions, name, rule)

@@ -17,6 +17,7 @@ import pytest
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.settings import member_settings, subscription
 from airflow_kcr.ports import CommitAnswer
+from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Committed
@@ -205,7 +206,7 @@ def _round_trips(hosted: Hosted, label: str) -> tuple[float, float]:
     assert restore_point is not None
     threading.Event().wait(PAUSE)
     began = perf_counter()
-    store.view(name, hosted.member_pool.hosts[0].who.member)
+    store.handle(name, ReadRegion(member=hosted.member_pool.hosts[0].who.member))
     seen = perf_counter()
     threading.Event().wait(PAUSE)
     again = perf_counter()

@@ -17,8 +17,8 @@ import pytest
 
 from airflow_kcr.api.opening import store_url
 from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.commands import FinishBatch, StartBatch
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     BatchId,
@@ -206,12 +206,12 @@ def _begin_and_end(driver: Driver, held: Collection[GroupPartition], number: int
     member_id, batch = driver.member(0), BatchId(f"b-{driver.name}-{number}")
     claims = driver.region.claims
     ranges = {p: Range(place, Offset(place + 100)) for p in held if (place := claims[p].position) is not None}
-    request = BatchRequest(
+    request = StartBatch(
         batch=batch, member=member_id, incarnation=Incarnation(1), epoch=driver.region.epoch, ranges=ranges
     )
     driver.store.renew(driver.name, member_id, Incarnation(1), driver.region.rules.timeouts.lease)
     began = perf_counter()
-    driver.store.begin_batch(driver.name, request)
+    driver.handle(request)
     between = perf_counter()
-    driver.store.end_batch(driver.name, batch, member_id, Incarnation(1))
+    driver.handle(FinishBatch(batch=batch, member=member_id, incarnation=Incarnation(1)))
     return (between - began) * 1000, (perf_counter() - between) * 1000

@@ -19,10 +19,9 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
+from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, StartBatch
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.resolution import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
@@ -107,9 +106,10 @@ def _batches(driver: Driver, width: int, rounds: int = ROUNDS) -> tuple[object, 
         batch = BatchId(f"b-{width}-{number}")
         claims = driver.region.claims
         ranges = {p: Range(place, Offset(place + 100)) for p in held if (place := claims[p].position) is not None}
-        request = BatchRequest(batch=batch, member=member, incarnation=Incarnation(1), epoch=epoch, ranges=ranges)
-        begins.append(timed(partial(driver.store.begin_batch, driver.name, request)))
-        ends.append(timed(partial(driver.store.end_batch, driver.name, batch, member, Incarnation(1))))
+        request = StartBatch(batch=batch, member=member, incarnation=Incarnation(1), epoch=epoch, ranges=ranges)
+        begins.append(timed(partial(driver.handle, request)))
+        finish = FinishBatch(batch=batch, member=member, incarnation=Incarnation(1))
+        ends.append(timed(partial(driver.handle, finish)))
     return width, median(begins), median(ends), max(begins), max(ends)
 
 
@@ -132,7 +132,7 @@ def _checkpoints_and_resets(driver: Driver) -> tuple[object, ...]:
     completions, begins, plans, views, peaks = [], [], [], [], []
     for turn in range(6):
         driver.request_checkpoint(f"n{turn}")
-        contribute = partial(driver.store.contribute, driver.name, _part(driver))
+        contribute = partial(driver.handle, _part(driver))
         if turn == 0:  # tracing costs time, so once and apart
             tracemalloc.start()
             contribute()
@@ -142,9 +142,8 @@ def _checkpoints_and_resets(driver: Driver) -> tuple[object, ...]:
             completions.append(timed(contribute))
         driver.publish()
         plans.append(timed(partial(driver.store.plan_reset, driver.name, _rewind(driver), _log(driver))))
-        views.append(timed(partial(driver.store.view, driver.name, driver.member(0))))
-        caller = driver.caller(driver.member(0))
-        begins.append(timed(partial(driver.store.request_reset, driver.name, caller, ResetCause.LEASE_LOST, "")))
+        views.append(timed(partial(driver.handle, ReadRegion(member=driver.member(0)))))
+        begins.append(timed(partial(driver.request_reset, driver.member(0), ResetCause.LEASE_LOST)))
         driver.settle_reset()
     return median(completions), median(begins), median(plans), median(views), max(peaks)
 
@@ -166,10 +165,10 @@ def _log(driver: Driver) -> LogView:
     return LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
 
 
-def _part(driver: Driver) -> Part:
+def _part(driver: Driver) -> Contribute:
     region = driver.region
     offsets = {p: c.position for p, c in region.claims.items() if c.position is not None}
-    return Part(
+    return Contribute(
         sequence=region.open_checkpoint or CheckpointNumber(0),
         member=driver.member(0),
         incarnation=Incarnation(1),

@@ -15,6 +15,7 @@ from time import perf_counter
 import psycopg
 import pytest
 
+from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -85,7 +86,7 @@ def test_a_reset_by_the_batches_since_its_target(
 
             def begin(driver: Driver = driver) -> None:
                 caller = driver.caller(driver.member(0))
-                driver.store.request_reset(driver.name, caller, ResetCause.LEASE_LOST, "to measure")
+                driver.handle(RequestReset(caller=caller, cause=ResetCause.LEASE_LOST, detail="to measure"))
 
             first[batches] = timed(begin)
             found[batches] = [timed(begin) for _ in range(BEGINS)]

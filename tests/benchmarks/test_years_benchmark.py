@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
+from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -68,7 +69,7 @@ def a_round(driver: Driver, number: int) -> dict[str, float]:
     for member in others:
         driver.contribute(member)
     timed("complete", partial(driver.contribute, last))
-    timed("look", partial(driver.store.view, driver.name, first))
+    timed("look", partial(driver.handle, ReadRegion(member=first)))
     timed("publish", driver.publish)
     timed("read_back", partial(driver.read_back, first))
     for member in (*others, last):
@@ -77,8 +78,7 @@ def a_round(driver: Driver, number: int) -> dict[str, float]:
     timed("show", region.show)
     timed("20 checkpoints", partial(region.checkpoints, last=20))
     if number % 10 == 0:
-        caller = driver.caller(first)
-        timed("reset", partial(driver.store.request_reset, driver.name, caller, ResetCause.LEASE_LOST, "to measure"))
+        timed("reset", partial(driver.request_reset, first, ResetCause.LEASE_LOST, "to measure"))
         driver.settle_reset()
     return found
 

@@ -61,7 +61,7 @@ def step(driver: Driver, chance: Random, number: int) -> None:
                 if chance.random() < 0.5:
                     driver.commit_output(batch.batch)
                 driver.discard(batch.batch)
-                driver.store.request_reset(driver.name, driver.caller(batch.member), ResetCause.BATCH_FAILED, "")
+                driver.request_reset(batch.member, ResetCause.BATCH_FAILED)
                 if chance.random() < 0.5:
                     driver.settle_reset()
         case "checkpoint" if not driver.region.running:
@@ -145,7 +145,7 @@ def test_a_batch_that_a_sink_proves_done_after_a_certificate_counts_for_the_next
     lost = driver.begin(driver.member(0))
     driver.commit_output(lost)
     driver.discard(lost)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert certified(driver).body["open"] == [lost]
     driver.settle_reset()
     last = certified(driver)

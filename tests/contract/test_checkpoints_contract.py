@@ -119,7 +119,7 @@ def test_a_pause_survives_a_reset(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.store.pause(driver.name)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.settle_reset()
     assert (driver.region.state, driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
     assert driver.region.resets[driver.region.epoch].state is ResetState.DONE

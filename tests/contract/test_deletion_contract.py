@@ -26,7 +26,7 @@ def lived(driver: Driver) -> None:
     """Let a region go through a bit of everything, and come to its end."""
     driver.up()
     checkpoints_of_ten(driver, 3)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "for once")
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "for once")
     driver.settle_reset()
     driver.process()
     driver.store.kill(driver.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import BatchRefused
+from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
@@ -33,7 +34,7 @@ def test_a_hold_is_kept_and_refuses_begins_until_the_group_is_clean(drive: Drive
     driver.up()
     driver.store.report_groups(driver.name, {GROUP: STRANGERS})
     assert known(driver) == STRANGERS
-    assert driver.store.view(driver.name, driver.member(0)).held_by == STRANGERS
+    assert driver.handle(ReadRegion(member=driver.member(0))).held_by == STRANGERS
     with pytest.raises(BatchRefused, match="holds until consumer console"):
         driver.begin(driver.member(0))
     driver.store.report_groups(driver.name, {GROUP: ()})

@@ -49,7 +49,7 @@ def driver_over(url: str, partitions: int, members: int = 2) -> Iterator[Driver]
 
 
 def failed(driver: Driver) -> None:
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it failed")
 
 
 def everything(driver: Driver) -> None:

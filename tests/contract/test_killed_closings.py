@@ -41,7 +41,7 @@ def driver(database_url: str, root: Path) -> Iterator[Driver]:
             for _ in range(15):
                 driver.process(width=2)
             driver.discard(driver.begin(driver.member(0)))
-            driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+            driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
             driver.settle_reset()
             driver.checkpoint(request_id)
             with Region("flights", store=database_url) as region:

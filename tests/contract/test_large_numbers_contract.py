@@ -91,7 +91,7 @@ def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: 
     member = driver.member(0)
     verbs: list[Callable[[], object]] = [
         lambda: driver.reset(ToInitial(), forced=True),
-        lambda: driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, ""),
+        lambda: driver.request_reset(member, ResetCause.BATCH_FAILED),
     ]
     if held != "epoch":  # nobody has claimed anything in this one
         verbs.append(lambda: driver.request_checkpoint("n"))

@@ -17,8 +17,14 @@ from airflow_kcr.errors import (
     UnknownRegion,
 )
 from airflow_kcr.ports import Heartbeat, Renewal
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.commands import (
+    DiscardBatch,
+    FinishBatch,
+    Leave,
+    ReadRegion,
+    Register,
+    StartBatch,
+)
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import BatchId, GroupId, Incarnation, MemberId, Offset, Range, RegionName
@@ -29,11 +35,11 @@ from tests.support.stores import Subject, expire
 LEASE = timedelta(seconds=10)
 
 
-def request(driver: Driver, batch: str, width: int = 5) -> BatchRequest:
+def request(driver: Driver, batch: str, width: int = 5) -> StartBatch:
     member = driver.member(0)
     caller = driver.caller(member)
     held = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
-    return BatchRequest(
+    return StartBatch(
         batch=BatchId(batch),
         member=member,
         incarnation=caller.incarnation,
@@ -55,8 +61,8 @@ def test_an_incarnation_is_registered_with_a_fresh_lease(drive: Drive) -> None:
 def test_a_repeated_token_is_the_same_incarnation(drive: Drive) -> None:
     driver = drive()
     driver.store.start(driver.name)
-    arrival = Arrival(member=driver.member(0), token="t-1", label="here")
-    assert [driver.store.register(driver.name, arrival) for _ in range(3)] == [1, 1, 1]
+    arrival = Register(member=driver.member(0), token="t-1", label="here")
+    assert [driver.handle(arrival) for _ in range(3)] == [1, 1, 1]
     assert sum(e.kind == "MemberRegistered" for e in driver.events) == 1
 
 
@@ -65,8 +71,8 @@ def test_a_live_index_is_not_taken_by_accident_but_on_purpose(drive: Drive) -> N
     driver.store.start(driver.name)
     driver.join(driver.member(0))
     with pytest.raises(MemberInUse):
-        driver.store.register(driver.name, Arrival(member=driver.member(0), token="t-2"))
-    assert driver.store.register(driver.name, Arrival(member=driver.member(0), token="t-2", takeover=True)) == 2
+        driver.handle(Register(member=driver.member(0), token="t-2"))
+    assert driver.handle(Register(member=driver.member(0), token="t-2", takeover=True)) == 2
     heartbeat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
     assert (heartbeat.renewed, heartbeat.incarnation) == (False, 2)
 
@@ -106,7 +112,7 @@ def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> No
     assert heartbeat.now > until
     assert driver.region.leases[driver.member(0)].until == until
     with pytest.raises(LeaseExpired):
-        driver.store.leave(driver.name, driver.member(0), Incarnation(1))
+        driver.handle(Leave(member=driver.member(0), incarnation=Incarnation(1)))
     assert driver.join(driver.member(0)) == 2
 
 
@@ -147,8 +153,8 @@ def test_renewals_of_one_lease_by_two_incarnations_are_told_apart(drive: Drive) 
     driver = drive()
     driver.up()
     former = Renewal(region=driver.name, member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)
-    takeover = Arrival(member=driver.member(0), token="t-2", takeover=True)
-    newest = replace(former, incarnation=driver.store.register(driver.name, takeover))
+    takeover = Register(member=driver.member(0), token="t-2", takeover=True)
+    newest = replace(former, incarnation=driver.handle(takeover))
     found = driver.store.renew_all([former, newest])
     assert {
         one.incarnation: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()
@@ -170,7 +176,7 @@ def test_a_view_is_what_a_member_holds(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.process()
-    view = driver.store.view(driver.name, driver.member(1))
+    view = driver.handle(ReadRegion(member=driver.member(1)))
     assert set(view.claims) == {driver.partition(2), driver.partition(3)}
     assert {c.position for c in view.claims.values()} == {10}
     assert (view.state, view.incarnation, view.acknowledged) == (RegionState.RUNNING, 1, True)
@@ -182,15 +188,15 @@ def test_a_view_is_there_while_others_have_open_entries(drive: Drive) -> None:
     driver.join(driver.member(0))
     driver.join(driver.member(1))
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])
-    assert set(driver.store.view(driver.name, driver.member(0)).claims) == {driver.partition(0), driver.partition(1)}
-    assert driver.store.view(driver.name, driver.member(1)).claims == {}
+    assert set(driver.handle(ReadRegion(member=driver.member(0))).claims) == {driver.partition(0), driver.partition(1)}
+    assert driver.handle(ReadRegion(member=driver.member(1))).claims == {}
 
 
 def test_a_batch_begins_once_and_its_row_is_the_answer_each_time(drive: Drive) -> None:
     driver = drive()
     driver.up()
     asked = request(driver, "b-1")
-    rows = [driver.store.begin_batch(driver.name, asked) for _ in range(2)]
+    rows = [driver.handle(asked) for _ in range(2)]
     assert rows[0] == rows[1] == driver.store._transactions.batch(driver.name, BatchId("b-1"))
     assert (rows[0].outcome, rows[0].ranges, rows[0].begun_after) == (None, asked.ranges, driver.region.counter)
     assert len(driver.batches) == 1
@@ -200,11 +206,11 @@ def test_a_batch_begins_once_and_its_row_is_the_answer_each_time(drive: Drive) -
 def test_positions_move_when_a_batch_ends_and_an_end_may_be_repeated(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    driver.store.begin_batch(driver.name, request(driver, "b-1"))
+    driver.handle(request(driver, "b-1"))
     claims = driver.region.claims
     assert {(c.position, c.begun_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(0, 5)}
     for _ in range(2):
-        driver.store.end_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+        driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
     claims = driver.region.claims
     assert {(c.position, c.begun_to) for p, c in claims.items() if c.owner == driver.member(0)} == {(5, 5)}
     assert [b.outcome for b in driver.batches] == [Outcome.DONE]
@@ -214,22 +220,22 @@ def test_positions_move_when_a_batch_ends_and_an_end_may_be_repeated(drive: Driv
 def test_an_id_of_a_batch_is_used_once_for_ever(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    driver.store.begin_batch(driver.name, request(driver, "b-1"))
-    driver.store.end_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+    driver.handle(request(driver, "b-1"))
+    driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
     first = driver.batches
     with pytest.raises(BatchRefused):
-        driver.store.begin_batch(driver.name, request(driver, "b-1"))
+        driver.handle(request(driver, "b-1"))
     assert driver.batches == first
 
 
 def test_nothing_begins_where_something_is_in_flight(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    driver.store.begin_batch(driver.name, request(driver, "b-1"))
+    driver.handle(request(driver, "b-1"))
     with pytest.raises(BatchRefused, match="has not ended"):
-        driver.store.begin_batch(driver.name, request(driver, "b-2"))
-    driver.store.discard_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
-    driver.store.discard_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+        driver.handle(request(driver, "b-2"))
+    driver.handle(DiscardBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
+    driver.handle(DiscardBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
     assert [b.outcome for b in driver.batches] == [Outcome.DISCARDED]
 
 
@@ -237,12 +243,12 @@ def test_a_batch_of_an_older_epoch_neither_begins_nor_ends(drive: Drive) -> None
     driver = drive()
     driver.up()
     asked = request(driver, "b-1")
-    driver.store.begin_batch(driver.name, asked)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "")
+    driver.handle(asked)
+    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED)
     with pytest.raises(StaleEpoch):
-        driver.store.end_batch(driver.name, BatchId("b-1"), driver.member(0), Incarnation(1))
+        driver.handle(FinishBatch(batch=BatchId("b-1"), member=driver.member(0), incarnation=Incarnation(1)))
     with pytest.raises(StaleEpoch):
-        driver.store.begin_batch(driver.name, replace(asked, batch=BatchId("b-2")))
+        driver.handle(replace(asked, batch=BatchId("b-2")))
     driver.settle_reset()
     assert [b.outcome for b in driver.batches] == [Outcome.DISCARDED]
 
@@ -261,7 +267,7 @@ def test_a_batch_is_found_by_any_offset_in_it(subject: Subject, drive: Drive) ->
     assert found(0) == found(9) == [(0, 10)]
     assert found(10) == [(10, 20)]
     assert found(20) == []
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.settle_reset()
     driver.process(width=10)
     assert found(5) == [(0, 10), (0, 10)]
@@ -274,7 +280,7 @@ def test_what_a_reset_goes_back_before_is_undone_where_it_is_and_no_further(driv
     driver.checkpoint("n1")
     driver.process(width=10)
     driver.process(width=10)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert [b.outcome for b in driver.batches] == [Outcome.DONE, Outcome.UNDONE, Outcome.UNDONE]
     assert driver.batches[1].undone_from == {p: r.from_ for p, r in driver.batches[1].ranges.items()}
 

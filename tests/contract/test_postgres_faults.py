@@ -25,11 +25,9 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.errors import NotClaimed, OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from airflow_kcr.ports import Heartbeat, Renewal
+from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, Register, StartBatch
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import batches
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.completion import Part
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Lease, Member, Outcome
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
@@ -206,7 +204,7 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
     def failed(region: Region, now: datetime) -> Region:
         return replace(rule(region, now), failures=region.failures + 1)
 
-    request = BatchRequest(
+    request = StartBatch(
         batch=BatchId("b"),
         member=driver.member(0),
         incarnation=Incarnation(1),
@@ -215,7 +213,7 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
     )
 
     def begun(region: Region, now: datetime) -> Region:
-        return batches.begin(rule(region, now), now, request)
+        return batches.start(rule(region, now), now, request)
 
     calls: dict[str, Callable[[], Region]] = {
         "decide": lambda: transactions.decide(driver.name, failed),
@@ -335,13 +333,13 @@ def test_c46_two_begins_beside_transitions_neither_deadlock_nor_wait_for_ever(dr
 
 def driver_batch(driver: Driver, index: int, batch: BatchId) -> None:
     """Begin and end one batch on all that a member holds."""
-    view = driver.store.view(driver.name, driver.member(index))
+    view = driver.handle(ReadRegion(member=driver.member(index)))
     ranges = {p: Range(c.position, Offset(c.position + 1)) for p, c in view.claims.items() if c.position is not None}
-    request = BatchRequest(
+    request = StartBatch(
         batch=batch, member=driver.member(index), incarnation=Incarnation(1), epoch=view.epoch, ranges=ranges
     )
-    driver.store.begin_batch(driver.name, request)
-    driver.store.end_batch(driver.name, batch, driver.member(index), Incarnation(1))
+    driver.handle(request)
+    driver.handle(FinishBatch(batch=batch, member=driver.member(index), incarnation=Incarnation(1)))
 
 
 def test_c46_transitions_are_not_starved_by_many_shared_lockers(driver: Driver, store: PostgresTransactions) -> None:
@@ -380,13 +378,13 @@ def _noting(region: Region, now: datetime, *, waited: list[int], admission: list
 
 
 def test_a_batch_that_is_begun_twice_at_once_is_begun_once(driver: Driver) -> None:
-    view = driver.store.view(driver.name, driver.member(0))
+    view = driver.handle(ReadRegion(member=driver.member(0)))
     ranges = {p: Range(Offset(0), Offset(5)) for p in view.claims}
-    request = BatchRequest(
+    request = StartBatch(
         batch=BatchId("b"), member=driver.member(0), incarnation=Incarnation(1), epoch=view.epoch, ranges=ranges
     )
     with ThreadPoolExecutor(8) as threads:
-        rows = list(threads.map(lambda _: driver.store.begin_batch(driver.name, request), range(16)))
+        rows = list(threads.map(lambda _: driver.handle(request), range(16)))
     assert rows == [driver.batches[0]] * 16
 
 
@@ -502,28 +500,28 @@ def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, ar
     match verb:
         case "begin":
             ranges = {p: Range(Offset(10), Offset(20)) for p in claims}
-            request = BatchRequest(
+            request = StartBatch(
                 batch=BatchId("b"), member=member, incarnation=Incarnation(1), epoch=region.epoch, ranges=ranges
             )
             arm()
-            row = store.begin_batch(driver.name, request)
+            row = store.handle(driver.name, request)
             return [b for b in driver.batches if b.batch == "b"].count(row)
         case "end":
             assert batch is not None
             arm()
-            store.end_batch(driver.name, batch, member, Incarnation(1))
+            store.handle(driver.name, FinishBatch(batch=batch, member=member, incarnation=Incarnation(1)))
             assert {(c.position, c.begun_to) for c in driver.claims(member).values()} == {(20, 20)}
             return sum(b.outcome is Outcome.DONE for b in driver.batches if b.batch == batch)
         case "register":
             arm()
-            assert store.register(driver.name, Arrival(member=member, token="new", takeover=True)) == 2
+            assert store.handle(driver.name, Register(member=member, token="new", takeover=True)) == 2
             return sum(e.kind == "MemberRegistered" for e in driver.events) - 2
         case "request_checkpoint":
             arm()
             store.request_checkpoint(driver.name, RequestId("n1"))
             return sum(e.kind == "CheckpointRequested" for e in driver.events)
         case _:
-            part = Part(
+            part = Contribute(
                 sequence=region.open_checkpoint or CheckpointNumber(0),
                 member=member,
                 incarnation=Incarnation(1),
@@ -532,7 +530,7 @@ def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, ar
                 bounds={p: driver.logs[p] for p in claims},
             )
             arm()
-            store.contribute(driver.name, part)
+            store.handle(driver.name, part)
             return sum(e.kind == "Contributed" for e in driver.events)
 
 
@@ -620,7 +618,7 @@ def test_what_a_member_looks_at_is_read_in_one_transaction(driver: Driver, engin
     begun: list[object] = []
     note = begun.append
     event.listen(engine, "begin", note)
-    seen = driver.store.view(driver.name, driver.member(0))
+    seen = driver.handle(ReadRegion(member=driver.member(0)))
     event.remove(engine, "begin", note)
     # With a complete checkpoint there is the most to see: who publishes it, and what of its commit is still to be read
     # back.
@@ -644,7 +642,7 @@ def test_a_begin_and_an_end_are_three_statements_each(
     place = driver.partition(0)
     begin = driver.region.claims[place].position
     assert begin is not None
-    request = BatchRequest(
+    request = StartBatch(
         batch=BatchId("b"),
         member=driver.member(0),
         incarnation=Incarnation(1),
@@ -652,10 +650,10 @@ def test_a_begin_and_an_end_are_three_statements_each(
         ranges={place: Range(begin, Offset(begin + 1))},
     )
     run.clear()
-    driver.store.begin_batch(driver.name, request)
+    driver.handle(request)
     assert len(run) == 3, run
     run.clear()
-    driver.store.end_batch(driver.name, request.batch, request.member, Incarnation(1))
+    driver.handle(FinishBatch(batch=request.batch, member=request.member, incarnation=Incarnation(1)))
     event.remove(engine, "before_cursor_execute", note)
     assert len(run) == 3, run
 
@@ -689,7 +687,7 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
         for name in verbs:
             patch.setattr(driver.store, name, count(name, getattr(driver.store, name)))
         driver.request_checkpoint("n1")
-        driver.store.view(driver.name, driver.member(0))
+        driver.handle(ReadRegion(member=driver.member(0)))
         driver.complete()
         driver.publish()
         driver.read_back(driver.member(0))
@@ -715,17 +713,17 @@ def test_an_end_without_its_claim_is_refused_and_the_batch_keeps_its_ranges(data
     place = driver.partition(0)
     begin = driver.region.claims[place].position
     assert begin is not None
-    request = BatchRequest(
+    request = StartBatch(
         batch=BatchId("b"),
         member=driver.member(0),
         incarnation=Incarnation(1),
         epoch=driver.region.epoch,
         ranges={place: Range(begin, Offset(begin + 1))},
     )
-    driver.store.begin_batch(driver.name, request)
+    driver.handle(request)
     execute(database_url, "DELETE FROM kcr.claim")
     with pytest.raises(NotClaimed):
-        driver.store.end_batch(driver.name, request.batch, request.member, Incarnation(1))
+        driver.handle(FinishBatch(batch=request.batch, member=request.member, incarnation=Incarnation(1)))
     (row,) = driver.batches
     assert (row.outcome, dict(row.ranges)) == (None, dict(request.ranges))
 

@@ -42,14 +42,10 @@ def lived(driver: Driver, seed: int) -> None:
                 driver.publish()
             case "discard":
                 driver.discard(driver.begin(driver.member(0), width=chance.randrange(1, 40)))
-                driver.store.request_reset(
-                    driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed"
-                )
+                driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it failed")
                 driver.settle_reset()
             case "lease":
-                driver.store.request_reset(
-                    driver.name, driver.caller(driver.member(0)), ResetCause.LEASE_LOST, "it is gone"
-                )
+                driver.request_reset(driver.member(0), ResetCause.LEASE_LOST, "it is gone")
                 driver.settle_reset()
             case "person":
                 driver.reset(ToOffset(offset=Offset(chance.randrange(150))))

@@ -30,13 +30,21 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
+from airflow_kcr.protocol.commands import (
+    AnswerEntries,
+    Assigned,
+    ClaimPartitions,
+    Contribute,
+    FinishBatch,
+    Leave,
+    ReadRegion,
+    Register,
+    RequestReset,
+)
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import specs
-from airflow_kcr.protocol.region.claims import Assigned, Proposal
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.liveness import NEVER
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, Requester, ResetCause
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.rules import RegionRules
@@ -182,11 +190,11 @@ def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subjec
     store.declare(FLIGHTS, subject.specs.spec(rules_of("g")))
     calls: list[Callable[[], object]] = [
         lambda: store.read(SEATS),
-        lambda: store.view(SEATS, nobody),
+        lambda: store.handle(SEATS, ReadRegion(member=nobody)),
         lambda: store.start(SEATS),
         lambda: store.delete(SEATS),
         lambda: store.renew(SEATS, nobody, Incarnation(1), timedelta(seconds=10)),
-        lambda: store.end_batch(SEATS, BatchId("b"), nobody, Incarnation(1)),
+        lambda: store.handle(SEATS, FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1))),
         lambda: store.events(SEATS, EventNumber(0)),
         lambda: list(store.batches(SEATS)),
         lambda: subject.transactions.batch(SEATS, BatchId("b")),
@@ -225,7 +233,7 @@ def test_texts_for_people_are_kept_whatever_is_in_them(drive: Drive) -> None:
     driver = drive()
     driver.up()
     caller = driver.caller(driver.member(0))
-    driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "späť ☃ 'quoted' \n %s :x {}")
+    driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="späť ☃ 'quoted' \n %s :x {}"))
     assert "☃ 'quoted' \n %s :x {}" in driver.region.resets[driver.region.epoch].detail
 
 
@@ -241,11 +249,11 @@ class Refusal:
     ask: Callable[[Driver], object]
 
 
-def _part(driver: Driver, index: int = 0, **changes: object) -> Part:
+def _part(driver: Driver, index: int = 0, **changes: object) -> Contribute:
     member = driver.member(index)
     held = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
     caller = driver.caller(member)
-    part = Part(
+    part = Contribute(
         sequence=driver.region.open_checkpoint or CheckpointNumber(0),
         member=member,
         incarnation=caller.incarnation,
@@ -256,11 +264,11 @@ def _part(driver: Driver, index: int = 0, **changes: object) -> Part:
     return replace(part, **changes)  # type: ignore[arg-type]
 
 
-def _proposal(driver: Driver, offset: int, *, group: str = "g") -> Proposal:
+def _proposal(driver: Driver, offset: int, *, group: str = "g") -> ClaimPartitions:
     partition = driver.partition(9, group=group)
     bounds = LogBounds(start=Offset(5), end=Offset(7))
     entry = SeekEntry(offset=Offset(offset), source=SeekSource.START_POSITION)
-    return Proposal(
+    return ClaimPartitions(
         member=driver.member(0),
         incarnation=driver.processes[driver.member(0)].incarnation,
         assignment=AssignmentId(9),
@@ -268,18 +276,18 @@ def _proposal(driver: Driver, offset: int, *, group: str = "g") -> Proposal:
     )
 
 
-def _arrival(driver: Driver, index: int = 0, group: str = "g", token: str = "another") -> Arrival:
-    return Arrival(member=MemberId(GroupId(group), index), token=token)
+def _arrival(driver: Driver, index: int = 0, group: str = "g", token: str = "another") -> Register:
+    return Register(member=MemberId(GroupId(group), index), token=token)
 
 
 REFUSALS = [
     Refusal("unknown region", UnknownRegion, lambda d: d.store.start(RegionName("nowhere"))),
-    Refusal("unknown group", UnknownMember, lambda d: d.store.register(d.name, _arrival(d, group="strange"))),
-    Refusal("unknown index", UnknownMember, lambda d: d.store.register(d.name, _arrival(d, index=7))),
-    Refusal("index in use", MemberInUse, lambda d: d.store.register(d.name, _arrival(d))),
-    Refusal("a group of another", ConfigurationError, lambda d: d.store.claim(d.name, _proposal(d, 6, group="h"))),
-    Refusal("a start outside of the log", OffsetOutsideLog, lambda d: d.store.claim(d.name, _proposal(d, 8))),
-    Refusal("a start below the log", NumberOutOfRange, lambda d: d.store.claim(d.name, _at(d, d.partition(-1)))),
+    Refusal("unknown group", UnknownMember, lambda d: d.handle(_arrival(d, group="strange"))),
+    Refusal("unknown index", UnknownMember, lambda d: d.handle(_arrival(d, index=7))),
+    Refusal("index in use", MemberInUse, lambda d: d.handle(_arrival(d))),
+    Refusal("a group of another", ConfigurationError, lambda d: d.handle(_proposal(d, 6, group="h"))),
+    Refusal("a start outside of the log", OffsetOutsideLog, lambda d: d.handle(_proposal(d, 8))),
+    Refusal("a start below the log", NumberOutOfRange, lambda d: d.handle(_at(d, d.partition(-1)))),
     Refusal(
         "negative offsets",
         NumberOutOfRange,
@@ -303,19 +311,19 @@ REFUSALS = [
     Refusal(
         "a batch that never began",
         BatchRefused,
-        lambda d: d.store.end_batch(d.name, BatchId("no"), d.member(0), Incarnation(1)),
+        lambda d: d.handle(FinishBatch(batch=BatchId("no"), member=d.member(0), incarnation=Incarnation(1))),
     ),
     Refusal(
         "a stale epoch",
         StaleEpoch,
-        lambda d: d.store.answer(d.name, replace(d.caller(d.member(0)), epoch=Epoch(0)), {}),
+        lambda d: d.handle(AnswerEntries(caller=replace(d.caller(d.member(0)), epoch=Epoch(0)), found={})),
     ),
     Refusal(
         "a stale incarnation",
         StaleIncarnation,
-        lambda d: d.store.leave(d.name, d.member(0), Incarnation(0)),
+        lambda d: d.handle(Leave(member=d.member(0), incarnation=Incarnation(0))),
     ),
-    Refusal("a checkpoint that isn't open", CheckpointRefused, lambda d: d.store.contribute(d.name, _part(d))),
+    Refusal("a checkpoint that isn't open", CheckpointRefused, lambda d: d.handle(_part(d))),
     Refusal(
         "to publish what isn't there", UnknownCheckpoint, lambda d: d.store.publish(d.name, CheckpointNumber(2**40))
     ),
@@ -337,7 +345,7 @@ REFUSALS = [
 ]
 
 
-def _at(driver: Driver, partition: object) -> Proposal:
+def _at(driver: Driver, partition: object) -> ClaimPartitions:
     return replace(
         _proposal(driver, 6),
         partitions={partition: Assigned(bounds=LogBounds(start=Offset(0), end=Offset(9)))},  # type: ignore[dict-item]
@@ -376,29 +384,26 @@ CHECKPOINT_REFUSALS = [
     Refusal(
         "a stranger's contribution",
         StrangeContribution,
-        lambda d: d.store.contribute(d.name, _of_stranger(d)),
+        lambda d: d.handle(_of_stranger(d)),
     ),
     Refusal(
         "other offsets than the store's",
         ConflictingContribution,
-        lambda d: d.store.contribute(d.name, _part(d, offsets=OffsetMap({p: Offset(999) for p in _part(d).offsets}))),
+        lambda d: d.handle(_part(d, offsets=OffsetMap({p: Offset(999) for p in _part(d).offsets}))),
     ),
-    Refusal("less than what is held", NotClaimed, lambda d: d.store.contribute(d.name, _part(d, offsets=OffsetMap()))),
+    Refusal("less than what is held", NotClaimed, lambda d: d.handle(_part(d, offsets=OffsetMap()))),
     Refusal(
         "a log that ends before the position",
         OffsetOutsideLog,
-        lambda d: d.store.contribute(
-            d.name,
+        lambda d: d.handle(
             _part(d, bounds={p: LogBounds(start=Offset(0), end=Offset(1)) for p in _part(d).offsets}),
         ),
     ),
-    Refusal(
-        "a stale epoch", StaleEpoch, lambda d: d.store.contribute(d.name, _part(d, epoch=Epoch(d.region.epoch - 1)))
-    ),
+    Refusal("a stale epoch", StaleEpoch, lambda d: d.handle(_part(d, epoch=Epoch(d.region.epoch - 1)))),
     Refusal(
         "a stale incarnation",
         StaleIncarnation,
-        lambda d: d.store.contribute(d.name, _part(d, incarnation=Incarnation(9))),
+        lambda d: d.handle(_part(d, incarnation=Incarnation(9))),
     ),
     Refusal(
         "a request id of another checkpoint",
@@ -413,7 +418,7 @@ CHECKPOINT_REFUSALS = [
 ]
 
 
-def _of_stranger(driver: Driver) -> Part:
+def _of_stranger(driver: Driver) -> Contribute:
     late = driver.member(2)
     driver.processes[late].assigned = ()
     return _part(driver, 2, offsets=OffsetMap(), bounds={})

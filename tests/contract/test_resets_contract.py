@@ -30,7 +30,7 @@ DRAIN = Timeouts().drain
 
 
 def fail(driver: Driver) -> None:
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it failed")
 
 
 def counts(driver: Driver) -> list[tuple[str, int, int]]:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from airflow_kcr.protocol.commands import ReportOutOfRange, StoreBounds
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, ResetCause
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
@@ -42,7 +43,7 @@ def test_checkpoints_a_reset_in_between_and_a_persons_way_back(drive_twins: Driv
     driver.process()
     running = driver.begin(driver.member(0))
     driver.commit_output(running)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it failed")
     driver.settle_reset()
     driver.process()
     second = driver.checkpoint("n2")
@@ -79,7 +80,7 @@ def test_a_topic_that_is_made_anew_takes_its_skips_with_it(drive_twins: Drive) -
     assert driver.region.skips
     for partition in driver.logs:
         driver.grow(partition, end=5, topic_id="id-2")
-    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), driver.logs)
+    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
     driver.reset(ToEarliest(), forced=True)
     driver.settle_reset()
     assert not driver.region.skips
@@ -123,7 +124,7 @@ def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> N
     assert boundary is not None
     for member in sorted(driver.processes):
         found = {p: BoundaryOffset(offset=Offset(10), inexact="") for p in driver.claims(member)}
-        driver.store.store_bounds(driver.name, driver.caller(member), boundary, found)
+        driver.handle(StoreBounds(caller=driver.caller(member), boundary=boundary, found=found))
     driver.process()
     driver.request_checkpoint("n1", boundary=boundary)
     driver.complete()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_kcr.protocol.commands import ReportPartitions, Standing
 from airflow_kcr.protocol.region.rows import RequestState
-from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.values import GroupPartition, RequestId
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver
@@ -14,10 +14,10 @@ from tests.support.driver import Driver
 def report(driver: Driver) -> Standing:
     """Have the first member tell what the brokers have."""
     member = driver.member(0)
-    inventory = Inventory(
+    inventory = ReportPartitions(
         member=member, incarnation=driver.processes[member].incarnation, partitions=frozenset(driver.logs)
     )
-    return driver.store.report_partitions(driver.name, inventory)
+    return driver.handle(inventory)
 
 
 def grown(driver: Driver) -> GroupPartition:

@@ -14,9 +14,9 @@ from typing import Final
 import pytest
 
 from airflow_kcr.errors import NotClaimed
+from airflow_kcr.protocol.commands import ReportLater, ReportOutOfRange, RequestReset
 from airflow_kcr.protocol.invariants.verify import verify
 from airflow_kcr.protocol.observations import LogBounds
-from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCurrent, ToEarliest, ToInitial
@@ -37,12 +37,12 @@ def in_the_log(driver: Driver, start: int, end: int, topic_id: str = "id-1") -> 
     place = driver.partition(0)
     driver.logs[place] = LogBounds(start=Offset(start), end=Offset(end), topic_id=TopicId(topic_id))
     member = next(m for m in driver.all_members() if place in driver.claims(m))
-    driver.store.report_out_of_range(driver.name, driver.caller(member), {place: driver.logs[place]})
+    driver.handle(ReportOutOfRange(caller=driver.caller(member), observed={place: driver.logs[place]}))
 
 
 def failed(driver: Driver, specs: Specs) -> None:
     caller = driver.caller(driver.member(0))
-    driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "it broke")
+    driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it broke"))
 
 
 def overtaken(driver: Driver, specs: Specs) -> None:
@@ -59,14 +59,14 @@ def made_anew(driver: Driver, specs: Specs) -> None:
 
 def restored(driver: Driver, specs: Specs) -> None:
     region, member = driver.region, driver.member(0)
-    seen = Memory(
+    seen = ReportLater(
         member=member,
         epoch=Epoch(region.epoch + 3),
         incarnation=region.members[member].incarnation,
         sequence=CheckpointNumber(region.next_sequence + 3),
         counter=EventNumber(region.counter + 3),
     )
-    driver.store.report_later(driver.name, seen)
+    driver.handle(seen)
 
 
 def joined_by_another(driver: Driver, specs: Specs) -> None:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
+from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run
 from airflow_kcr.protocol.region.retirement import PIECE
@@ -50,7 +51,7 @@ def old_region(url: str, checkpoints: int, *, analysed: bool = True) -> Iterator
 
 
 def fail(driver: Driver) -> None:
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it failed")
 
 
 def a_day(driver: Driver) -> None:
@@ -58,7 +59,7 @@ def a_day(driver: Driver) -> None:
     driver.process()
     driver.request_checkpoint("n", requester=Requester(dag_id="flights", run_id="now"))
     driver.complete()
-    driver.store.view(driver.name, driver.member(1))
+    driver.handle(ReadRegion(member=driver.member(1)))
     driver.publish()
     for member in driver.all_members():
         driver.read_back(member)

@@ -224,7 +224,7 @@ def play(url: str, driver: Driver) -> None:
 
 
 def reset(driver: Driver) -> None:
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it failed")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it failed")
     driver.settle_reset()
 
 

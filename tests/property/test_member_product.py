@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.commands import Found, Standing
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.effects import Effect
@@ -19,9 +20,7 @@ from airflow_kcr.protocol.member.state import ACTIVE, MOVES, Member, Phase, Stat
 from airflow_kcr.protocol.member.step import TABLE, step
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
-from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     AssignmentId,

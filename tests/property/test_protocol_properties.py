@@ -13,14 +13,26 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from airflow_kcr.errors import ConflictingContribution, FencedError, KcrError, OverlappingOffsets
 from airflow_kcr.protocol.assignments import Assignment
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    AnswerEntries,
+    Assigned,
+    Caller,
+    ClaimPartitions,
+    Contribute,
+    Found,
+    KeepSlot,
+    Leave,
+    ReportOutOfRange,
+    ReportReadBack,
+    RequestReset,
+    StartBatch,
+    StoreBounds,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import completion, events
-from airflow_kcr.protocol.region.acknowledgement import Caller, Found
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.claims import Assigned, Proposal
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     CheckpointState,
@@ -130,7 +142,7 @@ def test_a_double_claim_that_reaches_a_checkpoint_is_a_reset_and_not_a_checkpoin
     wrong = replace(part, offsets=part.offsets.replace({stolen: place}))
     region = replace(region, contributions={**region.contributions, (checkpoint, MEMBERS[1]): wrong})
     mine = OffsetMap({p: Offset(0) for p, owner in zip(PARTITIONS, held_by, strict=False) if owner == MEMBERS[0]})
-    last = Part(
+    last = Contribute(
         sequence=checkpoint,
         member=MEMBERS[0],
         incarnation=Incarnation(1),
@@ -200,7 +212,7 @@ def test_contributing_the_same_part_twice_changes_nothing_and_another_one_is_ref
         driver.contribute(member)
         assert driver.region == before
         other = OffsetMap({PARTITIONS[0]: Offset(999)})
-        part = Part(
+        part = Contribute(
             sequence=before.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=Incarnation(1),
@@ -209,7 +221,7 @@ def test_contributing_the_same_part_twice_changes_nothing_and_another_one_is_ref
             bounds={},
         )
         with pytest.raises(ConflictingContribution):
-            driver.store.contribute(driver.name, part)
+            driver.handle(part)
         assert driver.region == before
     driver.contribute(order[-1])
     judge(driver)
@@ -238,29 +250,29 @@ Stale = Callable[[Driver, Caller], object]
 
 def stale_claim(driver: Driver, caller: Caller) -> object:
     assigned = {p: Assigned(bounds=log) for p, log in driver.logs.items()}
-    proposal = Proposal(
+    proposal = ClaimPartitions(
         member=caller.member, incarnation=caller.incarnation, assignment=AssignmentId(99), partitions=assigned
     )
-    return driver.store.claim(driver.name, proposal)
+    return driver.handle(proposal)
 
 
 def stale_begin(driver: Driver, caller: Caller) -> object:
     claims = {p: c for p, c in driver.region.claims.items() if c.position is not None}
     ranges = {p: Range(c.position or Offset(0), Offset((c.position or 0) + 5)) for p, c in claims.items()}
-    request = BatchRequest(
+    request = StartBatch(
         batch=BatchId("stale"),
         member=caller.member,
         incarnation=caller.incarnation,
         epoch=caller.epoch,
         ranges=ranges,
     )
-    return driver.store.begin_batch(driver.name, request)
+    return driver.handle(request)
 
 
 def stale_contribute(driver: Driver, caller: Caller) -> object:
     region = driver.region
     mine = {p: c.position for p, c in region.claims.items() if c.owner == caller.member and c.position is not None}
-    part = Part(
+    part = Contribute(
         sequence=region.open_checkpoint or CheckpointNumber(0),
         member=caller.member,
         incarnation=caller.incarnation,
@@ -268,43 +280,45 @@ def stale_contribute(driver: Driver, caller: Caller) -> object:
         offsets=OffsetMap(mine),
         bounds=dict(driver.logs),
     )
-    return driver.store.contribute(driver.name, part)
+    return driver.handle(part)
 
 
 def stale_answer(driver: Driver, caller: Caller) -> object:
-    return driver.store.answer(driver.name, caller, {p: Found(offset=Offset(7)) for p in driver.logs})
+    return driver.handle(AnswerEntries(caller=caller, found={p: Found(offset=Offset(7)) for p in driver.logs}))
 
 
 def stale_acknowledge(driver: Driver, caller: Caller) -> object:
-    return driver.store.acknowledge(driver.name, caller)
+    return driver.handle(Acknowledge(caller=caller))
 
 
 def stale_bounds(driver: Driver, caller: Caller) -> object:
     found = {p: BoundaryOffset(offset=Offset(7)) for p in driver.logs}
-    return driver.store.store_bounds(driver.name, caller, boundary(1), found)
+    return driver.handle(StoreBounds(caller=caller, boundary=boundary(1), found=found))
 
 
 def stale_out_of_range(driver: Driver, caller: Caller) -> object:
     observed = {p: LogBounds(start=Offset(900), end=Offset(901)) for p in driver.logs}
-    return driver.store.report_out_of_range(driver.name, caller, observed)
+    return driver.handle(ReportOutOfRange(caller=caller, observed=observed))
 
 
 def stale_request(driver: Driver, caller: Caller) -> object:
-    return driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "it raised")
+    return driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it raised"))
 
 
 def stale_leave(driver: Driver, caller: Caller) -> object:
-    return driver.store.leave(driver.name, caller.member, caller.incarnation)
+    return driver.handle(Leave(member=caller.member, incarnation=caller.incarnation))
 
 
 def stale_keep_slot(driver: Driver, caller: Caller) -> object:
-    return driver.store.keep_slot(driver.name, caller.member, caller.incarnation)
+    return driver.handle(KeepSlot(member=caller.member, incarnation=caller.incarnation))
 
 
 def stale_read_back(driver: Driver, caller: Caller) -> object:
     restore_point = driver.region.restore_point or CheckpointNumber(0)
     told = OffsetMap({p: Offset(7) for p in driver.logs})
-    return driver.store.read_back(driver.name, restore_point, caller.member, caller.incarnation, told)
+    return driver.handle(
+        ReportReadBack(sequence=restore_point, member=caller.member, incarnation=caller.incarnation, offsets=told)
+    )
 
 
 BOUND_TO_AN_EPOCH = [
@@ -329,7 +343,7 @@ def as_draining() -> Driver:
 
 def as_resetting() -> Driver:
     driver = as_calm()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
     driver.claim(driver.member(1))
     return driver
 
@@ -392,7 +406,7 @@ def test_a_batch_of_an_older_epoch_is_never_accepted(situation: Callable[[], Dri
         return
     member = driver.member(0)
     batch = driver.begin(member)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
     before = driver.region
     with pytest.raises(FencedError):
         driver.end(batch)
@@ -490,7 +504,7 @@ class Walk(RuleBasedStateMachine):
                 with refusals():
                     caller = self.driver.caller(member)
                     self.driver.discard(batch)
-                    self.driver.store.request_reset(self.driver.name, caller, ResetCause.BATCH_FAILED, "it raised")
+                    self.driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it raised"))
                 return
 
     @rule(number=numbers)

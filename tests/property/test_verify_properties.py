@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ConfigurationError, ProtocolError, RefusedError
+from airflow_kcr.protocol.commands import (
+    Caller,
+    DiscardBatch,
+    FinishBatch,
+    KeepSlot,
+    ReportOutOfRange,
+    RequestReset,
+    StoreBounds,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules, OutOfRangePolicy, RegionRules, RetentionRules
@@ -134,7 +142,7 @@ class Script:
 
     def do_keep_slot(self, a: int, b: int, c: int) -> None:
         process = self.driver.processes[self.present(a)]
-        self.driver.store.keep_slot(self.driver.name, process.member, process.incarnation)
+        self.driver.handle(KeepSlot(member=process.member, incarnation=process.incarnation))
 
     def do_zombie(self, a: int, b: int, c: int) -> None:
         """Let a superseded process do something."""
@@ -193,7 +201,7 @@ class Script:
             batch = running[a % len(running)]
             if batch.epoch == self.driver.region.epoch:
                 self.driver.commit_output(batch.batch)
-            self.driver.store.end_batch(self.driver.name, batch.batch, batch.member, batch.incarnation)
+            self.driver.handle(FinishBatch(batch=batch.batch, member=batch.member, incarnation=batch.incarnation))
 
     def do_discard(self, a: int, b: int, c: int) -> None:
         running = [batch for batch in self.driver.batches if batch.outcome is None]
@@ -202,7 +210,7 @@ class Script:
             if batch.epoch == self.driver.region.epoch and b % 2:
                 self.driver.commit_output(batch.batch)
             process = self.driver.processes[self.present(a)]
-            self.driver.store.discard_batch(self.driver.name, batch.batch, batch.member, process.incarnation)
+            self.driver.handle(DiscardBatch(batch=batch.batch, member=batch.member, incarnation=process.incarnation))
 
     def do_request_reset(self, a: int, b: int, c: int) -> None:
         process, region = self.driver.processes[self.present(a)], self.driver.region
@@ -210,7 +218,7 @@ class Script:
         caller = Caller(
             member=process.member, incarnation=process.incarnation, epoch=Epoch(max(region.epoch - c % 2, 0))
         )
-        self.driver.store.request_reset(self.driver.name, caller, causes[b % 3], "as scripted")
+        self.driver.handle(RequestReset(caller=caller, cause=causes[b % 3], detail="as scripted"))
 
     # -- checkpoints
     # ----------------------------------------------------------------------------------------------------
@@ -241,7 +249,7 @@ class Script:
                 p: BoundaryOffset(offset=Offset((claim.position or 0) + b), inexact="guessed" if c == 7 else "")
                 for p, claim in self.driver.claims(member).items()
             }
-            self.driver.store.store_bounds(self.driver.name, self.driver.caller(member), boundary, found)
+            self.driver.handle(StoreBounds(caller=self.driver.caller(member), boundary=boundary, found=found))
 
     def do_contribute(self, a: int, b: int, c: int) -> None:
         self.driver.contribute(self.present(a))
@@ -324,7 +332,7 @@ class Script:
             replace(log, start=Offset(min(log.start + 10 * c, log.end))) if a % 2 else replace(log, end=Offset(20 * c))
         )
         bounds = {partition: self.driver.logs[partition]}
-        self.driver.store.report_out_of_range(self.driver.name, self.driver.caller(member), bounds)
+        self.driver.handle(ReportOutOfRange(caller=self.driver.caller(member), observed=bounds))
 
     def do_recreate(self, a: int, b: int, c: int) -> None:
         """A topic is deleted and created again."""
@@ -335,7 +343,7 @@ class Script:
         }
         self.driver.logs.update(bounds)
         held = {p: bounds[p] for p in self.driver.claims(member)}
-        self.driver.store.report_out_of_range(self.driver.name, self.driver.caller(member), held)
+        self.driver.handle(ReportOutOfRange(caller=self.driver.caller(member), observed=held))
 
     def do_change_spec(self, a: int, b: int, c: int) -> None:
         """Another delivery and another number of members, from the next checkpoint or start on."""

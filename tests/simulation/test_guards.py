@@ -19,6 +19,20 @@ from types import FunctionType, ModuleType
 import pytest
 
 from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    AnswerEntries,
+    Assigned,
+    Caller,
+    ClaimPartitions,
+    Contribute,
+    DiscardBatch,
+    Found,
+    ReportReadBack,
+    RequestReset,
+    StartBatch,
+    StoreBounds,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -34,10 +48,6 @@ from airflow_kcr.protocol.region import (
     resets,
 )
 from airflow_kcr.protocol.region import state as region_state
-from airflow_kcr.protocol.region.acknowledgement import Caller, Found
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.claims import Assigned, Proposal
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.coverage import is_batch_quiesced
 from airflow_kcr.protocol.region.rows import BoundaryOffset, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import live_members, universe
@@ -106,11 +116,11 @@ def judged(driver: Driver) -> Flaws:
     yield from map(str, verify(History(events=driver.events, batches=driver.batches)))
 
 
-def part_of(driver: Driver, member: MemberId, **changes: object) -> Part:
+def part_of(driver: Driver, member: MemberId, **changes: object) -> Contribute:
     """Return what a member would rightly contribute, with changes."""
     caller, region = driver.caller(member), driver.region
     offsets = {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
-    part = Part(
+    part = Contribute(
         sequence=region.open_checkpoint or CheckpointNumber(0),
         member=member,
         incarnation=caller.incarnation,
@@ -124,14 +134,14 @@ def part_of(driver: Driver, member: MemberId, **changes: object) -> Part:
 def begun_as(driver: Driver, member: MemberId, batch: str, partition: GroupPartition, range_: Range) -> BatchId:
     """Let a member begin a batch of one range, rightly or not."""
     caller = driver.caller(member)
-    request = BatchRequest(
+    request = StartBatch(
         batch=BatchId(batch),
         member=member,
         incarnation=caller.incarnation,
         epoch=caller.epoch,
         ranges={partition: range_},
     )
-    driver.store.begin_batch(driver.name, request)
+    driver.handle(request)
     return BatchId(batch)
 
 
@@ -143,7 +153,7 @@ def a_contribution_from_another_epoch() -> Flaws:
     driver.request_checkpoint("n")
     member = driver.member(0)
     with suppress(KcrError):
-        driver.store.contribute(driver.name, part_of(driver, member, epoch=Epoch(driver.region.epoch - 1)))
+        driver.handle(part_of(driver, member, epoch=Epoch(driver.region.epoch - 1)))
     yield from judged(driver)
 
 
@@ -175,7 +185,7 @@ def a_second_batch_beside_the_first() -> Flaws:
 def a_checkpoint_while_a_batch_was_refused() -> Flaws:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.store.discard_batch(driver.name, batch, driver.member(0), Incarnation(1))
+    driver.handle(DiscardBatch(batch=batch, member=driver.member(0), incarnation=Incarnation(1)))
     driver.request_checkpoint("n")
     with suppress(KcrError):
         driver.complete()
@@ -199,7 +209,7 @@ def a_contribution_of_a_newcomer() -> Flaws:
     driver.request_checkpoint("n")
     driver.join(driver.member(2))
     with suppress(KcrError):
-        driver.store.contribute(driver.name, part_of(driver, driver.member(2)))
+        driver.handle(part_of(driver, driver.member(2)))
     for index in (0, 1):
         driver.contribute(driver.member(index))
     yield from judged(driver)
@@ -221,13 +231,13 @@ def a_contribution_of_invented_positions() -> Flaws:
     for member in sorted(driver.processes):
         offsets = OffsetMap({p: Offset(7) for p in driver.claims(member)})
         with suppress(KcrError):
-            driver.store.contribute(driver.name, part_of(driver, member, offsets=offsets))
+            driver.handle(part_of(driver, member, offsets=offsets))
     yield from judged(driver)
 
 
 def a_member_that_never_claims_after_a_reset() -> Flaws:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     driver.claim(driver.member(0))
     driver.crash(driver.member(1))
     driver.wait(60)
@@ -240,7 +250,7 @@ def a_member_that_never_claims_after_a_reset() -> Flaws:
 
 def a_member_that_never_acknowledges() -> Flaws:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     for index in (0, 1):
         driver.claim(driver.member(index))
     with suppress(KcrError):
@@ -271,8 +281,10 @@ def a_start_position_that_is_resolved_again() -> Flaws:
         p: Assigned(bounds=driver.logs[p], initial=SeekEntry(offset=Offset(9), source=SeekSource.START_POSITION))
         for p in process.assigned
     }
-    proposal = Proposal(member=member, incarnation=process.incarnation, assignment=AssignmentId(9), partitions=assigned)
-    driver.store.claim(driver.name, proposal)
+    proposal = ClaimPartitions(
+        member=member, incarnation=process.incarnation, assignment=AssignmentId(9), partitions=assigned
+    )
+    driver.handle(proposal)
     yield from judged(driver)
 
 
@@ -282,7 +294,7 @@ def a_boundary_that_is_found_again_elsewhere() -> Flaws:
     partition = next(iter(driver.claims(member)))
     for offset in (30, 40):
         found = {partition: BoundaryOffset(offset=Offset(offset))}
-        driver.store.store_bounds(driver.name, driver.caller(member), boundary(1), found)
+        driver.handle(StoreBounds(caller=driver.caller(member), boundary=boundary(1), found=found))
     row = boundaries.boundary_offset(driver.region, partition, boundary(1))
     if row is None or row.offset != 30:
         yield f"the boundary was found at 30 first, the store has {row}"
@@ -291,19 +303,19 @@ def a_boundary_that_is_found_again_elsewhere() -> Flaws:
 def an_open_entry_that_is_answered_again() -> Flaws:
     driver = started(Driver(delivery=Delivery.EXACTLY_ONCE))
     driver.process()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     member = driver.member(0)
     driver.claim(member)
     partition = next(iter(driver.claims(member)))
     for offset in (10, 4):
-        driver.store.answer(driver.name, driver.caller(member), {partition: Found(offset=Offset(offset))})
+        driver.handle(AnswerEntries(caller=driver.caller(member), found={partition: Found(offset=Offset(offset))}))
     if driver.region.seek[partition].offset != 10:
         yield f"the sink was found at 10 first, the seek map says {driver.region.seek[partition].offset}"
 
 
 def a_checkpoint_after_a_reset() -> Flaws:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     driver.settle_reset()
     driver.checkpoint("n")
     yield from judged(driver)
@@ -320,13 +332,13 @@ def an_acknowledgement_of_a_superseded_process() -> Flaws:
     driver = running()
     member = driver.member(0)
     old = driver.caller(member)
-    driver.store.request_reset(driver.name, old, ResetCause.BATCH_REFUSED, "")
+    driver.handle(RequestReset(caller=old, cause=ResetCause.BATCH_REFUSED, detail=""))
     driver.join(member, takeover=True)
     driver.claim(member, tuple(p for p in driver.logs if p not in driver.processes[driver.member(1)].assigned))
     driver.answer(member)
     with suppress(KcrError):
         zombie = Caller(member=member, incarnation=old.incarnation, epoch=driver.region.epoch)
-        driver.store.acknowledge(driver.name, zombie)
+        driver.handle(Acknowledge(caller=zombie))
     yield from judged(driver)
 
 
@@ -395,7 +407,7 @@ def a_reset_that_does_not_wait_for_a_publication() -> Flaws:
     driver = running()
     driver.request_checkpoint("n1")
     first = driver.complete()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     for index in (0, 1):
         driver.claim(driver.member(index))
     for index in (0, 1):
@@ -413,7 +425,11 @@ def an_read_back_of_an_older_checkpoint() -> Flaws:
     member = driver.member(0)
     told = driver.region.offsets[first].restrict(driver.claims(member))
     with suppress(KcrError):
-        driver.store.read_back(driver.name, first, member, driver.processes[member].incarnation, told)
+        driver.handle(
+            ReportReadBack(
+                sequence=first, member=member, incarnation=driver.processes[member].incarnation, offsets=told
+            )
+        )
     yield from judged(driver)
 
 
@@ -424,7 +440,11 @@ def an_read_back_of_somebody_elses_partitions() -> Flaws:
     member = driver.member(0)
     told = driver.region.offsets[restore_point].restrict(driver.claims(driver.member(1)))
     with suppress(KcrError):
-        driver.store.read_back(driver.name, restore_point, member, driver.processes[member].incarnation, told)
+        driver.handle(
+            ReportReadBack(
+                sequence=restore_point, member=member, incarnation=driver.processes[member].incarnation, offsets=told
+            )
+        )
     yield from judged(driver)
 
 
@@ -449,8 +469,10 @@ def a_batch_across_the_boundary() -> Flaws:
     driver = hourly()
     member = driver.member(0)
     partition = next(iter(driver.claims(member)))
-    driver.store.store_bounds(
-        driver.name, driver.caller(member), boundary(1), {partition: BoundaryOffset(offset=Offset(5))}
+    driver.handle(
+        StoreBounds(
+            caller=driver.caller(member), boundary=boundary(1), found={partition: BoundaryOffset(offset=Offset(5))}
+        )
     )
     with suppress(KcrError):
         driver.end(driver.begin(member, 10, (partition,)))

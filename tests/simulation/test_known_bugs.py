@@ -24,13 +24,14 @@ from airflow_kcr.errors import (
     StaleEpoch,
     StrangeContribution,
 )
+from airflow_kcr.protocol.commands import Acknowledge, Contribute, ReportReadBack, RequestReset
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.offsets_csv import read_offsets, write_offsets
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.completion import Part, merged
+from airflow_kcr.protocol.region.completion import merged
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     Committed,
@@ -126,7 +127,7 @@ def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() 
 def test_117_a_batch_of_the_time_before_a_reset_is_never_accepted_after_it() -> None:
     driver = running()
     stale = driver.begin(driver.member(0))
-    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
     with pytest.raises(StaleEpoch):
         driver.end(stale)
     driver.settle_reset()
@@ -172,7 +173,7 @@ def test_148_a_death_and_a_rebalance_in_a_reset_do_not_lead_to_a_checkpoint_that
     driver.checkpoint("n1")
     driver.process()
     driver.begin(driver.member(0))
-    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(1), ResetCause.BATCH_FAILED, "it raised")
     asked = driver.request_checkpoint("n2")
     assert state(driver) is RegionState.RESETTING
     # In the middle of it one member dies, and Kafka moves partitions.
@@ -246,7 +247,7 @@ def test_171_numbers_are_written_without_separators_and_read_back(number: int) -
 def test_222_a_seek_is_a_decision_of_the_store_and_not_of_a_client_whose_partition_was_just_revoked() -> None:
     driver = running()
     driver.process()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it raised")
     driver.claim(driver.member(0))
     # Before it could acknowledge, Kafka revoked a partition: the reset goes on with whoever gets it.
     driver.claim(driver.member(0), [driver.partition(0)])
@@ -261,12 +262,12 @@ def test_222_many_requests_of_one_epoch_are_one_reset_and_none_is_swallowed() ->
     driver = running(partitions=3, members=3)
     callers = [driver.caller(m) for m in driver.all_members()]
     for caller in callers:
-        driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "it raised")
+        driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it raised"))
     assert driver.region.epoch == callers[0].epoch + 1
     requested = happened(driver, region_events.ResetRequested)
     assert [body.epoch for body in requested] == [callers[0].epoch] * 3
     # One that was made in the reset's own epoch is a new one: what it asks for is not done yet (#148).
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.SINK_FAILED, "the disk is full")
+    driver.request_reset(driver.member(0), ResetCause.SINK_FAILED, "the disk is full")
     assert driver.region.epoch == callers[0].epoch + 2
     judge(driver)
 
@@ -370,7 +371,7 @@ def test_b3_what_a_member_contributes_is_what_the_store_knows_or_it_is_refused()
     driver.process()
     driver.request_checkpoint("n1")
     member, region = driver.member(0), driver.region
-    part = Part(
+    part = Contribute(
         sequence=region.open_checkpoint or CheckpointNumber(0),
         member=member,
         incarnation=driver.processes[member].incarnation,
@@ -379,10 +380,10 @@ def test_b3_what_a_member_contributes_is_what_the_store_knows_or_it_is_refused()
         bounds=driver.logs,
     )
     with pytest.raises(ConflictingContribution, match="the store has 10"):
-        driver.store.contribute(driver.name, part)
+        driver.handle(part)
     fewer = replace(part, offsets=OffsetMap({driver.partition(0): Offset(10)}))
     with pytest.raises(NotClaimed, match="exactly the partitions it holds"):
-        driver.store.contribute(driver.name, fewer)
+        driver.handle(fewer)
     assert driver.region == region
 
 
@@ -549,9 +550,11 @@ def test_kafka_15917_a_reset_of_an_empty_group_moves_the_epoch_first_so_that_a_z
     told = OffsetMap({p: Offset(999) for p in zombie.assigned})
     for sequence in checkpoints:
         with pytest.raises(CheckpointRefused):
-            driver.store.read_back(driver.name, sequence, zombie.member, zombie.incarnation, told)
+            driver.handle(
+                ReportReadBack(sequence=sequence, member=zombie.member, incarnation=zombie.incarnation, offsets=told)
+            )
     with pytest.raises(FencedError):
-        driver.store.acknowledge(driver.name, caller)
+        driver.handle(Acknowledge(caller=caller))
     driver.up()
     assert positions(driver) == [10] * 4
     judge(driver)
@@ -599,7 +602,7 @@ def test_librdkafka_2782_a_position_comes_from_the_store_and_never_from_what_kaf
     driver.request_checkpoint("n1")
     for member in driver.all_members():
         region, held = driver.region, driver.claims(member)
-        part = Part(
+        part = Contribute(
             sequence=region.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=driver.processes[member].incarnation,
@@ -608,7 +611,7 @@ def test_librdkafka_2782_a_position_comes_from_the_store_and_never_from_what_kaf
             committed=OffsetMap(dict.fromkeys(held, Offset(700))),
             bounds=driver.logs,
         )
-        driver.store.contribute(driver.name, part)
+        driver.handle(part)
     driver.publish()
     driver.crash(driver.member(0))
     driver.recover()
@@ -652,7 +655,7 @@ def test_a_member_that_nobody_expects_contributes_nothing() -> None:
     driver.process()
     driver.request_checkpoint("n1")
     stranger = replace(driver.processes[driver.member(0)], incarnation=Incarnation(1))
-    part = Part(
+    part = Contribute(
         sequence=open_checkpoint(driver) or CheckpointNumber(0),
         member=stranger.member,
         incarnation=Incarnation(2),
@@ -661,4 +664,4 @@ def test_a_member_that_nobody_expects_contributes_nothing() -> None:
         bounds={},
     )
     with pytest.raises((StrangeContribution, FencedError)):
-        driver.store.contribute(driver.name, part)
+        driver.handle(part)

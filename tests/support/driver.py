@@ -17,17 +17,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from airflow_kcr.ports import Transactions
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    AnswerEntries,
+    Assigned,
+    Caller,
+    ClaimPartitions,
+    Command,
+    Contribute,
+    DiscardBatch,
+    FinishBatch,
+    Found,
+    Leave,
+    Register,
+    ReportReadBack,
+    RequestReset,
+    StartBatch,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller, Found, open_targets
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.claims import Assigned, Proposal
-from airflow_kcr.protocol.region.completion import Part
+from airflow_kcr.protocol.region.acknowledgement import open_targets
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import (
     Batch,
@@ -38,6 +52,7 @@ from airflow_kcr.protocol.region.rows import (
     PersonReset,
     PersonResetState,
     Requester,
+    ResetCause,
 )
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import GroupRules, RegionRules
@@ -66,6 +81,8 @@ from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
 from tests.support import spec_checks
 from tests.support.whole import everything
+
+A = TypeVar("A")
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 GROUP = GroupId("g")
@@ -199,6 +216,14 @@ class Driver:
         """Return a member's way to say who it is, in the present epoch."""
         return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=self.held.epoch)
 
+    def handle(self, command: Command[A]) -> A:
+        """Have the store handle a member's command."""
+        return self.store.handle(self.name, command)
+
+    def request_reset(self, member: MemberId, cause: ResetCause, detail: str = "") -> Region:
+        """Ask for a reset in a member's name, in the present epoch."""
+        return self.handle(RequestReset(caller=self.caller(member), cause=cause, detail=detail))
+
     # -- members -------------------------------------------------------------------------------------------------
 
     def number_from(self, sequence: int) -> None:
@@ -227,14 +252,14 @@ class Driver:
         self, member: MemberId, *, takeover: bool = False, came_back: bool = False, spec_revision: int | None = None
     ) -> Incarnation:
         """Register a new process for a member; `came_back`: the same process after a lost lease."""
-        arrival = Arrival(
+        arrival = Register(
             member=member,
             token=self._fresh("token"),
             takeover=takeover,
             previous=self.processes[member].incarnation if came_back else None,
             spec_revision=spec_revision,
         )
-        incarnation = self.store.register(self.name, arrival)
+        incarnation = self.handle(arrival)
         self.processes[member] = Process(member=member, incarnation=incarnation)
         return incarnation
 
@@ -257,13 +282,13 @@ class Driver:
             p: Assigned(bounds=self.logs[p], initial=None if (p, self.logs[p].topic_id) in initial else start[p])
             for p in process.assigned
         }
-        proposal = Proposal(
+        proposal = ClaimPartitions(
             member=member,
             incarnation=process.incarnation,
             assignment=AssignmentId(process.assignments),
             partitions=assigned,
         )
-        self.store.claim(self.name, proposal)
+        self.handle(proposal)
 
     def answer(self, member: MemberId) -> None:
         """Answer a member's open seek entries: from the sink's progress, otherwise with the log's start."""
@@ -276,12 +301,12 @@ class Driver:
             timeline, offset = self.progress.get(partition, (Timeline(-1), Offset(0)))
             found[partition] = Found(offset=offset if timeline == region.timeline else None)
         if found:
-            self.store.answer(self.name, self.caller(member), found)
+            self.handle(AnswerEntries(caller=self.caller(member), found=found))
 
     def acknowledge(self, member: MemberId) -> None:
         """Acknowledge the running reset, its open entries answered first."""
         self.answer(member)
-        self.store.acknowledge(self.name, self.caller(member))
+        self.handle(Acknowledge(caller=self.caller(member)))
 
     def settle_reset(self) -> None:
         """Let every process do its part of a running reset, and publish what has to be."""
@@ -301,7 +326,7 @@ class Driver:
 
     def leave(self, member: MemberId) -> None:
         """Let a member leave its group by itself."""
-        self.store.leave(self.name, member, self.processes.pop(member).incarnation)
+        self.handle(Leave(member=member, incarnation=self.processes.pop(member).incarnation))
 
     def heartbeat(self) -> None:
         """Renew the lease of every process."""
@@ -342,10 +367,10 @@ class Driver:
     def begin_ranges(self, member: MemberId, ranges: Mapping[GroupPartition, Range]) -> BatchId:
         """Begin a batch of exactly these ranges."""
         batch, caller = BatchId(self._fresh("batch")), self.caller(member)
-        request = BatchRequest(
+        request = StartBatch(
             batch=batch, member=member, incarnation=caller.incarnation, epoch=caller.epoch, ranges=ranges
         )
-        self.store.begin_batch(self.name, request)
+        self.handle(request)
         return batch
 
     def commit_output(self, batch: BatchId) -> None:
@@ -363,12 +388,12 @@ class Driver:
         """End a batch, its output committed first."""
         row = self.row(batch)
         self.commit_output(batch)
-        self.store.end_batch(self.name, batch, row.member, row.incarnation)
+        self.handle(FinishBatch(batch=batch, member=row.member, incarnation=row.incarnation))
 
     def discard(self, batch: BatchId) -> None:
         """Discard a batch, said by its member's present process."""
         member = self.row(batch).member
-        self.store.discard_batch(self.name, batch, member, self.processes[member].incarnation)
+        self.handle(DiscardBatch(batch=batch, member=member, incarnation=self.processes[member].incarnation))
 
     def process(self, *members: MemberId, width: int = 10) -> None:
         """Begin and end one batch of each member; of all, where none is named."""
@@ -401,7 +426,7 @@ class Driver:
         """Contribute a member's positions to the open checkpoint."""
         region, caller = self.held, self.caller(member)
         offsets = {p: c.position for p, c in self.claims(member).items() if c.position is not None}
-        part = Part(
+        part = Contribute(
             sequence=region.open_checkpoint or CheckpointNumber(0),
             member=member,
             incarnation=caller.incarnation,
@@ -409,7 +434,7 @@ class Driver:
             offsets=OffsetMap(offsets),
             bounds={p: self.logs[p] for p in offsets},
         )
-        self.store.contribute(self.name, part)
+        self.handle(part)
 
     def complete(self) -> CheckpointNumber:
         """Let every process contribute to the open checkpoint, and return its sequence."""
@@ -433,7 +458,11 @@ class Driver:
         restore_point = region.restore_point or CheckpointNumber(0)
         held = self.claims(member)
         told = region.offsets.get(restore_point, OffsetMap()).restrict(held) if offsets is None else OffsetMap(offsets)
-        self.store.read_back(self.name, restore_point, member, self.processes[member].incarnation, told)
+        self.handle(
+            ReportReadBack(
+                sequence=restore_point, member=member, incarnation=self.processes[member].incarnation, offsets=told
+            )
+        )
 
     def checkpoint(
         self, request_id: str, *, purpose: CheckpointPurpose = CheckpointPurpose.REQUEST

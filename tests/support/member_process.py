@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from airflow_kcr.api.opening import connect, store_url
 from airflow_kcr.errors import BatchFailed
@@ -25,20 +25,13 @@ from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
 from airflow_kcr.ports import BatchCall, CommitAnswer, CommittedOffset, Membership, MembershipListener, Sinks, always
+from airflow_kcr.protocol.commands import Acknowledge, Command, Contribute, FinishBatch, ReportReadBack, StartBatch
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.completion import Part
-from airflow_kcr.protocol.region.rows import Batch
-from airflow_kcr.protocol.region.state import Region
-from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
-    BatchId,
     CheckpointNumber,
     GroupId,
     GroupPartition,
-    Incarnation,
     MemberId,
     Offset,
     RegionName,
@@ -85,44 +78,32 @@ class Gates:
             pass
 
 
+A = TypeVar("A")
+
+AROUND: Final[Mapping[type[object], tuple[str, str]]] = {
+    StartBatch: ("planned", "recorded"),
+    FinishBatch: ("", "ended"),
+    ReportReadBack: ("committed", ""),
+    Acknowledge: ("claimed", ""),
+    Contribute: ("contributing", ""),
+}
+"""The gates in front of a command and behind it."""
+
+
 class GatedStore(RegionStore):
     """Waits around a batch's begin, behind its end, between a claim and its acknowledgement, and in a checkpoint."""
 
     gates: Gates
 
-    def begin_batch(self, name: RegionName, request: BatchRequest) -> Batch:
-        """Begin a batch, between the gates `planned` and `recorded`."""
-        self.gates.wait("planned")
-        begun = super().begin_batch(name, request)
-        self.gates.wait("recorded")
-        return begun
-
-    def end_batch(self, name: RegionName, batch: BatchId, member: MemberId, incarnation: Incarnation) -> None:
-        """End a batch, before the gate `ended`."""
-        super().end_batch(name, batch, member, incarnation)
-        self.gates.wait("ended")
-
-    def read_back(
-        self,
-        name: RegionName,
-        sequence: CheckpointNumber,
-        member: MemberId,
-        incarnation: Incarnation,
-        offsets: OffsetMap,
-    ) -> Region:
-        """Store what Kafka answered, behind the gate `committed`."""
-        self.gates.wait("committed")
-        return super().read_back(name, sequence, member, incarnation, offsets)
-
-    def acknowledge(self, name: RegionName, caller: Caller) -> MemberView:
-        """Acknowledge, behind the gate `claimed`."""
-        self.gates.wait("claimed")
-        return super().acknowledge(name, caller)
-
-    def contribute(self, name: RegionName, part: Part) -> MemberView:
-        """Contribute, behind the gate `contributing`."""
-        self.gates.wait("contributing")
-        return super().contribute(name, part)
+    def handle(self, name: RegionName, command: Command[A]) -> A:
+        """Handle a command, behind the gate in front of its kind and before the one behind it."""
+        before, behind = AROUND.get(type(command), ("", ""))
+        if before:
+            self.gates.wait(before)
+        answer = super().handle(name, command)
+        if behind:
+            self.gates.wait(behind)
+        return answer
 
 
 class GatedSinks:

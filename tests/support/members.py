@@ -24,7 +24,7 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.opening import connect, store_url
-from airflow_kcr.protocol.region.acknowledgement import Caller
+from airflow_kcr.protocol.commands import Caller, RequestReset
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import CheckpointRequest, Committed, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -225,7 +225,9 @@ class Live:
         region = self.region()
         member, row = next(iter(sorted(region.members.items())))
         caller = Caller(member=member, incarnation=row.incarnation, epoch=region.epoch)
-        self.store.request_reset(self.name, caller, ResetCause.BATCH_REFUSED, "a test asked for it")
+        self.store.handle(
+            self.name, RequestReset(caller=caller, cause=ResetCause.BATCH_REFUSED, detail="a test asked for it")
+        )
 
     def events(self, after: int = 0) -> tuple[Event, ...]:
         """What happened to the region after an event."""

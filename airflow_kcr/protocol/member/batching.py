@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from airflow_kcr.protocol.commands import Caller, StartBatch
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, Member, MyBatch, Phase, State, awaiting
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller
-from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 
 PLAN_PAUSE: Final = 0.1
@@ -128,7 +127,7 @@ def _planned(member: Member, now: float) -> Driven:
         phase=Phase.BEGINNING,
         since=now,
     )
-    request = BatchRequest(
+    request = StartBatch(
         batch=plan.batch,
         member=member.member,
         incarnation=facts.own(member),

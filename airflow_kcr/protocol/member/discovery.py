@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from airflow_kcr.protocol.commands import ReportPartitions
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import Member, awaiting
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
-from airflow_kcr.protocol.region.unowned import Inventory
 
 REJOIN_PAUSE: Final = 30.0
 """Seconds between the first rejoin and the second; each further pause is `REJOIN_FACTOR` times as long.
@@ -59,7 +59,7 @@ def report(member: Member, now: float) -> Driven:
     member = replace(member, discovery=replace(member.discovery, found=None, told=found))
     if is_known:
         return member, ()
-    inventory = Inventory(member=member.member, incarnation=facts.own(member), partitions=found)
+    inventory = ReportPartitions(member=member.member, incarnation=facts.own(member), partitions=found)
     return awaiting(member, "report_partitions"), (effects.ReportPartitions(inventory=inventory),)
 
 

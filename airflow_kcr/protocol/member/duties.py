@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_kcr.protocol.commands import Caller, Contribute
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven
 from airflow_kcr.protocol.member.state import ACTIVE, Member, awaiting
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import recreated
-from airflow_kcr.protocol.region.acknowledgement import Caller
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import GroupPartition
@@ -90,7 +89,7 @@ def contribute(member: Member, now: float) -> Driven:
         caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
         told = replace(member, prepared=None, part=None, view_is_stale=True)
         return told, (effects.ReportOutOfRange(caller=caller, observed=outside),)
-    part = Part(
+    part = Contribute(
         sequence=checkpoint.sequence,
         member=member.member,
         incarnation=facts.own(member),

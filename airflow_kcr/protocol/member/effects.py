@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+from airflow_kcr.protocol import commands
+from airflow_kcr.protocol.commands import Caller, Found, StartBatch
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller, Found
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.completion import Part
-from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import BoundaryOffset, OpenTarget, ResetCause
-from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
@@ -93,7 +90,7 @@ class DiscoverPartitions:
 class ReportPartitions:
     """Tell the store which partitions the brokers have; answered by `PartitionsReported`."""
 
-    inventory: Inventory
+    inventory: commands.ReportPartitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +122,7 @@ class ReportOutOfRange:
 class Begin:
     """Begin a batch in the store; answered by `Begun` or `BeginRefused`."""
 
-    request: BatchRequest
+    request: StartBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +204,7 @@ class PrepareSinks:
 class Contribute:
     """Contribute to a checkpoint; answered by `Contributed` or `ContributionRefused`."""
 
-    part: Part
+    part: commands.Contribute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +258,7 @@ class KeepSlot:
 class ReportLater:
     """Tell the store that it is older than what the member remembers; no answer is awaited."""
 
-    memory: Memory
+    memory: commands.ReportLater
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

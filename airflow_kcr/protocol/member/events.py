@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
+from airflow_kcr.protocol.commands import Found, Standing
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.rows import BoundaryOffset
-from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     AssignmentId,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from airflow_kcr.protocol.commands import ReportLater
 from airflow_kcr.protocol.member import effects, facts
 from airflow_kcr.protocol.member.effects import Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, awaiting, moved
 from airflow_kcr.protocol.offsets import EMPTY
-from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointPhase, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber
@@ -91,7 +91,7 @@ def report_later(member: Member, now: float) -> Driven:
     """A store that shows lower numbers than the member has seen was restored: the region must not go on by itself."""
     if member.state not in ACTIVE or not (member.store_is_older or _shows_less(member)):
         return member, ()
-    memory = Memory(
+    memory = ReportLater(
         member=member.member,
         epoch=member.newest_epoch,
         incarnation=member.newest_incarnation,

@@ -12,9 +12,9 @@ from typing import Final
 
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.assignments import Assignment
+from airflow_kcr.protocol.commands import Found
 from airflow_kcr.protocol.member.events import Committed, Planned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.timeouts import Timeouts

@@ -8,37 +8,17 @@ zombie's transaction (scenario C47).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
+from airflow_kcr.protocol.commands import Caller, Found
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import automatic, batches, coverage, events, recreated, resets
 from airflow_kcr.protocol.region.rows import RESET_STATES, OpenTarget, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, put, record, require_epoch, require_member, require_state
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
-from airflow_kcr.protocol.values import Epoch, GroupPartition, Incarnation, MemberId, Offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who acknowledges, and in which epoch."""
-
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What the first owner found for an open entry."""
-
-    offset: Offset | None
-    """None: the sink has no progress in this timeline; it resumes at the restore point, else at the initial offset."""
-
-    clamped_from: int | None = None
-    log: LogBounds | None = None
-    """The log that it was looked up in; None for a sink's progress."""
+from airflow_kcr.protocol.values import GroupPartition, MemberId
 
 
 def open_targets(region: Region, member: MemberId) -> dict[GroupPartition, OpenTarget]:

@@ -8,11 +8,11 @@ that does not end is always followed by a reset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import BatchRefused, NotClaimed
+from airflow_kcr.protocol.commands import StartBatch
 from airflow_kcr.protocol.region import boundaries, hold
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, Claim, DesiredState, Outcome, RegionState
 from airflow_kcr.protocol.region.state import (
@@ -29,7 +29,6 @@ from airflow_kcr.protocol.region.state import (
 from airflow_kcr.protocol.values import (
     BatchId,
     CheckpointNumber,
-    Epoch,
     GroupPartition,
     Incarnation,
     MemberId,
@@ -39,20 +38,7 @@ from airflow_kcr.protocol.values import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRequest:
-    """A batch that a member wants to begin."""
-
-    batch: BatchId
-    """Made by the member, unique for ever; a repeated request is recognised by it."""
-
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
-    ranges: Mapping[GroupPartition, Range]
-
-
-def begin(region: Region, now: datetime, request: BatchRequest) -> Region:
+def start(region: Region, now: datetime, request: StartBatch) -> Region:
     """Return the region with the batch begun: its row in the ledger, its ranges marked as begun.
 
     Raises:
@@ -141,7 +127,7 @@ def _may_overshoot(region: Region, range_: Range, boundary_offset: Offset) -> bo
     return range_.from_ > boundary_offset and region.open_checkpoint is None
 
 
-def _require_count(region: Region, request: BatchRequest) -> None:
+def _require_count(region: Region, request: StartBatch) -> None:
     records = region.rules.checkpoint.records
     if records is None:
         return
@@ -165,7 +151,7 @@ def records_left(region: Region) -> int | None:
     return max(records - begun, 0)
 
 
-def end(region: Region, now: datetime, batch_id: BatchId, member: MemberId, incarnation: Incarnation) -> Region:
+def finish(region: Region, now: datetime, batch_id: BatchId, member: MemberId, incarnation: Incarnation) -> Region:
     """Return the region with the batch accepted: positions advance, its outcome is done.
 
     It needs the epoch, incarnation and claims that it was begun under, in RUNNING or DRAINING, whatever the desired

@@ -8,12 +8,11 @@ Callbacks are hints; the claim decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import ConfigurationError, OffsetOutsideLog
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.commands import ClaimPartitions
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import absent, checkpoints, events, out_of_range, resets, unowned
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RESET_STATES, Claim, InitialOffset, ResetCause
@@ -27,29 +26,10 @@ from airflow_kcr.protocol.region.state import (
     require_state,
 )
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.values import AssignmentId, Epoch, GroupPartition, Incarnation, MemberId, TopicId, checked
+from airflow_kcr.protocol.values import Epoch, GroupPartition, TopicId, checked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
-    """One partition of an assignment, as its new owner sees it."""
-
-    bounds: LogBounds
-    initial: SeekEntry | None = None
-    """The resolved start position, where the store has no initial offset yet; kept only if nobody was first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """What a member claims: its whole assignment, all of it and nothing else."""
-
-    member: MemberId
-    incarnation: Incarnation
-    assignment: AssignmentId
-    partitions: Mapping[GroupPartition, Assigned]
-
-
-def claim(region: Region, now: datetime, proposal: Proposal) -> Region:
+def claim(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     """Return the region with the member's claims replaced by its assignment.
 
     The member reads from the answer (`Region.claims`, `Region.epoch`) what it holds and where; where a reset began, it
@@ -107,7 +87,7 @@ def claim(region: Region, now: datetime, proposal: Proposal) -> Region:
     return region
 
 
-def _check(region: Region, proposal: Proposal) -> None:
+def _check(region: Region, proposal: ClaimPartitions) -> None:
     for partition in proposal.partitions:
         checked(partition.partition, f"the partition number of {partition}")
         if partition.group != proposal.member.group or not region.rules.subscribes(partition.group, partition.topic):
@@ -117,7 +97,7 @@ def _check(region: Region, proposal: Proposal) -> None:
             )
 
 
-def _with_initial_offsets(region: Region, now: datetime, proposal: Proposal) -> Region:
+def _with_initial_offsets(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     """Store what is new about the partitions: rows, topic ids, initial offsets; the first writer wins, for ever."""
     rows: dict[GroupPartition, Claim] = {}
     fresh: dict[InitialKey, InitialOffset] = {}
@@ -162,7 +142,7 @@ def _with_initial_offsets(region: Region, now: datetime, proposal: Proposal) -> 
     return _with_resume_points(region, now, proposal)
 
 
-def _with_resume_points(region: Region, now: datetime, proposal: Proposal) -> Region:
+def _with_resume_points(region: Region, now: datetime, proposal: ClaimPartitions) -> Region:
     """Write the seek entries that only waited for an initial offset, and those of partitions never seen before."""
     entries: dict[GroupPartition, SeekEntry] = {}
     for partition in proposal.partitions:
@@ -176,11 +156,11 @@ def _with_resume_points(region: Region, now: datetime, proposal: Proposal) -> Re
     return resets.write_seek(region, now, SeekMap(entries))
 
 
-def _is_own(row: Claim, proposal: Proposal, epoch: Epoch) -> bool:
+def _is_own(row: Claim, proposal: ClaimPartitions, epoch: Epoch) -> bool:
     return row.owner == proposal.member and row.incarnation == proposal.incarnation and row.epoch == epoch
 
 
-def _is_contested(region: Region, partition: GroupPartition, proposal: Proposal) -> bool:
+def _is_contested(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -> bool:
     """Whether somebody else, an earlier incarnation or a dropped claim has begun there in this epoch.
 
     In STARTING and RESETTING nothing has begun in the epoch, so a claim there never begins a reset. A partition that
@@ -193,7 +173,7 @@ def _is_contested(region: Region, partition: GroupPartition, proposal: Proposal)
     return row.is_begun and not _is_own(row, proposal, region.epoch)
 
 
-def _moves(region: Region, proposal: Proposal) -> bool:
+def _moves(region: Region, proposal: ClaimPartitions) -> bool:
     """Whether the claim changes who holds what, or adds a partition.
 
     An open checkpoint's participants no longer fit.
@@ -205,7 +185,7 @@ def _moves(region: Region, proposal: Proposal) -> bool:
     ) or (checkpoint is not None and checkpoint.participants.get(proposal.member) != proposal.incarnation)
 
 
-def _granted(region: Region, partition: GroupPartition, proposal: Proposal) -> Claim:
+def _granted(region: Region, partition: GroupPartition, proposal: ClaimPartitions) -> Claim:
     row = region.claims[partition]
     leader_epoch = max(row.leader_epoch, proposal.partitions[partition].bounds.leader_epoch)
     if _is_own(row, proposal, region.epoch):

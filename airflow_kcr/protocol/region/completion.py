@@ -9,7 +9,7 @@ visible.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import (
@@ -22,7 +22,7 @@ from airflow_kcr.errors import (
     StrangeContribution,
     UnknownCheckpoint,
 )
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.commands import Contribute
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import (
     boundaries,
@@ -60,28 +60,10 @@ from airflow_kcr.protocol.region.state import (
     restore_point_offsets,
     with_checkpoint,
 )
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Incarnation, MemberId, Offset
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Incarnation, MemberId, Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one member contributes to a checkpoint."""
-
-    sequence: CheckpointNumber
-    member: MemberId
-    incarnation: Incarnation
-    epoch: Epoch
-    offsets: OffsetMap
-    """Its next offset for every partition it holds; empty for an idle member."""
-
-    committed: OffsetMap = EMPTY
-    """Kafka's committed offsets that it saw for them."""
-
-    bounds: Mapping[GroupPartition, LogBounds]
-    """The logs' bounds, read for this contribution."""
-
-
-def contribute(region: Region, now: datetime, part: Part) -> Region:
+def contribute(region: Region, now: datetime, part: Contribute) -> Region:
     """Return the region with a member's contribution stored; the last one completes the checkpoint.
 
     Storing the same part twice changes nothing.
@@ -132,7 +114,7 @@ def contribute(region: Region, now: datetime, part: Part) -> Region:
     return _completed(record(region, now, body), now, checkpoint)
 
 
-def _require_own_positions(region: Region, now: datetime, part: Part) -> None:
+def _require_own_positions(region: Region, now: datetime, part: Contribute) -> None:
     running = [b.batch for b in region.running.values() if b.member == part.member]
     if running:
         raise BatchRefused(f"{part.member} contributes while its batch {running[0]} is running")

@@ -8,12 +8,13 @@ crash (scenario C24).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import RegionInState
-from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.commands import ReportLater
+from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
     automatic,
     checkpoints,
@@ -45,10 +46,8 @@ from airflow_kcr.protocol.values import (
     MAX_NUMBER,
     CheckpointNumber,
     Epoch,
-    EventNumber,
     GroupPartition,
     Incarnation,
-    MemberId,
     RegionName,
     RequestId,
     Timeline,
@@ -210,23 +209,7 @@ def require_deletable(region: Region, now: datetime) -> None:
         raise RegionInState(f"region {region.name} is {region.state}{holders}; stop it before deleting it")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What a member remembers of later times than the store: all of it, it has read in the store."""
-
-    member: MemberId
-    epoch: Epoch
-    incarnation: Incarnation
-    sequence: CheckpointNumber
-    timeline: Timeline = Timeline(0)
-    counter: EventNumber = EventNumber(0)
-    """Of the region's events; 0 where that is not known."""
-
-    positions: OffsetMap = EMPTY
-    """What the store had accepted, where it now says less of the same claim."""
-
-
-def seen_later(region: Region, now: datetime, memory: Memory) -> Region:
+def seen_later(region: Region, now: datetime, memory: ReportLater) -> Region:
     """Return the region halted, if the store is older than what somebody has already acted on (scenario C33).
 
     The numbers are raised above everything that was seen, so that nothing is ever used twice once a person resumes.

@@ -7,41 +7,18 @@ its lease is over, plus the bound after which its process ends itself (scenario 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 
 from airflow_kcr.errors import MemberInUse, RegionInState, SpecOutdated, UnknownMember
+from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.region import checkpoints, events, resets
 from airflow_kcr.protocol.region.rows import Claim, Lease, Member, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import BatchQuiescedAfter, Region, is_live, put, record, require_member
 from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A process that wants to be a member."""
-
-    member: MemberId
-    token: str
-    """Made by the process, unique for each start: a repeated registration is recognised by it."""
-
-    label: str = ""
-    version: str = ""
-    """Of the package that it runs."""
-
-    takeover: bool = False
-    """Whether a live lease of another process may be superseded (Airflow's retry of the same task)."""
-
-    previous: Incarnation | None = None
-    """The incarnation that this very process was, where it comes back after a lost lease."""
-
-    sinks_fenced: bool = False
-    ends_within: timedelta = timedelta(seconds=30)
-    spec_revision: int | None = None
-    """Of the spec that the process has built the member from; None: it does not say."""
-
-
-def register(region: Region, now: datetime, arrival: Arrival) -> Region:
+def register(region: Region, now: datetime, arrival: Register) -> Region:
     """Return the region with a new incarnation of the member, holding a fresh lease.
 
     Raises:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from airflow_kcr.protocol.commands import Caller
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import automatic, recreated, resets
-from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.rows import Halt, HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, past_skips, require_member
 from airflow_kcr.protocol.rules import OutOfRangePolicy

@@ -9,43 +9,20 @@ checkpoint waits for it, and one that goes on without it is inexact.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
+from airflow_kcr.protocol.commands import ReportPartitions, Standing
 from airflow_kcr.protocol.region import absent, checkpoints, coverage, events
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 from airflow_kcr.protocol.region.state import Region, live_members, record, require_member
-from airflow_kcr.protocol.values import GroupPartition, Incarnation, MemberId
+from airflow_kcr.protocol.values import GroupPartition, MemberId
 
 _COVERED = frozenset({RegionState.RUNNING, RegionState.DRAINING})
 """States in which every partition that was known had an owner: only then does one without an owner mean anything."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
-    """What one member read of the brokers."""
-
-    member: MemberId
-    incarnation: Incarnation
-    partitions: frozenset[GroupPartition]
-    """Every partition that they have of the topics that the member's group subscribes to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What a member is told about its group after it reported an inventory."""
-
-    again: bool = False
-    """Whether the member shall report again: a partition of its group has no owner, or that could not be said."""
-
-    rejoin: bool = False
-    """Whether the member shall leave its group and join again, so that Kafka assigns every partition."""
-
-    gone: frozenset[GroupPartition] = frozenset()
-    """The partitions of the group that are no part of the region any more; who is assigned one shall join again."""
-
-
-def report(region: Region, now: datetime, inventory: Inventory) -> Region:
+def report(region: Region, now: datetime, inventory: ReportPartitions) -> Region:
     """Return the region knowing which partitions of one group have no owner, and which the brokers do not have.
 
     Repeating it changes nothing, but that what has been absent for long enough is gone (`absent`). An open checkpoint

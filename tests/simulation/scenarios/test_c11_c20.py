@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StrangeContribution, UnknownMember
+from airflow_kcr.protocol.commands import Acknowledge
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region import coverage
@@ -82,7 +83,7 @@ def test_c12_the_region_recovers_from_a_member_that_hung_and_ended_its_process()
     driver = running()
     hung = driver.member(0)
     batch = driver.begin(hung)
-    driver.store.request_reset(driver.name, driver.caller(hung), ResetCause.BATCH_TIMEOUT, "batch took too long")
+    driver.request_reset(hung, ResetCause.BATCH_TIMEOUT, "batch took too long")
     driver.crash(hung)
     driver.recover()
     assert state(driver) is RegionState.RUNNING
@@ -422,7 +423,7 @@ def test_c20_an_index_that_the_spec_has_no_more_is_refused_when_it_wakes_up() ->
     with pytest.raises((LeaseExpired, StaleEpoch)):
         driver.begin_ranges(old.member, {driver.partition(2): driver.batches[2].ranges[driver.partition(2)]})
     with pytest.raises((LeaseExpired, StaleEpoch)):
-        driver.store.acknowledge(driver.name, stale)
+        driver.handle(Acknowledge(caller=stale))
     with pytest.raises(LeaseExpired):
         driver.claim(old.member, [driver.partition(2)])
     with pytest.raises(UnknownMember, match="indexes 0 to 1"):

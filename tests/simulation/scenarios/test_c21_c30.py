@@ -14,6 +14,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointNotUsable, StalePlan, StoreBusy
 from airflow_kcr.ports import Rule
+from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -68,11 +69,11 @@ def stopping() -> tuple[Driver, CheckpointNumber]:
 
 def test_c21_a_stopping_region_is_not_stopped_before_every_member_has_its_commit_read_back() -> None:
     driver, checkpoint = stopping()
-    assert [driver.store.view(driver.name, m).commit for m in driver.all_members()] == [checkpoint, checkpoint]
+    assert [driver.handle(ReadRegion(member=m)).commit for m in driver.all_members()] == [checkpoint, checkpoint]
     driver.read_back(driver.member(0))
     assert state(driver) is not RegionState.STOPPED
-    assert [driver.store.view(driver.name, m).commit for m in driver.all_members()] == [None, checkpoint]
-    assert driver.store.view(driver.name, driver.member(0)).stopping
+    assert [driver.handle(ReadRegion(member=m)).commit for m in driver.all_members()] == [None, checkpoint]
+    assert driver.handle(ReadRegion(member=driver.member(0))).stopping
     with pytest.raises(BatchRefused):
         driver.begin(driver.member(0))
     driver.read_back(driver.member(1))
@@ -178,7 +179,7 @@ def test_c23_a_duration_counts_back_from_the_moment_it_is_applied_at_and_is_one_
     for member in driver.all_members():
         driver.claim(member)
         driver.wait(3)
-        asked = driver.store.view(driver.name, member)
+        asked = driver.handle(ReadRegion(member=member))
         assert asked.target == ToDatetime(instant=resets_at - timedelta(minutes=5))
         assert asked.open.keys() == set(driver.claims(member))
     driver.settle_reset()

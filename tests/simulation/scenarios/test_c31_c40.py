@@ -11,11 +11,11 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointRefused, UnknownTopics
+from airflow_kcr.protocol.commands import ReportLater, ReportReadBack
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import (
     Committed,
     HaltReason,
@@ -71,7 +71,14 @@ def test_c32_a_failed_commit_read_back_of_an_older_checkpoint_is_never_repaired_
         driver.store.repair_read_back(driver.name, first, driver.region.offsets[first])
     member = driver.member(0)
     with pytest.raises(CheckpointRefused, match="not the restore point"):
-        driver.store.read_back(driver.name, first, member, driver.processes[member].incarnation, before.offsets[first])
+        driver.handle(
+            ReportReadBack(
+                sequence=first,
+                member=member,
+                incarnation=driver.processes[member].incarnation,
+                offsets=before.offsets[first],
+            )
+        )
     assert driver.region == before
     judge(driver)
 
@@ -105,13 +112,13 @@ def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_
     driver = running()
     driver.process()
     epoch, incarnation, sequence = memory
-    seen = Memory(
+    seen = ReportLater(
         member=driver.member(0),
         epoch=Epoch(epoch),
         incarnation=Incarnation(incarnation),
         sequence=CheckpointNumber(sequence),
     )
-    driver.store.report_later(driver.name, seen)
+    driver.handle(seen)
     region = driver.region
     assert region.state is RegionState.HALTED
     assert region.halt is not None
@@ -127,9 +134,11 @@ def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_
 
 def test_c33_what_a_member_has_seen_and_the_store_has_too_halts_nothing() -> None:
     driver = running()
-    seen = Memory(member=driver.member(0), epoch=Epoch(1), incarnation=Incarnation(1), sequence=CheckpointNumber(1))
+    seen = ReportLater(
+        member=driver.member(0), epoch=Epoch(1), incarnation=Incarnation(1), sequence=CheckpointNumber(1)
+    )
     before = driver.region
-    driver.store.report_later(driver.name, seen)
+    driver.handle(seen)
     assert driver.region == before
 
 
@@ -221,7 +230,7 @@ def test_c37_attempts_are_not_burnt_while_kafka_keeps_the_partitions_of_a_dead_s
     batch = driver.begin(alive)
     all_crash(driver, [dead])
     driver.discard(batch)
-    driver.store.request_reset(driver.name, driver.caller(alive), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(alive, ResetCause.BATCH_FAILED, "it raised")
     driver.claim(alive)
     driver.acknowledge(alive)
     epoch = driver.region.epoch

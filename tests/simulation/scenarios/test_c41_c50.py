@@ -8,12 +8,12 @@ from itertools import permutations
 import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
+from airflow_kcr.protocol.commands import StartBatch
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import batches, coverage
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.rows import (
     Committed,
     DesiredState,
@@ -41,7 +41,7 @@ def fail_batch(driver: Driver) -> None:
     member = driver.member(0)
     batch = driver.begin(member)
     driver.discard(batch)
-    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, "record 12 can't be read")
+    driver.request_reset(member, ResetCause.BATCH_FAILED, "record 12 can't be read")
     if state(driver) is not RegionState.HALTED:
         driver.settle_reset()
 
@@ -287,7 +287,7 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
     driver = running(partitions=6, members=3)
     region, now = driver.region, driver.clock.now
     requests = [
-        BatchRequest(
+        StartBatch(
             batch=BatchId(f"b{n}"),
             member=driver.member(n),
             incarnation=driver.processes[driver.member(n)].incarnation,
@@ -300,9 +300,9 @@ def test_c46_begins_and_ends_of_different_members_do_not_depend_on_their_order_a
     for order in permutations(requests):
         after = region
         for request in order:
-            after = batches.begin(after, now, request)
+            after = batches.start(after, now, request)
         for request in order:
-            after = batches.end(after, now, request.batch, request.member, request.incarnation)
+            after = batches.finish(after, now, request.batch, request.member, request.incarnation)
         assert after.counter == region.counter
         outcomes.append(settled(after))
     assert all(outcome == outcomes[0] for outcome in outcomes)

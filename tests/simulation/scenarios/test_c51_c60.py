@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointRefused, MemberInUse, RegionInState
+from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
@@ -41,12 +41,12 @@ def taken_over(*, fenced: bool) -> Driver:
     driver = Driver()
     driver.store.start(driver.name)
     for member in driver.all_members():
-        arrival = Arrival(member=member, token=f"first {member}", sinks_fenced=fenced)
-        driver.store.register(driver.name, arrival)
+        arrival = Register(member=member, token=f"first {member}", sinks_fenced=fenced)
+        driver.handle(arrival)
         driver.join(member, takeover=True)
         # The processes that the test drives have sinks of the same kind.
         arrival = replace(arrival, token=f"second {member}", takeover=True)
-        driver.processes[member].incarnation = driver.store.register(driver.name, arrival)
+        driver.processes[member].incarnation = driver.handle(arrival)
     driver.spread()
     driver.settle_reset()
     driver.begin(driver.member(1))
@@ -387,7 +387,7 @@ def test_c57_or_it_is_superseded_by_a_reset_or_settled_by_the_commit_timeout() -
         driver.wait(seconds)
         batch = driver.begin(driver.member(0))
         driver.discard(batch)
-        driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it raised")
+        driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it raised")
         assert driver.region.checkpoints[checkpoint].committed is wanted
 
 
@@ -419,14 +419,12 @@ def test_c58_a_raise_that_times_out_is_retried_until_the_frozen_transaction_is_e
     fence = HeldFence(ends_at=timeouts.idle_in_transaction_session_timeout.total_seconds())
     batch = driver.begin(member)
     driver.discard(batch)
-    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, "it raised")
+    driver.request_reset(member, ResetCause.BATCH_FAILED, "it raised")
     began = driver.clock.now
     driver.claim(member)
     waited = 0.0
     while not fence.raise_to(driver.region.epoch, waited):
-        driver.store.request_reset(
-            driver.name, driver.caller(member), ResetCause.SINK_FAILED, "the fence of g is held by another transaction"
-        )
+        driver.request_reset(member, ResetCause.SINK_FAILED, "the fence of g is held by another transaction")
         driver.wait(2)
         waited += 2
         driver.claim(member)

@@ -8,8 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from airflow_kcr.protocol.commands import Caller, RequestReset
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller
 from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING
@@ -212,7 +212,11 @@ def attempts_used_up(simulation: Simulation) -> None:
         member=host.member, incarnation=host.machine.incarnation or Incarnation(0), epoch=simulation.region.epoch
     )
     store, name = simulation.store, simulation.around.name
-    simulation.person(lambda: store.request_reset(name, caller, ResetCause.BATCH_REFUSED, "the sinks are looked at"))
+    simulation.person(
+        lambda: store.handle(
+            name, RequestReset(caller=caller, cause=ResetCause.BATCH_REFUSED, detail="the sinks are looked at")
+        )
+    )
 
 
 def clock_jump(simulation: Simulation) -> None:

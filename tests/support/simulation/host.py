@@ -9,18 +9,34 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from airflow_kcr.errors import KcrError, MemberInUse, RefusedError
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    AnswerEntries,
+    Assigned,
+    ClaimPartitions,
+    DiscardBatch,
+    FinishBatch,
+    Found,
+    KeepSlot,
+    Leave,
+    ReadRegion,
+    Register,
+    ReportOutOfRange,
+    ReportPublished,
+    ReportReadBack,
+    ReportSeekCommit,
+    RequestReset,
+    Standing,
+    StoreBounds,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import Member, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Found
-from airflow_kcr.protocol.region.claims import Assigned, Proposal
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Batch, OpenTarget, SpecCheck
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
@@ -232,7 +248,7 @@ class Host:
             case effects.Renew():
                 self._renew(effect)
             case effects.Read():
-                self._call(lambda: events.ViewRead(view=store.view(name, self.member)), _unread)
+                self._call(lambda: events.ViewRead(view=store.handle(name, ReadRegion(member=self.member))), _unread)
             case effects.Reconcile():
                 self._tell(lambda: store.reconcile(name))
             case effects.Join():
@@ -247,18 +263,18 @@ class Host:
                 self.soon(self._discover, 0.2)
             case effects.ReportPartitions(inventory=inventory):
                 self._call(
-                    lambda: events.PartitionsReported(standing=store.report_partitions(name, inventory)),
+                    lambda: events.PartitionsReported(standing=store.handle(name, inventory)),
                     lambda why: events.PartitionsReported(standing=Standing(again=True)),
                 )
             case effects.Plan():
                 self.soon(lambda: self._plan(effect), 0.1)
             case effects.StoreBounds(caller=caller, boundary=boundary, found=found):
-                self._tell(lambda: store.store_bounds(name, caller, boundary, found))
+                self._tell(lambda: store.handle(name, StoreBounds(caller=caller, boundary=boundary, found=found)))
             case effects.ReportOutOfRange(caller=caller, observed=observed):
-                self._tell(lambda: store.report_out_of_range(name, caller, observed))
+                self._tell(lambda: store.handle(name, ReportOutOfRange(caller=caller, observed=observed)))
             case effects.Begin(request=request):
                 self._call(
-                    lambda: self._begun(store.begin_batch(name, request)),
+                    lambda: self._begun(store.handle(name, request)),
                     lambda why: events.BeginRefused(batch=request.batch, why=why),
                 )
             case effects.Run():
@@ -268,10 +284,12 @@ class Host:
             case effects.End(batch=batch, incarnation=incarnation):
                 self._end(batch, effect)
             case effects.Discard(batch=batch, incarnation=incarnation):
-                self._tell(lambda: store.discard_batch(name, batch, self.member, incarnation))
+                self._tell(
+                    lambda: store.handle(name, DiscardBatch(batch=batch, member=self.member, incarnation=incarnation))
+                )
                 self._call(lambda: events.Discarded(batch=batch))
             case effects.RequestReset(caller=caller, cause=cause, detail=detail):
-                self._tell(lambda: store.request_reset(name, caller, cause, detail))
+                self._tell(lambda: store.handle(name, RequestReset(caller=caller, cause=cause, detail=detail)))
             case effects.ResetSinks():
                 self.soon(lambda: self._reset_sinks(effect), 0.3)
             case effects.Acknowledge():
@@ -280,26 +298,34 @@ class Host:
                 self.soon(lambda: self._prepared(effect), 0.2)
             case effects.Contribute(part=part):
                 self._call(
-                    lambda: events.Contributed(sequence=part.sequence, view=store.contribute(name, part)),
+                    lambda: events.Contributed(sequence=part.sequence, view=store.handle(name, part)),
                     lambda why: events.ContributionRefused(sequence=part.sequence, why=why),
                 )
             case effects.Publish(sequence=sequence):
                 self._call(
-                    lambda: events.Published(sequence=sequence, view=store.published_by(name, sequence, self.member)),
+                    lambda: events.Published(
+                        sequence=sequence,
+                        view=store.handle(name, ReportPublished(sequence=sequence, member=self.member)),
+                    ),
                     lambda why: events.Published(sequence=sequence),
                 )
             case effects.Commit():
                 self.soon(lambda: self._commit(effect, self.world.now + 5), 0.2)
             case effects.ReportReadBack(sequence=sequence, incarnation=incarnation, offsets=offsets):
-                self._tell(lambda: store.read_back(name, sequence, self.member, incarnation, offsets))
+                self._tell(
+                    lambda: store.handle(
+                        name,
+                        ReportReadBack(sequence=sequence, member=self.member, incarnation=incarnation, offsets=offsets),
+                    )
+                )
             case effects.CommitSeek(caller=caller, offsets=offsets):
                 self._commit_seek(effect)
             case effects.LeaveStore(incarnation=incarnation):
-                self._tell(lambda: store.leave(name, self.member, incarnation))
+                self._tell(lambda: store.handle(name, Leave(member=self.member, incarnation=incarnation)))
             case effects.KeepSlot(incarnation=incarnation):
-                self._tell(lambda: store.keep_slot(name, self.member, incarnation))
+                self._tell(lambda: store.handle(name, KeepSlot(member=self.member, incarnation=incarnation)))
             case effects.ReportLater(memory=memory):
-                self._tell(lambda: store.report_later(name, memory))
+                self._tell(lambda: store.handle(name, memory))
             case effects.EndProcess():
                 self.crash()
             case _:
@@ -355,7 +381,7 @@ class Host:
 
     def _register(self, effect: effects.Register) -> None:
         sent_at = self.world.now
-        arrival = Arrival(
+        arrival = Register(
             member=self.member,
             token=f"{self.token}/{effect.previous}",
             previous=effect.previous,
@@ -368,7 +394,7 @@ class Host:
             nonlocal sent_at
             sent_at = self.world.now
             try:
-                incarnation = self.around.store.register(self.around.name, arrival)
+                incarnation = self.around.store.handle(self.around.name, arrival)
             except MemberInUse as used:
                 return self._in_use(effect, used)
             self.in_use_since = None
@@ -420,13 +446,13 @@ class Host:
                 bounds = self.around.broker.log(partition).bounds()
                 start = SeekEntry(offset=bounds.start, source=SeekSource.START_POSITION)
                 assigned[partition] = Assigned(bounds=bounds, initial=start)
-            proposal = Proposal(
+            proposal = ClaimPartitions(
                 member=self.member,
                 incarnation=effect.incarnation,
                 assignment=effect.assignment,
                 partitions=assigned,
             )
-            view = self.around.store.claim(self.around.name, proposal)
+            view = self.around.store.handle(self.around.name, proposal)
             return events.ClaimGranted(assignment=effect.assignment, view=view)
 
         self._call(ask, lambda why: events.ClaimRefused(assignment=effect.assignment, why=why))
@@ -438,7 +464,9 @@ class Host:
 
     def _end(self, batch: BatchId, effect: effects.End) -> None:
         def ask() -> events.Event:
-            self.around.store.end_batch(self.around.name, batch, self.member, effect.incarnation)
+            self.around.store.handle(
+                self.around.name, FinishBatch(batch=batch, member=self.member, incarnation=effect.incarnation)
+            )
             return events.Ended(batch=batch)
 
         self._call(ask, lambda why: events.EndRefused(batch=batch, why=why))
@@ -446,8 +474,8 @@ class Host:
     def _acknowledge(self, effect: effects.Acknowledge) -> None:
         def ask() -> events.Event:
             if effect.found:
-                self.around.store.answer(self.around.name, effect.caller, effect.found)
-            view = self.around.store.acknowledge(self.around.name, effect.caller)
+                self.around.store.handle(self.around.name, AnswerEntries(caller=effect.caller, found=effect.found))
+            view = self.around.store.handle(self.around.name, Acknowledge(caller=effect.caller))
             return events.Acknowledged(epoch=effect.caller.epoch, view=view)
 
         self._call(ask, lambda why: events.AcknowledgementRefused(epoch=effect.caller.epoch, why=why))
@@ -518,7 +546,9 @@ class Host:
                 self.around.broker.commit(self.consumer.number, effect.offsets)
         except (NotInGroup, Unavailable) as error:
             failure = type(error).__name__
-        self._tell(lambda: self.around.store.note_seek_commit(self.around.name, effect.caller, failure))
+        self._tell(
+            lambda: self.around.store.handle(self.around.name, ReportSeekCommit(caller=effect.caller, failure=failure))
+        )
 
     # -- Spark and the sinks -------------------------------------------------------------------------------------
 

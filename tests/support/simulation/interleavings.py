@@ -18,17 +18,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    Assigned,
+    Caller,
+    ClaimPartitions,
+    Contribute,
+    DiscardBatch,
+    FinishBatch,
+    Register,
+    ReportReadBack,
+    RequestReset,
+    StartBatch,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
-from airflow_kcr.protocol.region.acknowledgement import Caller
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.claims import Assigned, Proposal
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.liveness import Liveness, LogEnd, Seen, Verdict
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import (
     Batch,
@@ -122,7 +130,7 @@ class Explorer:
         self.store.declare(NAME, Spec(text="{}", rules=RegionRules(groups={GROUP: group})))
         self.store.start(NAME)
         for member in MEMBERS:
-            self.store.register(NAME, Arrival(member=member, token=str(member)))
+            self.store.handle(NAME, Register(member=member, token=str(member)))
         self.world = World(left=frozenset(happenings))
         for index in (0, 1):
             self.world = self.claim(index)
@@ -161,13 +169,13 @@ class Explorer:
         if running or (fresh and region.members[MEMBERS[index]].claimed == region.epoch):
             return world
         start = SeekEntry(offset=self.log.start, source=SeekSource.START_POSITION)
-        proposal = Proposal(
+        proposal = ClaimPartitions(
             member=MEMBERS[index],
             incarnation=FIRST,
             assignment=AssignmentId(world.generation),
             partitions={p: Assigned(bounds=self.log, initial=start) for p in world.assigned[index]},
         )
-        self.store.claim(NAME, proposal)
+        self.store.handle(NAME, proposal)
         claimed = tuple(world.generation if i == index else g for i, g in enumerate(world.claimed))
         return replace(world, claimed=claimed)
 
@@ -185,14 +193,14 @@ class Explorer:
             p: c.position for p, c in self.held(index).items() if c.position is not None and c.position < self.records
         }
         made = replace(world, made=world.made + 1)
-        request = BatchRequest(
+        request = StartBatch(
             batch=BatchId(str(made.made)),
             member=MEMBERS[index],
             incarnation=FIRST,
             epoch=self.region.epoch,
             ranges={p: Range(o, Offset(o + 1)) for p, o in places.items()},
         )
-        self.store.begin_batch(NAME, request)
+        self.store.handle(NAME, request)
         return made
 
     def mine(self, index: int) -> Batch | None:
@@ -206,7 +214,7 @@ class Explorer:
             return self.world
         world = self._wrote(batch)
         try:
-            self.store.end_batch(NAME, batch.batch, batch.member, FIRST)
+            self.store.handle(NAME, FinishBatch(batch=batch.batch, member=batch.member, incarnation=FIRST))
         except KcrError:
             self._discarded(index, batch, ResetCause.BATCH_REFUSED)
         return world
@@ -219,9 +227,9 @@ class Explorer:
         return self.world
 
     def _discarded(self, index: int, batch: Batch, cause: ResetCause) -> None:
-        self.store.discard_batch(NAME, batch.batch, MEMBERS[index], FIRST)
+        self.store.handle(NAME, DiscardBatch(batch=batch.batch, member=MEMBERS[index], incarnation=FIRST))
         caller = Caller(member=MEMBERS[index], incarnation=FIRST, epoch=batch.epoch)
-        self.store.request_reset(NAME, caller, cause, "")
+        self.store.handle(NAME, RequestReset(caller=caller, cause=cause, detail=""))
 
     def _wrote(self, batch: Batch) -> World:
         written = [*self.world.written, *((p, r.from_) for p, r in batch.ranges.items())]
@@ -233,7 +241,7 @@ class Explorer:
         offsets = {p: c.position for p, c in self.held(index).items() if c.position is not None}
         if region.open_checkpoint is None or (region.open_checkpoint, MEMBERS[index]) in region.contributions:
             return self.world
-        part = Part(
+        part = Contribute(
             sequence=region.open_checkpoint,
             member=MEMBERS[index],
             incarnation=FIRST,
@@ -241,7 +249,7 @@ class Explorer:
             offsets=OffsetMap(offsets),
             bounds=dict.fromkeys(offsets, self.log),
         )
-        self.store.contribute(NAME, part)
+        self.store.handle(NAME, part)
         return self.world
 
     def read_back(self, index: int) -> World:
@@ -251,7 +259,12 @@ class Explorer:
             return self.world
         offsets = region.offsets[region.restore_point].restrict(self.held(index))
         if offsets and not offsets.keys() <= region.read_backs.get(region.restore_point, OffsetMap()).keys():
-            self.store.read_back(NAME, region.restore_point, MEMBERS[index], FIRST, offsets)
+            self.store.handle(
+                NAME,
+                ReportReadBack(
+                    sequence=region.restore_point, member=MEMBERS[index], incarnation=FIRST, offsets=offsets
+                ),
+            )
         return self.world
 
     def acknowledge(self, index: int) -> World:
@@ -259,7 +272,7 @@ class Explorer:
         region = self.region
         if self.mine(index) is None and region.members[MEMBERS[index]].acknowledged != region.epoch:
             caller = Caller(member=MEMBERS[index], incarnation=FIRST, epoch=region.epoch)
-            self.store.acknowledge(NAME, caller)
+            self.store.handle(NAME, Acknowledge(caller=caller))
         return self.world
 
     def publish(self) -> World:

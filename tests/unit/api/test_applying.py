@@ -13,8 +13,8 @@ from airflow_kcr.errors import (
     SpecRefused,
     TimedOut,
 )
+from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.region.events import SpecChanged
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.values import GroupId, MemberId
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.memory import MemoryTransactions
@@ -51,7 +51,7 @@ def attended(region: Region, store: RegionStore) -> Region:
     """Declare the region and start it with a living member."""
     region.apply(spec_of())
     region.start()
-    store.register(region.name, Arrival(member=MEMBER, token="one"))
+    store.handle(region.name, Register(member=MEMBER, token="one"))
     return region
 
 
@@ -192,7 +192,7 @@ def test_what_is_said_of_a_member_that_can_not_start_is_true(region: Region, sto
     assert way_out in region.show().note
     region.apply(spec_of(more="max_failures: 2"))
     assert region.show().note.count("could not start") == 0
-    assert store.register(region.name, Arrival(member=MEMBER, token="one")) == 1
+    assert store.handle(region.name, Register(member=MEMBER, token="one")) == 1
 
 
 def test_what_a_refused_drain_names_works(region: Region, store: RegionStore) -> None:
@@ -203,5 +203,5 @@ def test_what_a_refused_drain_names_works(region: Region, store: RegionStore) ->
     assert region.stop().state == "stopped"
     region.start()
     for index in (0, 1):
-        store.register(region.name, Arrival(member=MemberId(GroupId("g"), index), token="one"))
+        store.handle(region.name, Register(member=MemberId(GroupId("g"), index), token="one"))
     region.drain()

@@ -29,6 +29,7 @@ from airflow_kcr.errors import (
     UpsertNeedsConsent,
 )
 from airflow_kcr.operators.plan_markdown import markdown
+from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import parse_scope
@@ -252,7 +253,7 @@ def test_an_aborted_checkpoint_needs_a_word_and_a_retired_one_is_gone(region: Re
     aborted = driver.region.open_checkpoint
     assert aborted is not None
     driver.contribute(driver.member(0))
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     driver.settle_reset()
     target = ToCheckpoint(sequence=aborted)
     with pytest.raises(CheckpointNotUsable, match="allow_partial"):
@@ -400,7 +401,7 @@ def test_a_duration_applied_twice_is_one_reset_too(region: Region, driver: Drive
 
 def test_a_plan_of_another_epoch_is_refused(region: Region, driver: Driver) -> None:
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     with pytest.raises(StalePlan, match="made in epoch 1, region flights is in epoch 2"):
         region.apply_reset(plan, "to see")
 
@@ -432,7 +433,7 @@ def test_a_reset_whose_checkpoint_is_aborted_says_so_and_nothing_else_has_change
 ) -> None:
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     region.apply_reset(plan, "to see")
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     with pytest.raises(ResetFailed, match=r"failed: .*a reset began"):
         region.wait_for_reset(plan.plan, timedelta(0))
     driver.settle_reset()
@@ -441,7 +442,7 @@ def test_a_reset_whose_checkpoint_is_aborted_says_so_and_nothing_else_has_change
 
 
 def test_a_stop_fails_a_reset_that_waits(region: Region, driver: Driver) -> None:
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     assert region.apply_reset(plan, "to see").state == "waiting"
     region.stop()
@@ -456,7 +457,7 @@ def halted(driver: Driver) -> None:
     """Fail until the region halts."""
     while driver.region.state is not RegionState.HALTED:
         caller = driver.caller(driver.member(0))
-        driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "a record can't be processed")
+        driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="a record can't be processed"))
         driver.settle_reset()
 
 
@@ -681,7 +682,7 @@ def test_further_attempts_belong_to_the_reset(region: Region, driver: Driver) ->
     plan = region.plan_reset(ResetRequest(target=ToEarliest()))
     region.apply_reset(plan, "to see")
     driver.complete()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.LEASE_LOST, "a test")
+    driver.request_reset(driver.member(0), ResetCause.LEASE_LOST, "a test")
     driver.settle_reset()
     reset = region.reset(plan.plan)
     assert [(a.attempt, str(a.state)) for a in reset.attempts] == [(1, "superseded"), (2, "done")]

@@ -13,9 +13,8 @@ from airflow_kcr.api.checkpoint_views import CheckpointView
 from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
-from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.commands import Register, ReportPartitions
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
-from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
 from tests.support.driver import Driver
@@ -156,7 +155,7 @@ def test_a_region_whose_batches_fail_says_how_often_and_how_long_it_waits() -> N
     driver = running()
     assert RegionView.of(driver.region, driver.clock.now).note == ""
     for _ in range(3):
-        driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+        driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
         driver.settle_reset()
     assert RegionView.of(driver.region, driver.clock.now).note == (
         "3 failures in succession, the last answered by a reset and a wait of 4 s; more than 5 halt the region"
@@ -165,7 +164,7 @@ def test_a_region_whose_batches_fail_says_how_often_and_how_long_it_waits() -> N
 
 def test_a_region_in_a_reset_says_what_that_waits_for() -> None:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.LEASE_LOST, "it was away")
+    driver.request_reset(driver.member(0), ResetCause.LEASE_LOST, "it was away")
     assert RegionView.of(driver.region, driver.clock.now).note == (
         "its reset waits: g:t-0 is not covered (last owner: g[0]), g:t-1 is not covered (last owner: g[0]), "
         "g:t-2 is not covered (last owner: g[1]) and 3 more"
@@ -179,9 +178,8 @@ def test_a_region_with_a_partition_that_no_member_owns_says_so_with_since_when()
     fresh, member = driver.partition(99), driver.member(0)
     driver.grow(fresh, end=500)
     there = frozenset(driver.logs)
-    driver.store.report_partitions(
-        driver.name,
-        Inventory(member=member, incarnation=driver.processes[member].incarnation, partitions=there),
+    driver.handle(
+        ReportPartitions(member=member, incarnation=driver.processes[member].incarnation, partitions=there),
     )
     shown = RegionView.of(driver.region, driver.clock.now)
     assert shown.to_json()["unowned"] == [
@@ -205,8 +203,8 @@ def test_a_region_says_what_the_brokers_do_not_have_and_when_it_goes_on_without(
 
     def report() -> None:
         incarnation = driver.processes[member].incarnation
-        inventory = Inventory(member=member, incarnation=incarnation, partitions=frozenset(driver.logs))
-        driver.store.report_partitions(driver.name, inventory)
+        inventory = ReportPartitions(member=member, incarnation=incarnation, partitions=frozenset(driver.logs))
+        driver.handle(inventory)
 
     report()
     since = "the brokers have not had it since 2026-01-01T00:00:00Z"
@@ -320,7 +318,7 @@ def test_a_checkpoint_that_never_was_complete_is_neither_on_the_path_nor_undone(
         ("published", True, None),
         ("open", None, None),
     ]
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "a test")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a test")
     driver.settle_reset()
     driver.complete()  # the request is tried again
     driver.publish()
@@ -468,8 +466,8 @@ def test_members_that_run_different_versions_of_the_package_are_told_of() -> Non
     for index, version in enumerate(("0.1.0", "0.2.0")):
         member = driver.member(index)
         previous = driver.region.members[member].incarnation
-        arrival = Arrival(member=member, token=f"again {index}", version=version, previous=previous)
-        driver.store.register(driver.name, arrival)
+        arrival = Register(member=member, token=f"again {index}", version=version, previous=previous)
+        driver.handle(arrival)
     shown = region_of(driver).show()
     assert [member.version for _, members in shown.groups for member in members] == ["0.1.0", "0.2.0"]
     assert shown.note == "its members run different versions of airflow-kcr: 0.1.0: g[0]; 0.2.0: g[1]"

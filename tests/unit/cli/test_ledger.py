@@ -23,7 +23,7 @@ def played(driver: Driver) -> Driver:
     driver.publish()
     failed = driver.begin(driver.member(0), width=5)
     driver.discard(failed)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, WHY)
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, WHY)
     driver.settle_reset()
     driver.process(driver.member(0), width=5)
     return driver

@@ -161,7 +161,7 @@ def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, checkpoint: Driver
     checkpoint.request_checkpoint("later")
     aborted = checkpoint.region.open_checkpoint
     checkpoint.contribute(checkpoint.member(0))
-    checkpoint.store.request_reset(checkpoint.name, checkpoint.caller(checkpoint.member(0)), ResetCause.CLAIM, "a test")
+    checkpoint.request_reset(checkpoint.member(0), ResetCause.CLAIM, "a test")
     checkpoint.settle_reset()
     said = kcr.refused("reset", "plan", "flights", "--to-checkpoint", aborted, status=3)
     assert "not complete; allow_partial" in said
@@ -255,7 +255,7 @@ def test_a_plan_whose_reset_has_failed_says_so_when_it_is_applied_once_more(
     kcr: Kcr, checkpoint: Driver, plan: Path
 ) -> None:
     assert kcr.json("reset", "apply", plan, "--reason", "r")["state"] == "draining"
-    checkpoint.store.request_reset(checkpoint.name, checkpoint.caller(checkpoint.member(0)), ResetCause.CLAIM, "a test")
+    checkpoint.request_reset(checkpoint.member(0), ResetCause.CLAIM, "a test")
     checkpoint.settle_reset()
     said = kcr.refused("reset", "apply", plan, "--reason", "r", status=1)
     assert "its drain was aborted: a reset began (claim)" in said
@@ -275,15 +275,13 @@ def test_what_is_no_plan_is_refused(kcr: Kcr, checkpoint: Driver, tmp_path: Path
 
 
 def test_a_plan_of_another_epoch_is_refused(kcr: Kcr, checkpoint: Driver, plan: Path) -> None:
-    checkpoint.store.request_reset(checkpoint.name, checkpoint.caller(checkpoint.member(0)), ResetCause.CLAIM, "a test")
+    checkpoint.request_reset(checkpoint.member(0), ResetCause.CLAIM, "a test")
     assert "plan again" in kcr.refused("reset", "apply", plan, "--reason", "r", status=3)
 
 
 def test_a_halted_region_needs_force(kcr: Kcr, checkpoint: Driver, tmp_path: Path) -> None:
     for _ in range(6):
-        checkpoint.store.request_reset(
-            checkpoint.name, checkpoint.caller(checkpoint.member(0)), ResetCause.BATCH_FAILED, "a poison record"
-        )
+        checkpoint.request_reset(checkpoint.member(0), ResetCause.BATCH_FAILED, "a poison record")
         checkpoint.settle_reset()
     file = tmp_path / "plan.json"
     kcr("reset", "plan", "flights", "--to-current", "--skip", "t:0:10", "--save", file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
@@ -28,7 +29,7 @@ def eventful(driver: Driver, cluster: FakeCluster) -> Driver:
     driver.checkpoint("second")
     driver.request_checkpoint("third", requester=RUN)
     failed = driver.caller(driver.member(0))
-    driver.store.request_reset(driver.name, failed, ResetCause.BATCH_FAILED, "it can't be read")
+    driver.handle(RequestReset(caller=failed, cause=ResetCause.BATCH_FAILED, detail="it can't be read"))
     driver.settle_reset()
     driver.complete()
     driver.publish()

@@ -12,6 +12,7 @@ from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.operators import waiting
 from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
 from airflow_kcr.operators.plan_markdown import markdown
+from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint
@@ -123,7 +124,7 @@ def test_the_plan_is_that_of_the_task_before(driver: Driver, world: World, appro
 
 
 def test_a_plan_of_another_epoch_goes_back_to_plan(driver: Driver, world: World, approval: dict[str, Any]) -> None:
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     with pytest.raises(AirflowFailException, match=r"made in epoch 1.*clear the task that made the plan"):
         apply(approval).execute(context())
 
@@ -163,7 +164,7 @@ def test_a_rejected_plan_is_not_applied(driver: Driver, world: World, approval: 
 
 def test_a_reset_that_fails_is_no_matter_of_retries(driver: Driver, world: World, approval: dict[str, Any]) -> None:
     waits = deferred(apply(approval))
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.CLAIM, "a test")
+    driver.request_reset(driver.member(0), ResetCause.CLAIM, "a test")
     driver.settle_reset()
     with pytest.raises(AirflowFailException, match="a reset began"):
         resumed(waits, approval, Status.REFUSED, "the reset failed: a reset began")
@@ -174,7 +175,7 @@ def test_a_reset_that_fails_is_no_matter_of_retries(driver: Driver, world: World
 def test_a_halted_region_is_forced(driver: Driver, world: World, plan: dict[str, Any]) -> None:
     while driver.region.state is not RegionState.HALTED:
         caller = driver.caller(driver.member(0))
-        driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "a record can't be processed")
+        driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="a record can't be processed"))
         driver.settle_reset()
     region = Region(driver.name, driver.store, clusters=FakeCluster().clusters)
     again = region.plan_reset(ResetRequest(target=ToCheckpoint(sequence=CheckpointNumber(2)))).summary()

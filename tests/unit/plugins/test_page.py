@@ -25,6 +25,7 @@ from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.operators.pause import KcrPauseOperator
 from airflow_kcr.plugins import access
 from airflow_kcr.plugins.page import build_page
+from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
@@ -262,7 +263,7 @@ def test_each_checkpoint_has_the_word_of_its_own_state(viewer: TestClient, drive
     said = words(viewer.get("/regions/flights").text)
     assert "open request" in said
     assert "undone" not in said
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "a test")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED, "a test")
     driver.settle_reset()
     said = words(viewer.get("/regions/flights").text)
     assert "aborted request" in said
@@ -314,7 +315,7 @@ def test_a_halted_region_says_why_and_what_can_be_done(viewer: TestClient, drive
     while driver.region.halt is None:
         driver.settle_reset()
         caller = driver.caller(driver.member(0))
-        driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, EVIL)
+        driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail=EVIL))
     said = words(viewer.get("/regions/flights").text)
     assert "State halted" in said
     assert "choices:" in said

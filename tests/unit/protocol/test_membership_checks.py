@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from airflow_kcr.protocol.commands import ReportPartitions
 from airflow_kcr.protocol.evidence import (
     SHOWN,
     Check,
@@ -26,7 +27,6 @@ from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
 from airflow_kcr.protocol.region.rows import Committed, RegionState
 from airflow_kcr.protocol.region.state import put, restore_point_offsets
-from airflow_kcr.protocol.region.unowned import Inventory
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, GroupRules, RegionRules
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Offset, TopicId, TopicName, TopicPartition
 from tests.support.driver import GROUP, TOPIC, Driver, group_rules
@@ -371,10 +371,10 @@ def test_a_partition_that_has_had_no_owner_for_long_fails_with_since_when() -> N
     driver = here.driver
     here.topics[TOPIC] = 5
     there = here.evidence().rules.partitions(here.topics)
-    inventory = Inventory(
+    inventory = ReportPartitions(
         member=driver.member(0), incarnation=driver.processes[driver.member(0)].incarnation, partitions=there
     )
-    driver.store.report_partitions(driver.name, inventory)
+    driver.handle(inventory)
     assert here.verdict(Question.CLAIMS) is WARNING
     driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
     check = here.check(Question.CLAIMS)
@@ -540,15 +540,15 @@ def test_a_partition_that_the_region_gave_up_is_told_and_fails_nothing() -> None
     driver = here.driver
     here.topics[TOPIC] = 3
     member = driver.member(0)
-    inventory = Inventory(
+    inventory = ReportPartitions(
         member=member,
         incarnation=driver.processes[member].incarnation,
         partitions=here.evidence().rules.partitions(here.topics),
     )
-    driver.store.report_partitions(driver.name, inventory)
+    driver.handle(inventory)
     check = here.check(Question.CLAIMS)
     assert (check.verdict, "once that has lasted 20 s the region goes on without it" in check.detail) == (FAILED, True)
     driver.wait(driver.region.rules.timeouts.rejoin_after.total_seconds())
-    driver.store.report_partitions(driver.name, inventory)
+    driver.handle(inventory)
     check = here.check(Question.CLAIMS)
     assert (check.verdict, "g:t-3: the brokers have not had it since" in check.detail) == (WARNING, True)

@@ -9,11 +9,9 @@ import pytest
 
 from airflow_kcr.errors import MemberInUse, UnknownMember
 from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.commands import Caller, Contribute, ReadRegion, RequestReset, StartBatch
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller
-from airflow_kcr.protocol.region.batches import BatchRequest
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import is_live
 from airflow_kcr.protocol.region.view import MemberView
@@ -72,7 +70,7 @@ class Desk:
 
     def view(self) -> MemberView:
         """Return what the member sees if it looks now."""
-        return self.driver.store.view(self.driver.name, self.member)
+        return self.driver.handle(ReadRegion(member=self.member))
 
     def hear(self, kind: type[E]) -> E:
         """Wait until all that was asked is answered; return the last answer, which is of this kind."""
@@ -263,7 +261,7 @@ def test_a_store_that_has_never_heard_of_the_member_refuses_the_renewal(desks: C
 
 def test_the_region_is_read_for_the_member(desk: Desk) -> None:
     desk.asking.read()
-    assert desk.hear(events.ViewRead).view == desk.driver.store.view(desk.driver.name, desk.member)
+    assert desk.hear(events.ViewRead).view == desk.driver.handle(ReadRegion(member=desk.member))
 
 
 def test_a_store_that_has_never_heard_of_the_member_has_no_view_of_it(desks: Callable[..., Desk]) -> None:
@@ -293,7 +291,7 @@ def test_leaving_gives_up_lease_and_claims(desk: Desk) -> None:
 
 def begin(desk: Desk, *, from_: int = 0, epoch: Epoch | None = None) -> None:
     partition = desk.driver.partition(0)
-    request = BatchRequest(
+    request = StartBatch(
         batch=BATCH,
         member=desk.member,
         incarnation=desk.incarnation,
@@ -328,7 +326,7 @@ def test_the_end_of_a_batch_is_accepted_once_and_its_repetition_is_no_refusal(de
 def test_the_end_of_a_batch_of_an_older_epoch_is_refused(desk: Desk) -> None:
     begin(desk)
     desk.hear(events.Begun)
-    desk.driver.store.request_reset(desk.driver.name, desk.caller, ResetCause.BATCH_FAILED, "poison")
+    desk.driver.handle(RequestReset(caller=desk.caller, cause=ResetCause.BATCH_FAILED, detail="poison"))
     desk.asking.end(effects.End(batch=BATCH, incarnation=desk.incarnation))
     assert desk.hear(events.EndRefused).batch == BATCH
 
@@ -367,9 +365,9 @@ def test_a_reset_is_asked_for_and_acknowledged(desk: Desk) -> None:
     assert desk.driver.region.state is RegionState.RUNNING
 
 
-def part(desk: Desk, offset: int) -> Part:
+def part(desk: Desk, offset: int) -> Contribute:
     offsets = OffsetMap({desk.driver.partition(n): Offset(offset if n == 0 else 0) for n in range(4)})
-    return Part(
+    return Contribute(
         sequence=desk.driver.region.open_checkpoint or CheckpointNumber(0),
         member=desk.member,
         incarnation=desk.incarnation,

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
 from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always
+from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region.events import ResetBegun
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region, Spec, is_live
 from airflow_kcr.protocol.rules import CheckpointRules, GroupRules, RegionRules
@@ -540,7 +540,7 @@ def test_a_member_that_another_process_took_over_is_fenced_and_writes_nothing_mo
     stage.declare(records(200))
     member = stage.member(engine=closed())
     eventually(lambda: bool(member.engine.started), "a batch")
-    stage.store.register(FLIGHTS, Arrival(member=MemberId(GROUP, 0), token="another", takeover=True))
+    stage.store.handle(FLIGHTS, Register(member=MemberId(GROUP, 0), token="another", takeover=True))
     assert member.ended() == Ended(how=End.FENCED)
     assert member.engine.cancels == [member.engine.started[0].batch]
     assert member.membership.calls[-2:] == ["close_keeping_slot", "end"]
@@ -705,7 +705,7 @@ def test_a_store_of_another_version_ends_the_member_at_once(stage: Stage, monkey
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(stage.store, "register", refuse)
+    monkeypatch.setattr(stage.store, "handle", refuse)
     assert stage.member().ended() == Ended(how=End.FAILED, error=error)
 
 

@@ -10,10 +10,9 @@ import pytest
 
 from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
+from airflow_kcr.protocol.commands import Assigned, Found
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Found
-from airflow_kcr.protocol.region.claims import Assigned
 from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.seek_map import SeekSource

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import MemberInUse
-from airflow_kcr.protocol.region.membership import Arrival
+from airflow_kcr.protocol.commands import Leave, Register
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -40,7 +40,7 @@ def run(*indexes: int, takeover: bool = False) -> MemberRun:
 
 
 def held(store: RegionStore) -> Incarnation:
-    return store.register(FLIGHTS, Arrival(member=MEMBER, token="one", label="laptop, process 7"))
+    return store.handle(FLIGHTS, Register(member=MEMBER, token="one", label="laptop, process 7"))
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def test_the_lease_of_a_process_that_is_dead_refuses_nobody(store: RegionStore) 
 
 
 def test_a_member_that_has_left_is_not_waited_for(store: RegionStore) -> None:
-    store.leave(FLIGHTS, MEMBER, held(store))
+    store.handle(FLIGHTS, Leave(member=MEMBER, incarnation=held(store)))
     refuse_held(store, run(0))
 
 

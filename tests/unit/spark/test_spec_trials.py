@@ -18,8 +18,8 @@ import pytest
 
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import PipelineUnusable, StoreUnavailable, UnknownMember
+from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.region import specs
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RegionName
@@ -76,7 +76,7 @@ def store() -> RegionStore:
     made = RegionStore(SharedTransactions())
     made.declare(FLIGHTS, stored(spec("flights:first"), 1))
     made.start(FLIGHTS)
-    made.register(FLIGHTS, Arrival(member=MEMBER, token="one"))
+    made.handle(FLIGHTS, Register(member=MEMBER, token="one"))
     return made
 
 

@@ -8,11 +8,19 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, LeaseExpired, OutcomeUnknown, RegionInState
 from airflow_kcr.ports import Rule
+from airflow_kcr.protocol.commands import (
+    FinishBatch,
+    KeepSlot,
+    ReadRegion,
+    Register,
+    ReportLater,
+    ReportOutOfRange,
+    ReportSeekCommit,
+    StoreBounds,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.lifecycle import Memory
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     DesiredState,
@@ -134,7 +142,7 @@ def complete(driver: Driver) -> None:
 
 def resetting(driver: Driver) -> None:
     processed(driver)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
     for member in driver.all_members():
         driver.claim(member)
 
@@ -153,7 +161,7 @@ def apply(driver: Driver) -> object:
 
 
 def arrival(driver: Driver) -> object:
-    return driver.store.register(driver.name, Arrival(member=first(driver), token="mine", takeover=True))
+    return driver.handle(Register(member=first(driver), token="mine", takeover=True))
 
 
 STORIES = {
@@ -168,7 +176,7 @@ STORIES = {
     "answer": Story(resetting, lambda d: d.answer(first(d)), Delivery.EXACTLY_ONCE),
     "request reset": Story(
         processed,
-        lambda d: d.store.request_reset(d.name, d.caller(first(d)), ResetCause.BATCH_FAILED, "it broke"),
+        lambda d: d.request_reset(first(d), ResetCause.BATCH_FAILED, "it broke"),
         tells_twice=True,
     ),
     "begin": Story(up, lambda d: d.begin(first(d))),
@@ -238,9 +246,9 @@ def test_an_end_that_was_accepted_before_is_no_error_and_one_that_was_refused_is
     driver.end(batch)
     assert positions(driver)[:2] == [10, 10]
     with pytest.raises(BatchRefused):
-        driver.store.end_batch(driver.name, batch, driver.member(0), Incarnation(9))
+        driver.handle(FinishBatch(batch=batch, member=driver.member(0), incarnation=Incarnation(9)))
     with pytest.raises(BatchRefused):
-        driver.store.end_batch(driver.name, BatchId("unknown"), driver.member(0), Incarnation(1))
+        driver.handle(FinishBatch(batch=BatchId("unknown"), member=driver.member(0), incarnation=Incarnation(1)))
     other = driver.begin(driver.member(0))
     driver.discard(other)
     with pytest.raises(BatchRefused):
@@ -260,12 +268,12 @@ def test_the_answer_to_a_begin_is_its_row() -> None:
 
 def test_a_claim_is_answered_by_what_the_member_now_sees() -> None:
     driver = running()
-    assert driver.store.view(driver.name, driver.member(0)).claims.keys() == driver.claims(driver.member(0)).keys()
+    assert driver.handle(ReadRegion(member=driver.member(0))).claims.keys() == driver.claims(driver.member(0)).keys()
 
 
 def test_who_keeps_its_slot_gives_up_the_lease_only() -> None:
     driver = running()
-    driver.store.keep_slot(driver.name, driver.member(0), Incarnation(1))
+    driver.handle(KeepSlot(member=driver.member(0), incarnation=Incarnation(1)))
     assert driver.region.claims[driver.partition(0)].owner == driver.member(0)
     with pytest.raises(LeaseExpired):
         driver.begin(driver.member(0))
@@ -275,17 +283,19 @@ def test_a_position_out_of_its_log_is_told_and_one_in_it_changes_nothing() -> No
     driver = running()
     driver.process()
     told = {driver.partition(0): LogBounds(start=Offset(0), end=Offset(50))}
-    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), told)
+    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=told))
     assert state(driver) is RegionState.RUNNING
     told = {driver.partition(0): LogBounds(start=Offset(20), end=Offset(50))}
-    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), told)
+    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=told))
     assert state(driver) is RegionState.HALTED
 
 
 def test_a_restored_store_and_a_foreign_consumer_halt_the_region() -> None:
     driver = running()
-    later = Memory(member=driver.member(0), epoch=Epoch(9), incarnation=Incarnation(1), sequence=CheckpointNumber(1))
-    driver.store.report_later(driver.name, later)
+    later = ReportLater(
+        member=driver.member(0), epoch=Epoch(9), incarnation=Incarnation(1), sequence=CheckpointNumber(1)
+    )
+    driver.handle(later)
     assert state(driver) is RegionState.HALTED
     other = running()
     other.store.report_foreign_consumer(other.name, "a stranger")
@@ -297,14 +307,16 @@ def test_boundaries_are_stored_by_who_may_act_in_this_epoch() -> None:
     located(driver, boundary(1), 7)
     stale = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
     with pytest.raises(Exception, match="epoch 0"):
-        driver.store.store_bounds(
-            driver.name, stale, boundary(2), {driver.partition(0): BoundaryOffset(offset=Offset(9))}
+        driver.handle(
+            StoreBounds(
+                caller=stale, boundary=boundary(2), found={driver.partition(0): BoundaryOffset(offset=Offset(9))}
+            )
         )
 
 
 def test_a_commit_after_a_reset_is_noted_with_its_failure() -> None:
     driver = running()
-    driver.store.note_seek_commit(driver.name, driver.caller(driver.member(0)), "the coordinator moved")
+    driver.handle(ReportSeekCommit(caller=driver.caller(driver.member(0)), failure="the coordinator moved"))
     assert happened(driver, events.SeekCommitted) == [
         events.SeekCommitted(epoch=Epoch(1), member=driver.member(0), failure="the coordinator moved")
     ]

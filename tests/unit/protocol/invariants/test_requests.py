@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_kcr.protocol.commands import ReportLater, ReportNoted, RequestReset
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import (
     CheckpointCompleted,
@@ -16,7 +17,6 @@ from airflow_kcr.protocol.region.events import (
     StateChanged,
     StoreRestoredSeen,
 )
-from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import Noted, RegionState, ResetCause
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RequestId
@@ -43,7 +43,7 @@ def asked() -> Driver:
     driver = two_checkpoints()
     old = driver.caller(driver.member(0))
     for _ in range(2):
-        driver.store.request_reset(driver.name, old, ResetCause.BATCH_FAILED, "")
+        driver.handle(RequestReset(caller=old, cause=ResetCause.BATCH_FAILED, detail=""))
     driver.settle_reset()
     driver.process()
     return driver
@@ -94,9 +94,8 @@ def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
     driver = two_checkpoints()
     driver.store.kill(driver.name)
     driver.store.start(driver.name)
-    driver.store.report_later(
-        driver.name,
-        Memory(
+    driver.handle(
+        ReportLater(
             member=driver.member(0),
             epoch=Epoch(40),
             incarnation=driver.processes[driver.member(0)].incarnation,
@@ -118,15 +117,16 @@ def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
 def test_numbers_of_kafka_s_metadata_are_taken_over_with_a_cause() -> None:
     driver = two_checkpoints()
     region = driver.region
-    driver.store.report_noted(
-        driver.name,
-        driver.partition(0),
-        Noted(
-            member=driver.member(0),
-            epoch=Epoch(40),
-            sequence=CheckpointNumber(70),
-            timeline=region.timeline,
-        ),
+    driver.handle(
+        ReportNoted(
+            partition=driver.partition(0),
+            noted=Noted(
+                member=driver.member(0),
+                epoch=Epoch(40),
+                sequence=CheckpointNumber(70),
+                timeline=region.timeline,
+            ),
+        )
     )
     driver.store.start(driver.name)
     driver.recover()

@@ -86,7 +86,7 @@ def failed(delivery: Delivery, *, committed: bool = False) -> Driver:
     if committed:
         driver.commit_output(lost)
     driver.discard(lost)
-    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(member, ResetCause.BATCH_FAILED)
     driver.settle_reset()
     driver.process()
     driver.checkpoint("after")
@@ -122,7 +122,7 @@ def test_a_sinks_progress_proves_nothing_of_an_older_epoch() -> None:
     driver = failed(Delivery.EXACTLY_ONCE)
     member = driver.member(0)
     driver.process()
-    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(member, ResetCause.BATCH_FAILED)
     driver.settle_reset()
     history = recorded(driver)
     lost = next(i for i, b in enumerate(history.batches) if b.outcome is Outcome.DISCARDED)
@@ -136,7 +136,7 @@ def test_a_begun_batch_that_was_discarded_is_followed_by_a_reset_and_by_no_check
     driver.request_checkpoint("early")
     with pytest.raises(BatchRefused, match="was not accepted"):
         driver.complete()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.settle_reset()
     driver.complete()  # of the request that was queued again when the reset aborted its checkpoint
     recorded(driver)

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kcr.protocol.commands import Caller, StartBatch
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.batching import PLAN_PAUSE
 from airflow_kcr.protocol.member.state import Phase, State, Why
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller
-from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset, Range
 from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
@@ -64,7 +63,7 @@ def test_an_idle_member_plans_nothing() -> None:
 
 def test_what_was_planned_is_begun_in_the_store_first() -> None:
     lone = LoneMember().processing().plan()
-    request = BatchRequest(batch=B1, member=ME, incarnation=Incarnation(1), epoch=Epoch(1), ranges=RANGES)
+    request = StartBatch(batch=B1, member=ME, incarnation=Incarnation(1), epoch=Epoch(1), ranges=RANGES)
     assert lone.wanted(effects.Begin) == [effects.Begin(request=request)]
     assert lone.wanted(effects.Run) == []
     assert phase(lone) is Phase.BEGINNING

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
+from airflow_kcr.protocol.commands import ReportPartitions, Standing
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.discovery import REJOIN_FACTOR, REJOIN_PAUSE
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
-from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
     AssignmentId,
@@ -62,7 +62,7 @@ def test_the_brokers_are_asked_after_a_claim_and_then_once_a_lease() -> None:
 def test_the_store_is_told_what_it_does_not_know_and_nothing_twice() -> None:
     lone = LoneMember().processing()
     (report,) = found(lone)
-    assert report.inventory == Inventory(member=ME, incarnation=Incarnation(1), partitions=ALL)
+    assert report.inventory == ReportPartitions(member=ME, incarnation=Incarnation(1), partitions=ALL)
     told(lone, Standing())
     lone.wait(LEASE)
     assert found(lone) == []

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kcr.protocol.commands import Caller, Found
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Caller, Found
 from airflow_kcr.protocol.region.rows import CheckpointPhase, OpenTarget, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.seek_map import SeekSource

@@ -6,13 +6,12 @@ from typing import get_args
 import pytest
 
 from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.commands import Found, Standing
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import MOVES, Member, State, moved
 from airflow_kcr.protocol.member.step import CLAIM_BACKOFF, TABLE, step
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.rows import Claim, RegionState, ResetCause
-from airflow_kcr.protocol.region.unowned import Standing
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kcr.protocol.commands import ReportPartitions, Standing
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import coverage, events, liveness
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import universe
-from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupPartition, TopicId
 from tests.support.driver import Driver
@@ -39,10 +39,10 @@ def checkpoint(driver: Driver, request_id: str) -> set[int]:
 def report(driver: Driver) -> Standing:
     """Have the member tell what the brokers have."""
     member = driver.member(0)
-    inventory = Inventory(
+    inventory = ReportPartitions(
         member=member, incarnation=driver.processes[member].incarnation, partitions=frozenset(driver.logs)
     )
-    return driver.store.report_partitions(driver.name, inventory)
+    return driver.handle(inventory)
 
 
 def lost(driver: Driver, *numbers: int) -> frozenset[GroupPartition]:

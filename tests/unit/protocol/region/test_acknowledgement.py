@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch, StaleIncarnation
+from airflow_kcr.protocol.commands import Acknowledge, AnswerEntries, Found, RequestReset
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import acknowledgement, events
-from airflow_kcr.protocol.region.acknowledgement import Found
 from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToDatetime
@@ -35,7 +35,7 @@ def resetting(*, members: int = 2, delivery: Delivery = Delivery.AT_LEAST_ONCE, 
 def fail(driver: Driver, epoch: int | None = None, cause: ResetCause = ResetCause.BATCH_FAILED) -> None:
     caller = driver.caller(driver.member(0))
     caller = caller if epoch is None else replace(caller, epoch=Epoch(epoch))
-    driver.store.request_reset(driver.name, caller, cause, "it broke")
+    driver.handle(RequestReset(caller=caller, cause=cause, detail="it broke"))
 
 
 # -- open entries -----------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def test_without_a_position_the_fallback_is_the_restore_point() -> None:
 def test_a_sinks_progress_is_where_its_partition_resumes() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     found = {driver.partition(0): Found(offset=Offset(17))}
-    driver.store.answer(driver.name, driver.caller(driver.member(0)), found)
+    driver.handle(AnswerEntries(caller=driver.caller(driver.member(0)), found=found))
     claim = driver.region.claims[driver.partition(0)]
     assert (claim.resume, claim.position, claim.begun_to) == (17, 17, 17)
     assert happened(driver, events.SeekWritten)[-1].seek[driver.partition(0)].offset == 17
@@ -68,7 +68,9 @@ def test_a_sinks_progress_is_where_its_partition_resumes() -> None:
 
 def test_a_sink_without_progress_in_this_timeline_resumes_at_the_restore_point() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
-    driver.store.answer(driver.name, driver.caller(driver.member(0)), {driver.partition(0): Found(offset=None)})
+    driver.handle(
+        AnswerEntries(caller=driver.caller(driver.member(0)), found={driver.partition(0): Found(offset=None)})
+    )
     assert driver.region.claims[driver.partition(0)].resume == 10
 
 
@@ -76,7 +78,7 @@ def test_the_first_answer_counts_and_one_to_no_question_changes_nothing() -> Non
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     for offset in (17, 12):
         found = {driver.partition(0): Found(offset=Offset(offset))}
-        driver.store.answer(driver.name, driver.caller(driver.member(0)), found)
+        driver.handle(AnswerEntries(caller=driver.caller(driver.member(0)), found=found))
     assert driver.region.claims[driver.partition(0)].resume == 17
     region = driver.region
     assert acknowledgement.answer(region, driver.clock.now, driver.caller(driver.member(0)), {}) is region
@@ -92,7 +94,7 @@ def test_what_was_asked_for_is_kept_with_a_clamped_answer() -> None:
     driver.complete()
     driver.claim(driver.member(0))
     found = {driver.partition(0): Found(offset=Offset(5), clamped_from=-3)}
-    driver.store.answer(driver.name, driver.caller(driver.member(0)), found)
+    driver.handle(AnswerEntries(caller=driver.caller(driver.member(0)), found=found))
     entry = driver.region.seek[driver.partition(0)]
     assert (entry.offset, entry.clamped_from, entry.source) == (5, -3, SeekSource.EXPLICIT)
 
@@ -103,22 +105,22 @@ def test_nobody_answers_for_what_it_does_not_hold_now() -> None:
     for number in (1, 9):
         strange = {driver.partition(number): Found(offset=Offset(17))}
         with pytest.raises(NotClaimed, match=f"g\\[0\\] does not hold g:t-{number} now"):
-            driver.store.answer(driver.name, driver.caller(driver.member(0)), strange)
+            driver.handle(AnswerEntries(caller=driver.caller(driver.member(0)), found=strange))
     stale = resetting(delivery=Delivery.EXACTLY_ONCE, claimed=False)
     with pytest.raises(NotClaimed):
-        stale.store.answer(stale.name, stale.caller(stale.member(1)), found)
+        stale.handle(AnswerEntries(caller=stale.caller(stale.member(1)), found=found))
 
 
 def test_an_answer_is_fenced() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     caller, found = driver.caller(driver.member(0)), {driver.partition(0): Found(offset=Offset(17))}
     with pytest.raises(StaleEpoch):
-        driver.store.answer(driver.name, replace(caller, epoch=Epoch(1)), found)
+        driver.handle(AnswerEntries(caller=replace(caller, epoch=Epoch(1)), found=found))
     with pytest.raises(StaleIncarnation):
-        driver.store.answer(driver.name, replace(caller, incarnation=Incarnation(9)), found)
+        driver.handle(AnswerEntries(caller=replace(caller, incarnation=Incarnation(9)), found=found))
     driver.clock.advance(10)
     with pytest.raises(LeaseExpired):
-        driver.store.answer(driver.name, caller, found)
+        driver.handle(AnswerEntries(caller=caller, found=found))
 
 
 # -- the acknowledgement ----------------------------------------------------------------------------------------------
@@ -156,13 +158,13 @@ def test_what_the_member_left_running_is_discarded_with_it() -> None:
 def test_a_member_claims_before_it_acknowledges() -> None:
     driver = resetting(claimed=False)
     with pytest.raises(NotClaimed, match=r"g\[0\] has not claimed in epoch 2; claim first, then acknowledge"):
-        driver.store.acknowledge(driver.name, driver.caller(driver.member(0)))
+        driver.handle(Acknowledge(caller=driver.caller(driver.member(0))))
 
 
 def test_and_answers_what_is_open() -> None:
     driver = resetting(delivery=Delivery.EXACTLY_ONCE)
     with pytest.raises(BatchRefused, match=r"g\[0\] has open seek entries: g:t-0"):
-        driver.store.acknowledge(driver.name, driver.caller(driver.member(0)))
+        driver.handle(Acknowledge(caller=driver.caller(driver.member(0))))
     driver.acknowledge(driver.member(0))
 
 
@@ -170,19 +172,19 @@ def test_there_is_something_to_acknowledge_only_in_a_reset() -> None:
     driver = running()
     driver.join(driver.member(0), takeover=True)
     with pytest.raises(RegionInState, match="is running; an acknowledgement needs it resetting or starting"):
-        driver.store.acknowledge(driver.name, driver.caller(driver.member(0)))
+        driver.handle(Acknowledge(caller=driver.caller(driver.member(0))))
 
 
 def test_an_acknowledgement_is_fenced() -> None:
     driver = resetting()
     caller = driver.caller(driver.member(0))
     with pytest.raises(StaleEpoch):
-        driver.store.acknowledge(driver.name, replace(caller, epoch=Epoch(1)))
+        driver.handle(Acknowledge(caller=replace(caller, epoch=Epoch(1))))
     with pytest.raises(StaleIncarnation):
-        driver.store.acknowledge(driver.name, replace(caller, incarnation=Incarnation(9)))
+        driver.handle(Acknowledge(caller=replace(caller, incarnation=Incarnation(9))))
     driver.clock.advance(10)
     with pytest.raises(LeaseExpired):
-        driver.store.acknowledge(driver.name, caller)
+        driver.handle(Acknowledge(caller=caller))
 
 
 # -- automatic requests -----------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def test_a_halted_or_stopped_region_resets_nothing_by_itself() -> None:
 
 def test_a_request_without_a_word_is_named_by_who_made_it() -> None:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(1)), ResetCause.BATCH_TIMEOUT, "")
+    driver.request_reset(driver.member(1), ResetCause.BATCH_TIMEOUT)
     assert happened(driver, events.ResetBegun)[-1].detail == "g[1]"
 
 

@@ -15,8 +15,8 @@ from airflow_kcr.errors import (
     StaleIncarnation,
     UnknownMember,
 )
+from airflow_kcr.protocol.commands import StartBatch
 from airflow_kcr.protocol.region import batches
-from airflow_kcr.protocol.region.batches import BatchRequest
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     CheckpointPurpose,
@@ -37,14 +37,14 @@ def one(*, partitions: int = 1) -> Driver:
     return running(partitions=partitions, members=1)
 
 
-def asked(driver: Driver, from_: int = 0, to: int = 10, *, partition: int = 0) -> BatchRequest:
+def asked(driver: Driver, from_: int = 0, to: int = 10, *, partition: int = 0) -> StartBatch:
     """Return a request of the first member for a range of one partition."""
     return request(driver, {driver.partition(partition): Range(Offset(from_), Offset(to))})
 
 
-def request(driver: Driver, ranges: Mapping[GroupPartition, Range]) -> BatchRequest:
+def request(driver: Driver, ranges: Mapping[GroupPartition, Range]) -> StartBatch:
     caller = driver.caller(driver.member(0))
-    return BatchRequest(
+    return StartBatch(
         batch=BatchId("b"),
         member=caller.member,
         incarnation=caller.incarnation,
@@ -53,12 +53,12 @@ def request(driver: Driver, ranges: Mapping[GroupPartition, Range]) -> BatchRequ
     )
 
 
-def begin(driver: Driver, wanted: BatchRequest, *, region: Region | None = None) -> Region:
-    return batches.begin(region or driver.region, driver.clock.now, wanted)
+def begin(driver: Driver, wanted: StartBatch, *, region: Region | None = None) -> Region:
+    return batches.start(region or driver.region, driver.clock.now, wanted)
 
 
 def end(driver: Driver, batch: BatchId, *, incarnation: int = 1, region: Region | None = None) -> Region:
-    return batches.end(region or driver.region, driver.clock.now, batch, driver.member(0), Incarnation(incarnation))
+    return batches.finish(region or driver.region, driver.clock.now, batch, driver.member(0), Incarnation(incarnation))
 
 
 # -- begin ------------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_a_begun_batch_is_in_the_ledger_and_its_ranges_are_marked() -> None:
 def test_the_same_batch_again_is_the_one_that_runs() -> None:
     driver = one()
     region = begin(driver, asked(driver))
-    assert batches.begin(region, driver.clock.now, asked(driver)) is region
+    assert batches.start(region, driver.clock.now, asked(driver)) is region
 
 
 def test_a_begin_is_fenced_by_member_incarnation_lease_and_epoch() -> None:
@@ -344,7 +344,7 @@ def test_a_discarded_batch_counts_for_nothing_and_a_reset_follows() -> None:
     assert driver.row(batch).outcome is Outcome.DISCARDED
     assert positions(driver) == [0]
     assert driver.region.claims[driver.partition(0)].is_in_flight
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert not driver.region.claims[driver.partition(0)].is_in_flight
 
 

@@ -12,10 +12,10 @@ from airflow_kcr.errors import (
     RegionInState,
     StaleIncarnation,
 )
+from airflow_kcr.protocol.commands import Assigned, ClaimPartitions, ReportOutOfRange
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import events
-from airflow_kcr.protocol.region.claims import Assigned, Proposal
 from airflow_kcr.protocol.region.rows import CheckpointState, Claim, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
@@ -49,8 +49,8 @@ def propose(
     incarnation: int | None = None,
 ) -> None:
     number = driver.processes[member].incarnation if incarnation is None else Incarnation(incarnation)
-    proposal = Proposal(member=member, incarnation=number, assignment=AssignmentId(50), partitions=partitions)
-    driver.store.claim(driver.name, proposal)
+    proposal = ClaimPartitions(member=member, incarnation=number, assignment=AssignmentId(50), partitions=partitions)
+    driver.handle(proposal)
 
 
 def one_member(*, delivery: Delivery = Delivery.AT_LEAST_ONCE, partitions: int = 1) -> Driver:
@@ -133,7 +133,7 @@ def test_a_partition_without_a_resolved_start_position_is_held_and_waits() -> No
 def test_a_seek_entry_that_waited_for_a_start_position_is_written_with_it() -> None:
     driver = joined()
     propose(driver, driver.member(0), {driver.partition(0): assigned(None)})
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.SINK_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.SINK_FAILED)
     entry = driver.region.seek[driver.partition(0)]
     assert (entry.offset, entry.source) == (None, SeekSource.START_POSITION)
     propose(driver, driver.member(0), {driver.partition(0): assigned(3)})
@@ -144,7 +144,7 @@ def test_a_seek_entry_that_waited_for_a_start_position_is_written_with_it() -> N
 def test_an_open_entry_that_waits_for_something_else_is_left_to_its_owner() -> None:
     driver = one_member(delivery=Delivery.EXACTLY_ONCE)
     driver.process()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.claim(driver.member(0))
     assert driver.region.seek[driver.partition(0)].offset is None
     assert claim_of(driver, 0).resume is None
@@ -185,7 +185,7 @@ def test_a_topic_that_was_recreated_begins_at_the_start_of_its_log_whatever_is_p
     driver = started(Driver(partitions=1, rules=rules))
     member, partition = driver.member(0), driver.partition(0)
     driver.grow(partition, end=5, topic_id="id-2")
-    driver.store.report_out_of_range(driver.name, driver.caller(member), driver.logs)
+    driver.handle(ReportOutOfRange(caller=driver.caller(member), observed=driver.logs))
     propose(driver, member, {partition: assigned(3, topic_id="id-3")})
     assert causes(driver) == ["start", "out_of_range", "out_of_range"]
     propose(driver, member, {partition: assigned(3, topic_id="id-3")})
@@ -298,7 +298,7 @@ def test_how_far_the_other_had_come_is_not_lost_by_the_claim(delivery: Delivery,
 def test_in_a_reset_a_claim_never_begins_another() -> None:
     driver = running(partitions=2)
     driver.process()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.claim(driver.member(0), list(driver.logs))
     driver.claim(driver.member(1), [])
     assert causes(driver) == ["start", "batch_failed"]

@@ -19,10 +19,10 @@ from airflow_kcr.errors import (
     UnknownCheckpoint,
     UnknownMember,
 )
+from airflow_kcr.protocol.commands import Contribute, ReportPublished, ReportReadBack
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import completion, events
-from airflow_kcr.protocol.region.completion import Part
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,
@@ -58,11 +58,11 @@ def draining(*, partitions: int = 4, members: int = 2) -> Driver:
     return driver
 
 
-def part_of(driver: Driver, member: MemberId, offsets: Mapping[GroupPartition, int] | None = None) -> Part:
+def part_of(driver: Driver, member: MemberId, offsets: Mapping[GroupPartition, int] | None = None) -> Contribute:
     """Return what a member has to contribute; or other offsets instead."""
     held = driver.claims(member)
     told = {p: Offset(o) for p, o in offsets.items()} if offsets is not None else _known(driver, member)
-    return Part(
+    return Contribute(
         sequence=driver.region.open_checkpoint or CheckpointNumber(0),
         member=member,
         incarnation=driver.processes[member].incarnation,
@@ -76,7 +76,9 @@ def _known(driver: Driver, member: MemberId) -> dict[GroupPartition, Offset]:
     return {p: c.position for p, c in driver.claims(member).items() if c.position is not None}
 
 
-def refused(driver: Driver, part: Part, error: type[Exception], match: str, *, region: Region | None = None) -> None:
+def refused(
+    driver: Driver, part: Contribute, error: type[Exception], match: str, *, region: Region | None = None
+) -> None:
     with pytest.raises(error, match=match):
         completion.contribute(region or driver.region, driver.clock.now, part)
 
@@ -130,12 +132,12 @@ def test_a_member_that_came_after_the_opening_is_not_among_the_participants() ->
 def test_the_same_part_twice_is_stored_once() -> None:
     driver = draining()
     part = part_of(driver, driver.member(0))
-    driver.store.contribute(driver.name, part)
+    driver.handle(part)
     counter = driver.region.counter
-    driver.store.contribute(driver.name, part)
+    driver.handle(part)
     assert driver.region.counter == counter
     driver.contribute(driver.member(1))
-    driver.store.contribute(driver.name, part)
+    driver.handle(part)
     assert len(happened(driver, events.Contributed)) == 2
 
 
@@ -312,7 +314,7 @@ def test_the_last_contribution_makes_the_checkpoint_the_restore_point_and_the_re
 
 def test_progress_that_is_accepted_by_a_checkpoint_forgives_the_failures_before_it() -> None:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.settle_reset()
     assert driver.region.failures == 1
     driver.process()
@@ -437,14 +439,14 @@ def test_a_region_that_does_not_stop_has_nothing_to_be_done_with() -> None:
 def test_a_complete_checkpoint_is_published_once() -> None:
     driver = draining()
     checkpoint = driver.complete()
-    driver.store.published_by(driver.name, checkpoint, driver.member(0))
+    driver.handle(ReportPublished(sequence=checkpoint, member=driver.member(0)))
     row = driver.region.checkpoints[checkpoint]
     assert (row.state, row.published_at, row.publish_deadline) == (
         CheckpointState.PUBLISHED,
         driver.clock.now,
         None,
     )
-    driver.store.published_by(driver.name, checkpoint, driver.member(1))
+    driver.handle(ReportPublished(sequence=checkpoint, member=driver.member(1)))
     assert happened(driver, events.CheckpointPublished) == [
         events.CheckpointPublished(sequence=checkpoint, member=driver.member(0))
     ]
@@ -527,7 +529,7 @@ def test_only_the_restore_point_is_ever_committed_or_repaired() -> None:
     offsets = driver.region.offsets[first]
     mine = driver.processes[driver.member(0)].incarnation
     with pytest.raises(CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
-        driver.store.read_back(driver.name, first, driver.member(0), mine, offsets)
+        driver.handle(ReportReadBack(sequence=first, member=driver.member(0), incarnation=mine, offsets=offsets))
     with pytest.raises(CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
         driver.store.repair_read_back(driver.name, first, offsets)
 
@@ -539,7 +541,11 @@ def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() ->
     with pytest.raises(CheckpointRefused, match="not the restore point"):
         driver.store.repair_read_back(driver.name, restore_point, OffsetMap())
     with pytest.raises(CheckpointRefused, match="not the restore point"):
-        driver.store.read_back(driver.name, restore_point, driver.member(0), Incarnation(1), OffsetMap())
+        driver.handle(
+            ReportReadBack(
+                sequence=restore_point, member=driver.member(0), incarnation=Incarnation(1), offsets=OffsetMap()
+            )
+        )
 
 
 def test_a_member_speaks_only_for_what_it_holds_now() -> None:
@@ -550,7 +556,11 @@ def test_a_member_speaks_only_for_what_it_holds_now() -> None:
     with pytest.raises(NotClaimed, match="does not hold g:t-9 now"):
         driver.read_back(driver.member(0), {driver.partition(9): Offset(10)})
     with pytest.raises(StaleIncarnation):
-        driver.store.read_back(driver.name, checkpoint, driver.member(0), Incarnation(9), OffsetMap())
+        driver.handle(
+            ReportReadBack(
+                sequence=checkpoint, member=driver.member(0), incarnation=Incarnation(9), offsets=OffsetMap()
+            )
+        )
     driver.clock.advance(60)
     with pytest.raises(LeaseExpired):
         driver.read_back(driver.member(0))

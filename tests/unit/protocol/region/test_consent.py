@@ -148,6 +148,6 @@ def test_an_automatic_reset_is_not_asked() -> None:
     driver = upserting()
     driver.checkpoint("n")
     driver.process()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
     driver.settle_reset()
     assert (state(driver), set(positions(driver))) == (RegionState.RUNNING, {20})

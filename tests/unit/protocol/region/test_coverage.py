@@ -16,7 +16,7 @@ SECOND = timedelta(seconds=1)
 
 def resetting(driver: Driver) -> Driver:
     """Let a region that runs begin a reset, its members there."""
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     return driver
 
 

@@ -10,6 +10,7 @@ from airflow_kcr.api.views import RegionView
 from airflow_kcr.errors import BatchRefused
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events, hold
+from airflow_kcr.protocol.region.member_view import of_member
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
@@ -21,7 +22,6 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
 )
 from airflow_kcr.protocol.region.state import Spec
-from airflow_kcr.protocol.region.view import of_member
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
 from airflow_kcr.schedules import Every
@@ -127,7 +127,7 @@ def test_fail_halts_the_region_and_names_everybody() -> None:
 def test_a_halted_region_keeps_its_reason() -> None:
     driver = region_of(ForeignConsumerPolicy.FAIL)
     for _ in range(6):
-        driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+        driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
         if state(driver) is not RegionState.HALTED:
             driver.settle_reset()
     found(driver, STRANGER)
@@ -307,7 +307,7 @@ def beside_one_with_two_of_four(policy: ForeignConsumerPolicy) -> Driver:
     member = driver.member(0)
     driver.process()
     driver.claim(member, [driver.partition(0), driver.partition(1)])
-    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_REFUSED, "a batch")
+    driver.request_reset(member, ResetCause.BATCH_REFUSED, "a batch")
     driver.claim(member)
     driver.acknowledge(member)
     assert driver.region.reset is not None
@@ -380,7 +380,7 @@ def test_what_a_dead_member_held_is_its_own_until_its_session_is_over() -> None:
     found(driver, STRANGER)
     driver.wait(timeouts.lease.total_seconds() + 1)
     member = driver.member(0)
-    driver.store.request_reset(driver.name, driver.caller(member), ResetCause.BATCH_REFUSED, "a batch")
+    driver.request_reset(member, ResetCause.BATCH_REFUSED, "a batch")
     driver.claim(member)
     driver.acknowledge(member)
     assert state(driver) is not RegionState.RUNNING

@@ -114,7 +114,7 @@ def test_after_any_other_reset_that_moves_nothing_too(target: Target, catchup: b
 @catching_up
 def test_after_an_automatic_reset_in_an_idle_stretch_the_next_boundary_has_its_checkpoint(catchup: bool) -> None:
     driver, _ = idle(catchup=catchup)
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.settle_reset()
     assert len(pass_bounds(driver, 2)) == 2
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, RegionExists, RegionInState
+from airflow_kcr.protocol.commands import ReadRegion, ReportLater, ReportNoted, RequestReset
 from airflow_kcr.protocol.region import events, lifecycle
-from airflow_kcr.protocol.region.lifecycle import Memory
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
@@ -32,7 +32,7 @@ SOMEBODY = Requester(who="somebody")
 
 def failing(driver: Driver) -> None:
     caller = driver.caller(driver.member(0))
-    driver.store.request_reset(driver.name, caller, ResetCause.BATCH_FAILED, "it broke")
+    driver.handle(RequestReset(caller=caller, cause=ResetCause.BATCH_FAILED, detail="it broke"))
 
 
 def drained(driver: Driver) -> CheckpointNumber:
@@ -230,13 +230,13 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
-    driver.store.report_later(driver.name, memory(driver, epoch=5))
+    driver.handle(memory(driver, epoch=5))
     driver.store.start(driver.name)
     assert driver.region.timeline == 2
     assert positions(driver) == [10, 10, 10, 10]
     assert driver.region.checkpoints[checkpoint].is_on_path
     reset = running()
-    reset.store.report_later(reset.name, memory(reset, epoch=5))
+    reset.handle(memory(reset, epoch=5))
     reset.store.start(reset.name)
     assert reset.region.timeline == 2
     assert positions(reset) == [0, 0, 0, 0]
@@ -280,7 +280,7 @@ def test_a_stop_can_be_taken_back_before_its_checkpoint_and_after_it() -> None:
     driver.publish()
     driver.store.stop(driver.name)
     driver.complete()
-    assert driver.store.view(driver.name, driver.member(0)).stopping
+    assert driver.handle(ReadRegion(member=driver.member(0))).stopping
     driver.store.start(driver.name)
     assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)
     driver.process()
@@ -360,9 +360,9 @@ def test_a_region_that_anybody_may_work_for_is_not_deleted() -> None:
 # -- a restored store -------------------------------------------------------------------------------------------------
 
 
-def memory(driver: Driver, **later: int) -> Memory:
+def memory(driver: Driver, **later: int) -> ReportLater:
     region = driver.region
-    return Memory(
+    return ReportLater(
         member=driver.member(0),
         epoch=Epoch(region.epoch + later.get("epoch", 0)),
         incarnation=Incarnation(region.members[driver.member(0)].incarnation + later.get("incarnation", 0)),
@@ -377,7 +377,7 @@ def memory(driver: Driver, **later: int) -> Memory:
 )
 def test_a_store_that_is_older_than_what_somebody_has_seen_halts_its_region(what: str, said: str) -> None:
     driver = running()
-    driver.store.report_later(driver.name, memory(driver, **{what: 3}))
+    driver.handle(memory(driver, **{what: 3}))
     region = driver.region
     assert region.halt is not None
     assert (state(driver), region.halt.reason) == (RegionState.HALTED, HaltReason.RESTORED)
@@ -388,7 +388,7 @@ def test_a_store_that_is_older_than_what_somebody_has_seen_halts_its_region(what
 
 def test_its_numbers_are_raised_above_everything_that_was_seen() -> None:
     driver = running()
-    driver.store.report_later(driver.name, memory(driver, epoch=5, incarnation=5, sequence=5))
+    driver.handle(memory(driver, epoch=5, incarnation=5, sequence=5))
     region = driver.region
     assert (region.epoch, region.next_sequence) == (6, 7)
     assert region.members[driver.member(0)].incarnation == 6
@@ -426,7 +426,7 @@ NOBODY_S = [
 def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numbers(later: dict[str, int]) -> None:
     driver = running()
     before = driver.region
-    driver.store.report_noted(driver.name, driver.partition(0), note(driver, **later))
+    driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
     region = driver.region
     assert region.halt is not None
     assert (state(driver), region.halt.reason) == (RegionState.HALTED, HaltReason.RESTORED)
@@ -445,7 +445,7 @@ def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numb
 def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb: str) -> None:
     driver = running()
     before = driver.region
-    driver.store.report_noted(driver.name, driver.partition(0), note(driver, **later))
+    driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
     halt = driver.region.halt
     assert halt is not None
     assert "somebody else has written this" in halt.text
@@ -462,9 +462,9 @@ def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb:
 def test_what_the_region_can_have_reached_is_taken_over_when_a_person_lets_it_leave_the_halt(verb: str) -> None:
     driver = running()
     before = driver.region
-    driver.store.report_noted(driver.name, driver.partition(0), note(driver, epoch=5, sequence=7, timeline=3))
+    driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5, sequence=7, timeline=3)))
     # Another member has read a later one.
-    driver.store.report_noted(driver.name, driver.partition(0), note(driver, epoch=6, sequence=6))
+    driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=6, sequence=6)))
     halt = driver.region.halt
     assert halt is not None
     assert "the store was restored from an older state, or somebody else" in halt.text
@@ -487,7 +487,7 @@ def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:
     driver = running()
     noted = note(driver, sequence=3)
     driver.store.kill(driver.name)
-    driver.store.report_noted(driver.name, driver.partition(0), noted)
+    driver.handle(ReportNoted(partition=driver.partition(0), noted=noted))
     assert (state(driver), driver.region.halt) == (RegionState.STOPPED, None)
 
 

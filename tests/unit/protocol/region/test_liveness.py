@@ -95,7 +95,7 @@ def test_partitions_that_a_living_member_dropped_count_from_when_the_region_ran(
 
 def test_a_reset_that_is_not_done_says_who_is_missing() -> None:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     wait = only(judged(driver))
     assert wait.rule is Rule.RESET
     assert wait.what.startswith("batch_refused: ")

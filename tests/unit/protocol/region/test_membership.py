@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
+from airflow_kcr.protocol.commands import KeepSlot, Leave, Register
 from airflow_kcr.protocol.region import events, membership
-from airflow_kcr.protocol.region.membership import Arrival
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, RequestState
 from airflow_kcr.protocol.region.state import Region, is_live
 from airflow_kcr.protocol.rules import RegionRules
@@ -19,7 +19,7 @@ from tests.support.scripts import running
 
 def arrive(driver: Driver, member: MemberId, token: str = "t", *, takeover: bool = False) -> Region:
     """Return the region after an arrival, not stored."""
-    arrival = Arrival(member=member, token=token, label="host-1", takeover=takeover)
+    arrival = Register(member=member, token=token, label="host-1", takeover=takeover)
     return membership.register(driver.region, driver.clock.now, arrival)
 
 
@@ -41,7 +41,7 @@ def test_each_start_of_a_member_is_a_new_incarnation_with_a_fresh_lease() -> Non
 def test_a_member_is_known_by_its_label_sinks_and_spec() -> None:
     driver = Driver()
     driver.store.start(driver.name)
-    arrival = Arrival(
+    arrival = Register(
         member=driver.member(0), token="t", label="host-1", sinks_fenced=True, ends_within=timedelta(seconds=3)
     )
     row = membership.register(driver.region, driver.clock.now, arrival).members[driver.member(0)]
@@ -60,7 +60,7 @@ def test_an_index_or_group_that_the_spec_does_not_have_is_refused_with_what_ther
         arrive(driver, driver.member(-1))
     nothing = replace(driver.region, spec=replace(driver.region.spec, rules=RegionRules(groups={})))
     with pytest.raises(UnknownMember, match="it has: none"):
-        membership.register(nothing, driver.clock.now, Arrival(member=driver.member(0), token="t"))
+        membership.register(nothing, driver.clock.now, Register(member=driver.member(0), token="t"))
 
 
 def test_joining_does_not_start_a_stopped_region() -> None:
@@ -94,7 +94,7 @@ def test_but_by_who_asks_for_it() -> None:
     told = happened(driver, events.MemberRegistered)[-1]
     assert (told.incarnation, told.took_over) == (2, True)
     with pytest.raises(StaleIncarnation):
-        driver.store.leave(driver.name, driver.member(0), Incarnation(1))
+        driver.handle(Leave(member=driver.member(0), incarnation=Incarnation(1)))
 
 
 def test_or_by_the_very_process_that_lost_its_lease() -> None:
@@ -170,13 +170,13 @@ def test_who_has_left_already_need_not_leave() -> None:
     driver = running()
     driver.leave(driver.member(1))
     counter = driver.region.counter
-    driver.store.leave(driver.name, driver.member(1), Incarnation(1))
+    driver.handle(Leave(member=driver.member(1), incarnation=Incarnation(1)))
     assert driver.region.counter == counter
 
 
 def test_who_keeps_its_slot_keeps_its_claims_too() -> None:
     driver = running()
-    driver.store.keep_slot(driver.name, driver.member(1), Incarnation(1))
+    driver.handle(KeepSlot(member=driver.member(1), incarnation=Incarnation(1)))
     region = driver.region
     assert not is_live(region, driver.member(1), driver.clock.now)
     assert not region.members[driver.member(1)].left
@@ -186,14 +186,14 @@ def test_who_keeps_its_slot_keeps_its_claims_too() -> None:
 
 def test_who_may_not_act_any_more_need_not_leave() -> None:
     driver = running()
-    for verb in (driver.store.leave, driver.store.keep_slot):
+    for verb in (Leave, KeepSlot):
         with pytest.raises(UnknownMember):
-            verb(driver.name, MemberId(GroupId("g"), 9), Incarnation(1))
+            driver.handle(verb(member=MemberId(GroupId("g"), 9), incarnation=Incarnation(1)))
         with pytest.raises(StaleIncarnation):
-            verb(driver.name, driver.member(0), Incarnation(9))
+            driver.handle(verb(member=driver.member(0), incarnation=Incarnation(9)))
     driver.clock.advance(10)
     with pytest.raises(LeaseExpired):
-        driver.store.leave(driver.name, driver.member(0), Incarnation(1))
+        driver.handle(Leave(member=driver.member(0), incarnation=Incarnation(1)))
 
 
 def test_a_batch_of_who_left_runs_until_it_is_closed() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleEpoch
+from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import out_of_range
@@ -48,7 +49,7 @@ def found(driver: Driver, read: LogBounds, *, region: Region | None = None) -> t
 def report(driver: Driver, read: LogBounds) -> None:
     """Report what the log of the first partition looks like, and see the claims as the member does then."""
     member = driver.member(0)
-    driver.store.report_out_of_range(driver.name, driver.caller(member), {driver.partition(0): read})
+    driver.handle(ReportOutOfRange(caller=driver.caller(member), observed={driver.partition(0): read}))
 
 
 @pytest.mark.parametrize("read", [log(0, 10), log(10, 10), log(10, 99), log(0, 99), log(0, 10, "")])
@@ -148,4 +149,4 @@ def test_a_report_of_an_older_epoch_is_refused() -> None:
     driver = at_ten()
     caller = replace(driver.caller(driver.member(0)), epoch=Epoch(0))
     with pytest.raises(StaleEpoch):
-        driver.store.report_out_of_range(driver.name, caller, {driver.partition(0): log(50, 99)})
+        driver.handle(ReportOutOfRange(caller=caller, observed={driver.partition(0): log(50, 99)}))

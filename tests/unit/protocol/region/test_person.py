@@ -55,7 +55,7 @@ def failure(driver: Driver, request_id: str = "r") -> str:
 
 
 def fail(driver: Driver) -> None:
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "it broke")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED, "it broke")
 
 
 def halted() -> Driver:

@@ -65,7 +65,7 @@ def test_a_decision_and_its_consequences_are_one_transaction() -> None:
 
 def test_a_halted_or_stopped_region_serves_nobody_and_says_so() -> None:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.request_checkpoint("n")
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
     driver.store.report_foreign_consumer(driver.name, "a stranger")
@@ -77,7 +77,7 @@ def test_a_halted_or_stopped_region_serves_nobody_and_says_so() -> None:
 
 def test_requests_wait_while_a_reset_runs() -> None:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.request_checkpoint("n")
     assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
     driver.settle_reset()
@@ -189,7 +189,7 @@ def test_a_drain_is_due_when_a_lease_ends_or_its_deadline_comes() -> None:
 
 def test_a_reset_is_due_when_a_lease_ends_or_its_attempt_expires() -> None:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert driver.region.reconcile_at == driver.clock.now + LEASE
     lasting = {m: replace(row, until=row.until + HOUR) for m, row in driver.region.leases.items()}
     region = reconciliation.reconcile(replace(driver.region, leases=lasting), driver.clock.now)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, OffsetOutsideLog
+from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.region import events, out_of_range, recreated
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToEarliest
@@ -26,7 +27,7 @@ def remade(driver: Driver, *, end: int = 5, topic_id: str = "id-2") -> None:
     """Make the topic anew, and let the member find out."""
     for number in range(2):
         driver.grow(driver.partition(number), end=end, topic_id=topic_id)
-    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), driver.logs)
+    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
     assert state(driver) is RegionState.HALTED
 
 

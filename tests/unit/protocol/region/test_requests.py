@@ -122,7 +122,7 @@ def test_a_checkpoint_and_a_reset_never_share_a_request_id() -> None:
         CheckpointRefused, match="request id taken names a request for a checkpoint; plan the reset under another"
     ):
         driver.reset(ToCurrent(), request_id="taken")
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     driver.reset(ToCurrent(), request_id="waits")
     with pytest.raises(CheckpointRefused, match="request id waits names a reset; take another for the checkpoint"):
         driver.request_checkpoint("waits")
@@ -135,7 +135,7 @@ def test_a_checkpoint_and_a_reset_never_share_a_request_id() -> None:
 
 def test_a_store_in_which_they_do_fails_the_reset_and_goes_on() -> None:
     driver = running()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_REFUSED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_REFUSED)
     driver.reset(ToCurrent(), request_id="shared")
     older = with_queue(driver, queued(driver, "shared"))
     driver.store._transactions.decide(driver.name, lambda *_: older)
@@ -424,7 +424,7 @@ def test_an_undone_checkpoint_no_longer_covers_a_boundary() -> None:
 def test_a_reset_puts_the_request_of_the_open_checkpoint_back_into_the_queue() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
     driver.settle_reset()
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN

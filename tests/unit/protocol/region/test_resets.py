@@ -33,7 +33,7 @@ from tests.support.scripts import all_crash, checkpoints_of_ten, running, starte
 
 def fail(driver: Driver, member: MemberId | None = None, cause: ResetCause = ResetCause.BATCH_FAILED) -> None:
     """Let a member ask for a reset."""
-    driver.store.request_reset(driver.name, driver.caller(member or driver.member(0)), cause, "it broke")
+    driver.request_reset(member or driver.member(0), cause, "it broke")
 
 
 def opening(driver: Driver, offset: int) -> resets.Opening:

@@ -156,7 +156,7 @@ def test_a_halted_region_says_why_it_is_halted_when_it_refuses_a_verb() -> None:
 def test_a_region_has_a_reset_only_while_one_runs() -> None:
     driver = started(Driver(members=1))
     assert driver.region.reset is None
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     region = driver.region
     assert region.reset is not None
     assert region.reset.epoch == region.epoch

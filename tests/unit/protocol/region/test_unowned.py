@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleIncarnation
+from airflow_kcr.protocol.commands import ReportPartitions, Standing
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, RegionState, RequestState
-from airflow_kcr.protocol.region.unowned import Inventory, Standing
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, Incarnation, RequestId
@@ -43,8 +43,8 @@ def report(driver: Driver, index: int = 0, group: str = "g") -> Standing:
     """Have a member tell what the brokers have."""
     member = driver.member(index, group)
     there = frozenset(p for p in driver.logs if p.group == group)
-    inventory = Inventory(member=member, incarnation=driver.processes[member].incarnation, partitions=there)
-    return driver.store.report_partitions(driver.name, inventory)
+    inventory = ReportPartitions(member=member, incarnation=driver.processes[member].incarnation, partitions=there)
+    return driver.handle(inventory)
 
 
 def grown(driver: Driver, number: int = 2, group: str = "g") -> GroupPartition:
@@ -128,9 +128,9 @@ def test_a_region_that_resets_can_say_nothing_yet_and_asks_to_be_told_again() ->
 
 def test_a_process_that_is_not_the_member_any_more_is_not_believed() -> None:
     driver = region_of()
-    inventory = Inventory(member=driver.member(0), incarnation=Incarnation(0), partitions=frozenset())
+    inventory = ReportPartitions(member=driver.member(0), incarnation=Incarnation(0), partitions=frozenset())
     with pytest.raises(StaleIncarnation):
-        driver.store.report_partitions(driver.name, inventory)
+        driver.handle(inventory)
 
 
 def test_a_stop_forgets_what_had_no_owner() -> None:

@@ -6,9 +6,11 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import UnknownMember
+from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region import view
+from airflow_kcr.protocol.region import member_view
+from airflow_kcr.protocol.region.member_view import PUBLISHER_TURN
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     CheckpointPhase,
@@ -18,7 +20,7 @@ from airflow_kcr.protocol.region.rows import (
     RegionState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.view import PUBLISHER_TURN, MemberView, OpenCheckpointView
+from airflow_kcr.protocol.region.view import MemberView, OpenCheckpointView
 from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
 from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.targets import ToDatetime
@@ -29,7 +31,7 @@ from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located,
 
 def seen(driver: Driver, member: MemberId | None = None) -> MemberView:
     """Return what a member sees; by default the first."""
-    return driver.store.view(driver.name, member or driver.member(0))
+    return driver.handle(ReadRegion(member=member or driver.member(0)))
 
 
 def complete_checkpoint(driver: Driver) -> CheckpointNumber:
@@ -62,7 +64,7 @@ def test_it_sees_what_it_holds_in_this_epoch_and_by_its_newest_incarnation() -> 
     assert seen(driver).claims == {}
     driver.claim(driver.member(0), [driver.partition(0)])
     assert seen(driver).claims.keys() == {driver.partition(0)}
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert seen(driver).claims == {}
     assert not seen(driver).acknowledged
 
@@ -101,7 +103,7 @@ def test_a_newer_incarnation_is_not_among_the_participants_of_an_older_ones_chec
     driver.request_checkpoint("n")
     row = replace(driver.region.members[driver.member(0)], incarnation=Incarnation(2))
     region = replace(driver.region, members={driver.member(0): row})
-    checkpoint = view.of_member(region, driver.member(0), driver.clock.now).checkpoint
+    checkpoint = member_view.of_member(region, driver.member(0), driver.clock.now).checkpoint
     assert checkpoint is not None
     assert not checkpoint.takes_part
 
@@ -129,7 +131,7 @@ def test_it_sees_the_records_of_its_partitions_that_are_skipped() -> None:
     driver = running(partitions=2)
     skips = {driver.partition(0): (Offset(3),), driver.partition(1): (Offset(4),)}
     region = replace(driver.region, skips=skips)
-    found = view.of_member(region, driver.member(0), driver.clock.now)
+    found = member_view.of_member(region, driver.member(0), driver.clock.now)
     assert found.skips == {driver.partition(0): (3,)}
 
 
@@ -146,7 +148,7 @@ def test_it_sees_that_the_region_waits_for_the_commits_of_its_last_checkpoint() 
 def test_it_sees_the_open_entries_of_what_it_holds() -> None:
     driver = started(Driver(partitions=2, members=2, delivery=Delivery.EXACTLY_ONCE))
     driver.process()
-    driver.store.request_reset(driver.name, driver.caller(driver.member(0)), ResetCause.BATCH_FAILED, "")
+    driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     assert seen(driver).open == {}
     driver.claim(driver.member(0))
     assert seen(driver).open == {driver.partition(0): OpenTarget(source=SeekSource.SINK_PROGRESS, fallback=Offset(10))}
@@ -173,7 +175,7 @@ def test_a_complete_checkpoint_is_published_by_the_live_member_of_lowest_group_a
     checkpoint = complete_checkpoint(driver)
     row = driver.region.checkpoints[checkpoint]
     for index in (0, 1, 0):
-        assert view.publisher(driver.region, row, driver.clock.now) == driver.member(index)
+        assert member_view.publisher(driver.region, row, driver.clock.now) == driver.member(index)
         assert seen(driver, driver.member(index)).publish == (checkpoint,)
         assert seen(driver, driver.member(1 - index)).publish == ()
         driver.wait(PUBLISHER_TURN.total_seconds())
@@ -187,8 +189,8 @@ def test_a_dead_member_has_no_turn_and_without_a_live_one_nobody_has() -> None:
     row = driver.region.checkpoints[checkpoint]
     driver.crash(driver.member(0))
     driver.wait(12)
-    assert view.publisher(driver.region, row, driver.clock.now) == driver.member(1)
-    assert view.publisher(driver.region, row, driver.clock.now + timedelta(hours=1)) is None
+    assert member_view.publisher(driver.region, row, driver.clock.now) == driver.member(1)
+    assert member_view.publisher(driver.region, row, driver.clock.now + timedelta(hours=1)) is None
 
 
 def test_a_checkpoint_that_is_not_over_is_nobodys_to_publish() -> None:
@@ -196,7 +198,7 @@ def test_a_checkpoint_that_is_not_over_is_nobodys_to_publish() -> None:
     driver.request_checkpoint("n")
     checkpoint = driver.region.checkpoint
     assert checkpoint is not None
-    assert view.publisher(driver.region, checkpoint, driver.clock.now) is None
+    assert member_view.publisher(driver.region, checkpoint, driver.clock.now) is None
     assert seen(driver).publish == ()
 
 

@@ -1,0 +1,315 @@
+"""The verbs of a member, as values: what it asks of the region store, and the type of the answer.
+
+The member's state machine wants a command, the store handles it (`store.regions`, one table of rules), and the answer
+comes back beside the very same value, so that whoever hears it knows what it answers. A command may be repeated: it
+names a batch, a token, an epoch or a checkpoint by which the store recognises what it has already done, and finds the
+first result again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, Noted, ResetCause
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.seek_map import SeekEntry
+from airflow_kcr.protocol.values import (
+    AssignmentId,
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    EventNumber,
+    GroupPartition,
+    Incarnation,
+    MemberId,
+    Offset,
+    Range,
+    Timeline,
+)
+
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Command(Generic[A_co]):
+    """A verb of the store, which answers it with an `A_co`; `Region` is the region as decided."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, and in which epoch."""
+
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+
+
+# -- presence ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register(Command[Incarnation]):
+    """Register a new incarnation of a member, with a fresh lease."""
+
+    member: MemberId
+    token: str
+    """Made by the process, unique for each start: a repeated registration is recognised by it."""
+
+    label: str = ""
+    version: str = ""
+    """Of the package that it runs."""
+
+    takeover: bool = False
+    """Whether a live lease of another process may be superseded (Airflow's retry of the same task)."""
+
+    previous: Incarnation | None = None
+    """The incarnation that this very process was, where it comes back after a lost lease."""
+
+    sinks_fenced: bool = False
+    ends_within: timedelta = timedelta(seconds=30)
+    spec_revision: int | None = None
+    """Of the spec that the process has built the member from; None: it does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRegion(Command[MemberView]):
+    """Read what a member sees of its region; takes no lock."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconcile(Command[Region]):
+    """Do whatever is due; anybody may, and doing it twice changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(Command[Region]):
+    """Give up lease and claims: the member left its group."""
+
+    member: MemberId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepSlot(Command[Region]):
+    """Give up the lease, not the claims: a static member stops and expects to come back."""
+
+    member: MemberId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportLater(Command[Region]):
+    """Report what a member remembers of later times than the store: a restored store halts its regions."""
+
+    member: MemberId
+    epoch: Epoch
+    incarnation: Incarnation
+    sequence: CheckpointNumber
+    timeline: Timeline = Timeline(0)
+    counter: EventNumber = EventNumber(0)
+    """Of the region's events; 0 where that is not known."""
+
+    positions: OffsetMap = EMPTY
+    """What the store had accepted, where it now says less of the same claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportNoted(Command[Region]):
+    """Report that Kafka's commit metadata knows later numbers than the store; the region halts, and adopts none."""
+
+    partition: GroupPartition
+    noted: Noted
+
+
+# -- claims and resets ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """One partition of an assignment, as its new owner sees it."""
+
+    bounds: LogBounds
+    initial: SeekEntry | None = None
+    """The resolved start position, where the store has no initial offset yet; kept only if nobody was first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimPartitions(Command[MemberView]):
+    """Replace the member's claims by its assignment, all of it and nothing else."""
+
+    member: MemberId
+    incarnation: Incarnation
+    assignment: AssignmentId
+    partitions: Mapping[GroupPartition, Assigned]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a member is told about its group after it reported the brokers' partitions."""
+
+    again: bool = False
+    """Whether the member shall report again: a partition of its group has no owner, or that could not be said."""
+
+    rejoin: bool = False
+    """Whether the member shall leave its group and join again, so that Kafka assigns every partition."""
+
+    gone: frozenset[GroupPartition] = frozenset()
+    """The partitions of the group that are no part of the region any more; who is assigned one shall join again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPartitions(Command[Standing]):
+    """Report which partitions the brokers have, as one member read them."""
+
+    member: MemberId
+    incarnation: Incarnation
+    partitions: frozenset[GroupPartition]
+    """Every partition that they have of the topics that the member's group subscribes to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the first owner found for an open entry."""
+
+    offset: Offset | None
+    """None: the sink has no progress in this timeline; it resumes at the restore point, else at the initial offset."""
+
+    clamped_from: int | None = None
+    log: LogBounds | None = None
+    """The log that it was looked up in; None for a sink's progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerEntries(Command[Region]):
+    """Write open seek entries of the member's own partitions; the first writer wins."""
+
+    caller: Caller
+    found: Mapping[GroupPartition, Found]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge(Command[MemberView]):
+    """Acknowledge the epoch: the member is quiesced, its fences are raised and its positions set."""
+
+    caller: Caller
+
+    @property
+    def member(self) -> MemberId:
+        """Who acknowledges."""
+        return self.caller.member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestReset(Command[Region]):
+    """Request an automatic reset; one requested in an older epoch is already answered."""
+
+    caller: Caller
+    cause: ResetCause
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOutOfRange(Command[Region]):
+    """Report the logs of the member's partitions, re-read, where a position seemed to be outside."""
+
+    caller: Caller
+    observed: Mapping[GroupPartition, LogBounds]
+
+
+# -- batches -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartBatch(Command[Batch]):
+    """Start a batch; the answer is its row in the ledger."""
+
+    batch: BatchId
+    """Made by the member, unique for ever; a repeated request is recognised by it."""
+
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+    ranges: Mapping[GroupPartition, Range]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishBatch(Command[None]):
+    """Finish a batch: its work is accepted, positions advance. A finish that was already accepted is no error."""
+
+    batch: BatchId
+    member: MemberId
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardBatch(Command[Region]):
+    """Discard a batch: nothing of it runs any more, and nothing of it counts. Already closed is no error."""
+
+    batch: BatchId
+    member: MemberId
+    incarnation: Incarnation
+
+
+# -- boundaries and checkpoints ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreBounds(Command[Region]):
+    """Store where a boundary falls in some partitions; the first writer wins."""
+
+    caller: Caller
+    boundary: datetime
+    found: Mapping[GroupPartition, BoundaryOffset]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribute(Command[MemberView]):
+    """Contribute a member's part to the draining checkpoint; the last part completes it."""
+
+    sequence: CheckpointNumber
+    member: MemberId
+    incarnation: Incarnation
+    epoch: Epoch
+    offsets: OffsetMap
+    """Its next offset for every partition it holds; empty for an idle member."""
+
+    committed: OffsetMap = EMPTY
+    """Kafka's committed offsets that it saw for them."""
+
+    bounds: Mapping[GroupPartition, LogBounds]
+    """The logs' bounds, read for this contribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPublished(Command[MemberView]):
+    """Report that the member's sinks show what belongs to a complete checkpoint."""
+
+    sequence: CheckpointNumber
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportReadBack(Command[Region]):
+    """Report what Kafka answered, read back, to a member's commit of the restore point."""
+
+    sequence: CheckpointNumber
+    member: MemberId
+    incarnation: Incarnation
+    offsets: OffsetMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSeekCommit(Command[Region]):
+    """Report that a member told Kafka where it resumed after a reset, or why it could not."""
+
+    caller: Caller
+    failure: str

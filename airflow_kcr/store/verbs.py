@@ -1,0 +1,224 @@
+"""How the region store handles a member's command: one row a command, with its rule, its transaction and its answer.
+
+Every command may be repeated: after a lost answer (`OutcomeUnknown`) the same command finds out what became of the
+first one instead of doing it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
+
+from airflow_kcr.errors import BatchRefused, OutcomeUnknown
+from airflow_kcr.ports import Rule, Transactions
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    AnswerEntries,
+    ClaimPartitions,
+    Command,
+    Contribute,
+    DiscardBatch,
+    FinishBatch,
+    KeepSlot,
+    Leave,
+    ReadRegion,
+    Reconcile,
+    Register,
+    ReportLater,
+    ReportNoted,
+    ReportOutOfRange,
+    ReportPartitions,
+    ReportPublished,
+    ReportReadBack,
+    ReportSeekCommit,
+    RequestReset,
+    StartBatch,
+    StoreBounds,
+)
+from airflow_kcr.protocol.region import (
+    acknowledgement,
+    batches,
+    boundaries,
+    claims,
+    completion,
+    events,
+    lifecycle,
+    member_view,
+    membership,
+    out_of_range,
+    reconciliation,
+    retirement,
+    unowned,
+)
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.region.state import Region, record, require_member
+from airflow_kcr.protocol.region.view import MemberView
+from airflow_kcr.protocol.values import MemberId, RegionName
+
+
+class _Own(Protocol):
+    """A command of a member that is shown the region in answer."""
+
+    @property
+    def member(self) -> MemberId: ...
+
+
+A = TypeVar("A")
+C = TypeVar("C")
+O = TypeVar("O", bound=_Own)  # noqa: E741 - a type
+
+Handler: TypeAlias = Callable[[Transactions, RegionName, C], A]
+Row: TypeAlias = tuple[type[C], Handler[C, A]]
+Decision: TypeAlias = Callable[[Region, datetime, C], Region]
+
+
+def handle(transactions: Transactions, name: RegionName, command: Command[A]) -> A:
+    """Handle a command and return its answer.
+
+    Raises:
+        RefusedError: the rule refuses it; nothing has changed.
+        StoreError: the store did not answer, or could not; the same command may be given again.
+    """
+    return cast("A", TABLE[type(command)](transactions, name, command))
+
+
+def decide(transactions: Transactions, name: RegionName, rule: Rule) -> Region:
+    """Run a rule under the region's lock, and everything due with it."""
+
+    def with_consequences(region: Region, now: datetime) -> Region:
+        return reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
+
+    return certain(lambda: transactions.decide(name, with_consequences))
+
+
+def certain(attempt: Callable[[], Region]) -> Region:
+    """Run one transaction; where its COMMIT's answer was lost, ask again: the rule recognises what was done."""
+    try:
+        return attempt()
+    except OutcomeUnknown:
+        return attempt()
+
+
+# -- kinds of rows -------------------------------------------------------------------------------------------------
+
+
+def _decided(kind: type[C], rule: Decision[C]) -> Row[C, Region]:
+    """Answer with the region as decided."""
+    return kind, lambda transactions, name, command: decide(
+        transactions, name, lambda region, now: rule(region, now, command)
+    )
+
+
+def _seen(kind: type[C], rule: Decision[C], see: Callable[[Region, datetime, C], A]) -> Row[C, A]:
+    """Answer with what can be seen of the region in the same transaction."""
+
+    def handler(transactions: Transactions, name: RegionName, command: C) -> A:
+        seen: list[A] = []
+
+        def looked(region: Region, now: datetime) -> Region:
+            after = reconciliation.reconcile(rule(retirement.by_itself(region, now), now, command), now)
+            seen.append(see(after, now, command))
+            return after
+
+        certain(lambda: transactions.decide(name, looked))
+        return seen[-1]
+
+    return kind, handler
+
+
+def _shown(kind: type[O], rule: Decision[O]) -> Row[O, MemberView]:
+    """Answer with what the member sees after it, so that it need not read the region again."""
+    return _seen(kind, rule, lambda region, now, command: member_view.of_member(region, command.member, now))
+
+
+# -- commands with a transaction of their own ----------------------------------------------------------------------
+
+
+def _read(transactions: Transactions, name: RegionName, command: ReadRegion) -> MemberView:
+    return transactions.look(
+        name, command.member, lambda region, now: member_view.of_member(region, command.member, now)
+    )
+
+
+def _start_batch(transactions: Transactions, name: RegionName, command: StartBatch) -> Batch:
+    partitions = frozenset(command.ranges)
+
+    def attempt() -> Region:
+        return transactions.admit(
+            name,
+            command.member,
+            command.batch,
+            partitions,
+            lambda region, now: batches.start(region, now, command),
+        )
+
+    return certain(attempt).running[command.batch]
+
+
+def _finish_batch(transactions: Transactions, name: RegionName, command: FinishBatch) -> None:
+    batch, member, incarnation = command.batch, command.member, command.incarnation
+
+    def attempt() -> Region:
+        return transactions.admit(
+            name, member, batch, None, lambda region, now: batches.finish(region, now, batch, member, incarnation)
+        )
+
+    try:
+        certain(attempt)
+    except BatchRefused:
+        row = transactions.batch(name, batch)
+        if row is None or row.outcome is not Outcome.DONE or row.incarnation != incarnation:
+            raise
+
+
+def _discard_batch(region: Region, now: datetime, command: DiscardBatch) -> Region:
+    if command.batch not in region.running:
+        return region
+    return batches.discard(region, now, command.batch, command.member, command.incarnation)
+
+
+def _store_bounds(region: Region, now: datetime, command: StoreBounds) -> Region:
+    caller = command.caller
+    require_member(region, caller.member, caller.incarnation, now, epoch=caller.epoch)
+    return boundaries.store(region, now, command.boundary, command.found)
+
+
+def _report_seek_commit(region: Region, now: datetime, command: ReportSeekCommit) -> Region:
+    caller = command.caller
+    require_member(region, caller.member, caller.incarnation, now)
+    body = events.SeekCommitted(epoch=caller.epoch, member=caller.member, failure=command.failure)
+    return record(region, now, body)
+
+
+TABLE: Final[Mapping[type[Command[object]], Callable[..., object]]] = dict(
+    (
+        _seen(Register, membership.register, lambda region, now, c: region.members[c.member].incarnation),
+        (ReadRegion, _read),
+        _decided(Reconcile, lambda region, now, c: region),
+        _decided(Leave, lambda region, now, c: membership.leave(region, now, c.member, c.incarnation)),
+        _decided(KeepSlot, lambda region, now, c: membership.keep_slot(region, now, c.member, c.incarnation)),
+        _decided(ReportLater, lifecycle.seen_later),
+        _decided(ReportNoted, lambda region, now, c: lifecycle.noted_later(region, now, c.partition, c.noted)),
+        _shown(ClaimPartitions, claims.claim),
+        _seen(ReportPartitions, unowned.report, lambda region, now, c: unowned.standing(region, now, c.member)),
+        _decided(AnswerEntries, lambda region, now, c: acknowledgement.answer(region, now, c.caller, c.found)),
+        _shown(Acknowledge, lambda region, now, c: acknowledgement.acknowledge(region, now, c.caller)),
+        _decided(
+            RequestReset, lambda region, now, c: acknowledgement.request(region, now, c.caller, c.cause, c.detail)
+        ),
+        _decided(ReportOutOfRange, lambda region, now, c: out_of_range.report(region, now, c.caller, c.observed)),
+        (StartBatch, _start_batch),
+        (FinishBatch, _finish_batch),
+        _decided(DiscardBatch, _discard_batch),
+        _decided(StoreBounds, _store_bounds),
+        _shown(Contribute, completion.contribute),
+        _shown(ReportPublished, lambda region, now, c: completion.publish(region, now, c.sequence, c.member)),
+        _decided(
+            ReportReadBack,
+            lambda region, now, c: completion.read_back(region, now, c.sequence, c.member, c.incarnation, c.offsets),
+        ),
+        _decided(ReportSeekCommit, _report_seek_commit),
+    )
+)
+"""One row a command; a new one needs its value in `protocol.commands`, its rule, and its row here."""
