@@ -11,9 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_kcr.errors import RefusedError
-from airflow_kcr.protocol.commands import (
-    Command,
-)
+from airflow_kcr.protocol.commands import Command, Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.member.effects import ResetSinks
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -80,25 +78,6 @@ V = TypeVar("V")
 
 Rule: TypeAlias = Callable[[Region, datetime], Region]
 """A pure decision: the region and the store's clock in, the region out; or it raises and nothing has changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """What a renewal tells: enough to know whether anything is worth reading."""
-
-    now: datetime
-    """The store's clock."""
-
-    counter: EventNumber
-    epoch: Epoch
-    incarnation: Incarnation
-    """The member's newest incarnation."""
-
-    renewed: bool
-    """Whether the lease was renewed; an expired lease, or one of an older incarnation, never is."""
-
-    reconcile_at: datetime | None
-    """When something is due in the region without anybody asking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

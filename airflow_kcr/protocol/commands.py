@@ -79,6 +79,35 @@ class Register(Command[Incarnation]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a renewal tells: enough to know whether anything is worth reading."""
+
+    now: datetime
+    """The store's clock."""
+
+    counter: EventNumber
+    epoch: Epoch
+    incarnation: Incarnation
+    """The member's newest incarnation."""
+
+    renewed: bool
+    """Whether the lease was renewed; an expired lease, or one of an older incarnation, never is."""
+
+    reconcile_at: datetime | None
+    """When something is due in the region without anybody asking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew(Command[Heartbeat]):
+    """Renew a member's lease, if its incarnation holds it and it is not over; the answer says whether."""
+
+    member: MemberId
+    incarnation: Incarnation
+    lease: timedelta
+    """By how much, from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRegion(Command[MemberView]):
     """Read what a member sees of its region; takes no lock."""
 

@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import count
 from typing import Final, TypeAlias, assert_never
 
-from airflow_kcr.errors import KcrError, SpecOutdated, UnknownMember
+from airflow_kcr.errors import SpecOutdated, UnknownMember
 from airflow_kcr.ports import (
     BatchCall,
     CommittedOffset,
@@ -29,17 +29,26 @@ from airflow_kcr.ports import (
     Sinks,
     always,
 )
-from airflow_kcr.protocol.commands import Assigned
+from airflow_kcr.protocol.commands import (
+    ClaimPartitions,
+    Command,
+    Contribute,
+    DiscardBatch,
+    FinishBatch,
+    Renew,
+    ReportPublished,
+    ReportSeekCommit,
+    RequestReset,
+)
 from airflow_kcr.protocol.member import effects, events, facts
 from airflow_kcr.protocol.member.state import Member, State, Why
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, ResetCause
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeline
-from airflow_kcr.runtime.asking import Asking
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.grouping import Grouping, Happening
-from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.identity import Identity, later_note
 from airflow_kcr.runtime.metrics import Metrics, Snapshot
 from airflow_kcr.runtime.placing import Places
 from airflow_kcr.runtime.planner import Linger, Planner
@@ -54,7 +63,6 @@ TICK: Final = 0.25
 CLOSE_SHARE: Final = 0.6
 """The share of the close time in which a batch has to end, or the process does."""
 
-Assignments: TypeAlias = "Mapping[GroupPartition, Assigned]"
 Held: TypeAlias = "Mapping[GroupPartition, CommittedOffset]"
 
 _USUAL: Final = frozenset({None, Why.DRAINED, Why.BOUNDARY})
@@ -131,7 +139,8 @@ class MemberHost:
         self.who, self._world, self._clock = who, world, world.clock
         # What is left of the close time is for telling the store, and for closing the Kafka client.
         times = replace(who.timeouts, close=who.timeouts.close * CLOSE_SHARE)
-        self._machine = Member(member=who.member, timeouts=times, static=who.group.static_membership)
+        process = who.registration(sinks_fenced=world.sinks.fenced)
+        self._machine = Member(process=process, timeouts=times, static=who.group.static_membership)
         self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._timers: list[tuple[Seconds, int, Callable[[], None]]] = []
         self._timer_numbers = count()
@@ -143,18 +152,8 @@ class MemberHost:
         self._done = threading.Event()
         self._end = Ended(how=End.CLOSED)
         silence = who.timeouts.statement_timeout + who.timeouts.renew / 2
-        self._requests = StoreCalls(f"{who.member} store", self.tell, self.fail, self._clock, silence)
-        self._leases = world.renewals.member(self.tell, self.fail, silence)
-        self._asking = Asking(
-            world.store,
-            who,
-            self._requests,
-            self._leases,
-            clock=self._clock,
-            store_clock=world.store_clock,
-            later=lambda seconds, action: self.tell(lambda: self._later(seconds, action)),
-            sinks_fenced=world.sinks.fenced,
-        )
+        self._requests = StoreCalls(world.store, who, self.tell, self.fail, self._clock, silence)
+        self._leases = world.renewals.member(self.tell, self.fail, world.store_clock, silence)
         self._grouping = Grouping(who, self.tell, self.fail, self._metrics)
         membership = world.membership(self._grouping)
         self._grouping.use(membership)
@@ -217,7 +216,9 @@ class MemberHost:
         def adopted() -> None:
             self._planner.grace, self._planner.linger = checkpoint.grace, _linger(limits)
             self._size = self._size.within(limits)
-            self._asking.spec_revision = revision
+            # A change that counts at once: it registers from now on as built from that spec.
+            process = replace(self._machine.process, spec_revision=revision)
+            self._machine = replace(self._machine, process=process)
 
         self.tell(adopted)
 
@@ -285,14 +286,14 @@ class MemberHost:
     def _note(self, event: events.Event) -> None:
         """Count what the event says."""
         match event:
-            case events.Ended():
+            case events.Answered(command=FinishBatch()):
                 batch = self._machine.batch
                 self._metrics.batch_ended(0 if batch is None else sum(r.width for r in batch.ranges.values()))
             case events.BatchFailed():
                 self._metrics.failed_batches += 1
-            case events.Discarded():
+            case events.Answered(command=DiscardBatch()) | events.Refused(command=DiscardBatch()):
                 self._metrics.discarded_batches += 1
-            case events.Contributed(sequence=sequence):
+            case events.Answered(command=Contribute(sequence=sequence)):
                 self._metrics.contributed(sequence, self._clock())
             case events.SinksReset():
                 self._metrics.resets += 1
@@ -341,23 +342,17 @@ class MemberHost:
             return Ended(how=End.FAILED, error=self._failure)
         if self._machine.state is State.FENCED:
             return Ended(how=End.FENCED)
-        refusal: KcrError | None = self._asking.refusal
+        refusal = self._machine.refusal
         return Ended(how=End.CLOSED) if refusal is None else Ended(how=End.REFUSED, error=refusal)
 
     # -- effects -------------------------------------------------------------------------------------------------
 
     def _execute(self, effect: effects.Effect) -> None:  # noqa: C901 - one row an effect
         """Hand an effect to whoever does it; the answer comes later, as an event."""
-        asking, working = self._asking, self._working
+        working = self._working
         match effect:
-            case effects.Register():
-                asking.register(effect)
-            case effects.Renew():
-                asking.renew(effect)
-            case effects.Read():
-                asking.read()
-            case effects.Reconcile():
-                asking.reconcile()
+            case effects.Ask(command=command):
+                self._ask(command)
             case effects.Join():
                 self._grouping.membership.join()
             case effects.LeaveGroup():
@@ -368,64 +363,49 @@ class MemberHost:
                 self._claim(effect)
             case effects.DiscoverPartitions():
                 working.discover()
-            case effects.ReportPartitions():
-                asking.report_partitions(effect)
             case effects.Plan():
                 self._plan(effect)
-            case effects.StoreBounds():
-                asking.store_bounds(effect)
-            case effects.ReportOutOfRange():
-                asking.report_out_of_range(effect)
-            case effects.Begin():
-                asking.begin(effect)
             case effects.Run():
                 self._run_batch(effect)
             case effects.Cancel():
                 working.cancel(effect)
-            case effects.End():
-                asking.end(effect)
-            case effects.Discard():
-                asking.discard(effect)
-            case effects.RequestReset(cause=cause):
-                if cause in _TEACHES:
-                    self._learn_from_failure()
-                asking.request_reset(effect)
             case effects.ResetSinks():
                 working.reset_sinks(effect)
-            case effects.Acknowledge():
-                asking.acknowledge(effect)
             case effects.PrepareSinks():
                 working.prepare(effect)
-            case effects.Contribute():
-                asking.contribute(effect)
             case effects.Publish(sequence=sequence):
-                working.publish(sequence, lambda: asking.published(sequence))
+                working.publish(ReportPublished(sequence=sequence, member=self.who.member), self._requests.ask)
             case effects.Commit():
                 self._grouping.commit(effect, self._machine.newest_timeline, self._lease())
-            case effects.ReportReadBack():
-                asking.read_back(effect)
             case effects.CommitSeek():
                 self._commit_seek(effect)
-            case effects.LeaveStore():
-                asking.leave(effect)
-            case effects.KeepSlot():
-                asking.keep_slot(effect)
-            case effects.ReportLater():
-                asking.report_later(effect)
             case effects.EndProcess(why=why):
                 _LOG.critical("%s: the process ends: %s", self.who.member, why)
                 self._world.end_process(why)
             case _:
                 assert_never(effect)
 
+    def _ask(self, command: Command[object]) -> None:
+        match command:
+            case Renew():
+                self._leases.ask(self.who.region, command)
+                return
+            case RequestReset(cause=cause) if cause in _TEACHES:
+                self._learn_from_failure()
+            case _:
+                pass
+        self._requests.ask(command)
+
     def _claim(self, effect: effects.Claim) -> None:
         view = self._machine.view
         initialised = view is not None and view.initialised
         newest = self._machine.newest_sequence
 
-        def ready(assigned: Assignments, held: Held) -> None:
-            self._asking.compare(held, newest)
-            self._asking.claim(effect, assigned)
+        def ready(claim: ClaimPartitions, held: Held) -> None:
+            later = later_note(self.who.region, self.who.member, held, newest)
+            if later is not None:
+                self._requests.ask(later)
+            self._requests.ask(claim)
 
         self._working.claim(effect, initialised=initialised, ready=ready)
 
@@ -438,10 +418,8 @@ class MemberHost:
             self.tell(events.Planned(batch=batch, ranges={}))  # nothing to read, for now
 
     def _run_batch(self, effect: effects.Run) -> None:
-        row, view = self._asking.row, self._machine.view
-        if row is None or row.batch != effect.batch:
-            raise RuntimeError(f"batch {effect.batch} is to run, but the store let begin {row and row.batch}")
-        records = sum(r.width for r in effect.ranges.values())
+        row, view = effect.row, self._machine.view
+        records = sum(r.width for r in row.ranges.values())
 
         def took(seconds: Seconds, did_its_work: bool) -> None:
             self._metrics.last_batch_seconds = seconds
@@ -456,7 +434,7 @@ class MemberHost:
             epoch=row.epoch,
             timeline=row.timeline,
             sequence=row.sequence,
-            ranges=effect.ranges,
+            ranges=row.ranges,
             progress=effect.progress,
             boundary=None if view is None else view.limit,
         )
@@ -485,7 +463,7 @@ class MemberHost:
             effect,
             timeline,
             sequence,
-            lambda failure: self._asking.note_seek_commit(effect, failure),
+            lambda failure: self._requests.ask(ReportSeekCommit(caller=effect.caller, failure=failure)),
             self._lease(),
         )
 

@@ -6,11 +6,15 @@ import json
 import os
 import socket
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.commands import Register, ReportNoted
+from airflow_kcr.protocol.region.rows import Noted
 from airflow_kcr.protocol.rules import GroupRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, MemberId, RegionName, Timeline
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupPartition, MemberId, RegionName, Timeline
 
 
 def _token() -> str:
@@ -44,6 +48,23 @@ class Identity:
     token: str = field(default_factory=_token)
     """Unique for each start: a repeated registration is recognised by it, and batches are named after it."""
 
+    def registration(self, *, sinks_fenced: bool) -> Register:
+        """Return how this process registers the member.
+
+        Args:
+            sinks_fenced: whether every sink of the pipeline refuses an older epoch by itself.
+        """
+        return Register(
+            member=self.member,
+            token=self.token,
+            label=self.label,
+            version=self.version,
+            takeover=self.takeover,
+            sinks_fenced=sinks_fenced,
+            ends_within=self.timeouts.process_end_boundary,
+            spec_revision=self.spec_revision,
+        )
+
     def batch_id(self, number: int) -> BatchId:
         """Return the id of this start's batch of that number; no other batch ever has it."""
         return BatchId(f"{self.token}-{number}")
@@ -64,6 +85,26 @@ class CommitNote:
             {"region": self.region, "timeline": self.timeline, "sequence": self.sequence, "epoch": self.epoch},
             separators=(",", ":"),
         )
+
+
+def later_note(
+    region: RegionName, member: MemberId, held: Mapping[GroupPartition, CommittedOffset], newest: CheckpointNumber
+) -> ReportNoted | None:
+    """Return what to tell a store that knows less than Kafka's commit metadata: it was restored. None: it does not.
+
+    Args:
+        region: the region's name; what others wrote does not count.
+        member: who tells it.
+        held: the committed offsets of the member's partitions.
+        newest: the newest checkpoint number that the store has used.
+    """
+    notes = [(place, note) for place, row in held.items() if (note := read_note(row.metadata)) is not None]
+    later = [(p, note) for p, note in notes if note.region == region and note.sequence > newest]
+    if not later:
+        return None
+    place, last = max(later, key=lambda one: (max(one[1].epoch, one[1].sequence, one[1].timeline), one[0]))
+    noted = Noted(member=member, epoch=last.epoch, sequence=last.sequence, timeline=last.timeline)
+    return ReportNoted(partition=place, noted=noted)
 
 
 def read_note(metadata: str) -> CommitNote | None:

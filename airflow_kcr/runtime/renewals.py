@@ -13,15 +13,14 @@ import random
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Final
 
 from airflow_kcr.errors import RefusedError, SchemaMissing, SchemaTooNew, SchemaTooOld, StoreError
-from airflow_kcr.ports import Heartbeat, Heartbeats, MemberStore, Renewal
+from airflow_kcr.ports import Heartbeats, MemberStore, Renewal
+from airflow_kcr.protocol.commands import Heartbeat, Renew
 from airflow_kcr.protocol.member import events
-from airflow_kcr.runtime.clocks import Clock, Seconds
-
-Answered: TypeAlias = "Callable[[Heartbeat | RefusedError, Seconds], events.Event]"
-"""Makes the event of an answer, and of when the request for it was sent."""
+from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 
 GATHER: Final = 0.05
 """Seconds in which further members may ask after the first one: loops wake up for it at the same moment."""
@@ -42,6 +41,7 @@ class LeaseCalls:
         post: hands a renewal to whoever asks the store.
         deliver: takes the answers; from any thread.
         failed: told what can't be answered; from any thread.
+        store_clock: told what the store's clock says.
         clock: the member's.
         silence: how long a renewal may go without an answer before the store counts as lost.
     """
@@ -51,18 +51,20 @@ class LeaseCalls:
         post: Callable[[LeaseCalls], None],
         deliver: Callable[[events.Event], None],
         failed: Callable[[BaseException], None],
+        store_clock: StoreClock,
         clock: Clock,
         silence: timedelta,
     ) -> None:
         self._post, self._deliver, self.failed = post, deliver, failed
-        self._clock, self._silence = clock, silence.total_seconds()
-        self._asked: tuple[Renewal, Answered] | None = None
+        self._store_clock, self._clock, self._silence = store_clock, clock, silence.total_seconds()
+        self._asked: tuple[Renewal, Renew] | None = None
         self._waiting_since: Seconds | None = None
         self._lost = False
 
-    def call(self, renewal: Renewal, answered: Answered) -> None:
+    def ask(self, region: RegionName, command: Renew) -> None:
         """Ask for a renewal, and deliver its answer; not again before that has come."""
-        self._asked, self._waiting_since = (renewal, answered), self._clock()
+        renewal = Renewal(region=region, member=command.member, incarnation=command.incarnation, lease=command.lease)
+        self._asked, self._waiting_since = (renewal, command), self._clock()
         self._post(self)
 
     def is_silent(self) -> bool:
@@ -101,7 +103,11 @@ class LeaseCalls:
         if self._lost:
             self._lost = False
             self._deliver(events.StoreBack())
-        self._deliver(asked[1](answer, sent_at))
+        if isinstance(answer, RefusedError):
+            self._deliver(events.Refused(command=asked[1], error=answer))
+            return
+        self._store_clock.tell(answer.now)
+        self._deliver(events.Answered(command=asked[1], result=answer, sent_at=sent_at))
 
 
 class Renewals:
@@ -120,10 +126,14 @@ class Renewals:
         self._thread.start()
 
     def member(
-        self, deliver: Callable[[events.Event], None], failed: Callable[[BaseException], None], silence: timedelta
+        self,
+        deliver: Callable[[events.Event], None],
+        failed: Callable[[BaseException], None],
+        store_clock: StoreClock,
+        silence: timedelta,
     ) -> LeaseCalls:
         """Return what one member asks with; see `LeaseCalls`."""
-        return LeaseCalls(self._asked.put, deliver, failed, self._clock, silence)
+        return LeaseCalls(self._asked.put, deliver, failed, store_clock, self._clock, silence)
 
     def end(self) -> None:
         """End with the present request; what is not answered stays so. Returns at once."""

@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError, UnknownTopics
+from airflow_kcr.errors import BatchCancelled, BatchError, KcrError, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall, CommittedOffset, Engine, Sinks
-from airflow_kcr.protocol.commands import Assigned, Found
+from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportPublished
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.seek_map import SeekSource
@@ -107,12 +107,15 @@ class Working:
         effect: effects.Claim,
         *,
         initialised: bool,
-        ready: Callable[[Mapping[GroupPartition, Assigned], Mapping[GroupPartition, CommittedOffset]], None],
+        ready: Callable[[ClaimPartitions, Mapping[GroupPartition, CommittedOffset]], None],
     ) -> None:
-        """Read the logs of an assignment and what Kafka holds for them; `ready` claims.
+        """Read the logs of an assignment and what Kafka holds for them; `ready` gives the claim to the store.
 
         A claim is refused where that can't be read, and so is made again.
         """
+        claim = ClaimPartitions(
+            member=self._who.member, incarnation=effect.incarnation, assignment=effect.assignment, partitions={}
+        )
 
         def task() -> None:
             self._planner.forget()
@@ -121,12 +124,9 @@ class Working:
                 held = self._places.committed(effect.partitions)
             except KcrError as error:
                 _LOG.warning("%s: can't claim yet: %s", self._who.member, error)
-                lacks_logs = isinstance(error, UnknownTopics)
-                self._happened(
-                    events.ClaimRefused(assignment=effect.assignment, why=error.message, lacks_logs=lacks_logs)
-                )
+                self._happened(events.Refused(command=claim, error=error))
                 return
-            ready(assigned, held)
+            ready(replace(claim, partitions=assigned), held)
 
         self._reader.post(task)
 
@@ -164,19 +164,19 @@ class Working:
 
         self._reader.post(task)
 
-    def publish(self, sequence: CheckpointNumber, done: Callable[[], None]) -> None:
-        """Publish a checkpoint; `done` tells the store. A failure is tried again in its turn."""
+    def publish(self, report: ReportPublished, done: Callable[[ReportPublished], None]) -> None:
+        """Publish a checkpoint; `done` reports it to the store. A failure is tried again in its turn."""
 
         def task() -> None:
             try:
-                self._sinks.publish(sequence)
+                self._sinks.publish(report.sequence)
             except SinkError as error:
-                _LOG.warning("%s: checkpoint %s is not published: %s", self._who.member, sequence, error)
+                _LOG.warning("%s: checkpoint %s is not published: %s", self._who.member, report.sequence, error)
                 # It is asked for again as soon as this is answered.
                 self._ending.wait(TRY_AGAIN)
-                self._happened(events.Published(sequence=sequence))
+                self._happened(events.Refused(command=report, error=error))
                 return
-            done()
+            done(report)
 
         self._publisher.post(task)
 

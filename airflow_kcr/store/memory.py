@@ -24,7 +24,6 @@ from airflow_kcr.ports import (
     ArchiveFile,
     Certificate,
     Dropped,
-    Heartbeat,
     Heartbeats,
     Horizon,
     Renewal,
@@ -33,6 +32,7 @@ from airflow_kcr.ports import (
     Sign,
     Span,
 )
+from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.archive import Tables, working
 from airflow_kcr.protocol.region.events import Claimed, Event, MemberRegistered

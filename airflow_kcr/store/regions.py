@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from airflow_kcr.errors import RefusedError, StoreBusy
-from airflow_kcr.ports import Chronicle, Heartbeat, Heartbeats, Renewal, Replayed, Rule, Sign, Span, Transactions
+from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span, Transactions
 from airflow_kcr.protocol.commands import (
     Command,
 )
@@ -206,21 +205,6 @@ class RegionStore:
         return self._transactions.wait(name, after, timeout)
 
     # -- members -------------------------------------------------------------------------------------------------
-
-    def renew(self, name: RegionName, member: MemberId, incarnation: Incarnation, lease: timedelta) -> Heartbeat:
-        """Renew one lease; `renew_all` says how.
-
-        Raises:
-            UnknownRegion, UnknownMember: there is no such row.
-            StoreBusy: somebody writes the lease at this moment.
-        """
-        renewal = Renewal(region=name, member=member, incarnation=incarnation, lease=lease)
-        heartbeat = self.renew_all([renewal]).get(renewal)
-        if heartbeat is None:
-            raise StoreBusy(f"the lease of {member} in region {name} is being written; it was not renewed, ask again")
-        if isinstance(heartbeat, RefusedError):
-            raise heartbeat
-        return heartbeat
 
     def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
         """Renew leases of any regions: one statement for all, outside the regions' locks, each answered by itself."""

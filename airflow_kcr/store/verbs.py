@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
-from airflow_kcr.errors import BatchRefused, OutcomeUnknown
-from airflow_kcr.ports import Rule, Transactions
+from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
+from airflow_kcr.ports import Renewal, Rule, Transactions
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
@@ -20,11 +20,13 @@ from airflow_kcr.protocol.commands import (
     Contribute,
     DiscardBatch,
     FinishBatch,
+    Heartbeat,
     KeepSlot,
     Leave,
     ReadRegion,
     Reconcile,
     Register,
+    Renew,
     ReportLater,
     ReportNoted,
     ReportOutOfRange,
@@ -33,6 +35,7 @@ from airflow_kcr.protocol.commands import (
     ReportReadBack,
     ReportSeekCommit,
     RequestReset,
+    Standing,
     StartBatch,
     StoreBounds,
 )
@@ -141,6 +144,17 @@ def _read(transactions: Transactions, name: RegionName, command: ReadRegion) -> 
     )
 
 
+def _renew(transactions: Transactions, name: RegionName, command: Renew) -> Heartbeat:
+    member = command.member
+    renewal = Renewal(region=name, member=member, incarnation=command.incarnation, lease=command.lease)
+    heartbeat = transactions.renew([renewal]).get(renewal)
+    if heartbeat is None:
+        raise StoreBusy(f"the lease of {member} in region {name} is being written; it was not renewed, ask again")
+    if isinstance(heartbeat, RefusedError):
+        raise heartbeat
+    return heartbeat
+
+
 def _start_batch(transactions: Transactions, name: RegionName, command: StartBatch) -> Batch:
     partitions = frozenset(command.ranges)
 
@@ -172,6 +186,19 @@ def _finish_batch(transactions: Transactions, name: RegionName, command: FinishB
             raise
 
 
+def _report_partitions(transactions: Transactions, name: RegionName, command: ReportPartitions) -> Standing:
+    standing: list[Standing] = []
+
+    def rule(region: Region, now: datetime) -> Region:
+        after = unowned.report(region, now, command)
+        # Of the same state as the report: what is due besides may end a reset, in which nothing was recorded.
+        standing.append(unowned.standing(after, now, command.member))
+        return after
+
+    decide(transactions, name, rule)
+    return standing[-1]
+
+
 def _discard_batch(region: Region, now: datetime, command: DiscardBatch) -> Region:
     if command.batch not in region.running:
         return region
@@ -194,6 +221,7 @@ def _report_seek_commit(region: Region, now: datetime, command: ReportSeekCommit
 TABLE: Final[Mapping[type[Command[object]], Callable[..., object]]] = dict(
     (
         _seen(Register, membership.register, lambda region, now, c: region.members[c.member].incarnation),
+        (Renew, _renew),
         (ReadRegion, _read),
         _decided(Reconcile, lambda region, now, c: region),
         _decided(Leave, lambda region, now, c: membership.leave(region, now, c.member, c.incarnation)),
@@ -201,7 +229,7 @@ TABLE: Final[Mapping[type[Command[object]], Callable[..., object]]] = dict(
         _decided(ReportLater, lifecycle.seen_later),
         _decided(ReportNoted, lambda region, now, c: lifecycle.noted_later(region, now, c.partition, c.noted)),
         _shown(ClaimPartitions, claims.claim),
-        _seen(ReportPartitions, unowned.report, lambda region, now, c: unowned.standing(region, now, c.member)),
+        (ReportPartitions, _report_partitions),
         _decided(AnswerEntries, lambda region, now, c: acknowledgement.answer(region, now, c.caller, c.found)),
         _shown(Acknowledge, lambda region, now, c: acknowledgement.acknowledge(region, now, c.caller)),
         _decided(

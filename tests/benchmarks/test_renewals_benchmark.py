@@ -13,7 +13,8 @@ from time import perf_counter
 import pytest
 
 from airflow_kcr.api.opening import store_url
-from airflow_kcr.ports import Heartbeat, Renewal
+from airflow_kcr.ports import Renewal
+from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.region.rows import Lease, Member
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_kcr.api.opening import store_url
 from airflow_kcr.ports import BatchCall
-from airflow_kcr.protocol.commands import FinishBatch, StartBatch
+from airflow_kcr.protocol.commands import FinishBatch, Renew, StartBatch
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
@@ -209,7 +209,7 @@ def _begin_and_end(driver: Driver, held: Collection[GroupPartition], number: int
     request = StartBatch(
         batch=batch, member=member_id, incarnation=Incarnation(1), epoch=driver.region.epoch, ranges=ranges
     )
-    driver.store.renew(driver.name, member_id, Incarnation(1), driver.region.rules.timeouts.lease)
+    driver.handle(Renew(member=member_id, incarnation=Incarnation(1), lease=driver.region.rules.timeouts.lease))
     began = perf_counter()
     driver.handle(request)
     between = perf_counter()

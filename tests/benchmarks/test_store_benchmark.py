@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, StartBatch
+from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, Renew, StartBatch
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.resolution import NoTimes
@@ -184,7 +184,7 @@ def test_an_idle_region_of_a_hundred_members(durable_url: str) -> None:
         lease, members = driver.region.rules.timeouts.lease, sorted(driver.processes)
         before = _transactions(durable_url, driver)
         spent = [
-            timed(partial(driver.store.renew, driver.name, member, Incarnation(1), lease))
+            timed(partial(driver.handle, Renew(member=member, incarnation=Incarnation(1), lease=lease)))
             for _ in range(rounds)
             for member in members
         ]

@@ -16,13 +16,15 @@ from airflow_kcr.errors import (
     UnknownMember,
     UnknownRegion,
 )
-from airflow_kcr.ports import Heartbeat, Renewal
+from airflow_kcr.ports import Renewal
 from airflow_kcr.protocol.commands import (
     DiscardBatch,
     FinishBatch,
+    Heartbeat,
     Leave,
     ReadRegion,
     Register,
+    Renew,
     StartBatch,
 )
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
@@ -73,7 +75,7 @@ def test_a_live_index_is_not_taken_by_accident_but_on_purpose(drive: Drive) -> N
     with pytest.raises(MemberInUse):
         driver.handle(Register(member=driver.member(0), token="t-2"))
     assert driver.handle(Register(member=driver.member(0), token="t-2", takeover=True)) == 2
-    heartbeat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     assert (heartbeat.renewed, heartbeat.incarnation) == (False, 2)
 
 
@@ -82,7 +84,7 @@ def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive
     driver.store.start(driver.name)
     driver.join(driver.member(0))
     subject.clock.advance(8)
-    heartbeat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     assert heartbeat.renewed
     assert (heartbeat.counter, heartbeat.epoch) == (driver.region.counter, driver.region.epoch)
     subject.clock.advance(8)
@@ -95,7 +97,7 @@ def test_a_renewal_changes_nothing_but_the_lease(subject: Subject, drive: Drive)
     driver.up()
     before = driver.region
     subject.clock.advance(1)
-    driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     after = driver.region
     assert after.leases != before.leases
     assert (after.counter, after.reconcile_at) == (before.counter, before.reconcile_at)
@@ -107,7 +109,7 @@ def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> No
     driver.up()
     expire(subject)
     until = driver.region.leases[driver.member(0)].until
-    heartbeat = driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE)
+    heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
     assert not heartbeat.renewed
     assert heartbeat.now > until
     assert driver.region.leases[driver.member(0)].until == until
@@ -120,7 +122,7 @@ def test_only_a_registered_member_renews(drive: Drive) -> None:
     driver = drive()
     driver.store.start(driver.name)
     with pytest.raises(UnknownMember):
-        driver.store.renew(driver.name, MemberId(GroupId("g"), 1), Incarnation(1), LEASE)
+        driver.handle(Renew(member=MemberId(GroupId("g"), 1), incarnation=Incarnation(1), lease=LEASE))
 
 
 def test_renewals_are_answered_each_by_itself(subject: Subject, drive: Drive) -> None:
@@ -168,7 +170,7 @@ def test_who_left_does_not_renew(drive: Drive) -> None:
     driver = drive()
     driver.up()
     driver.leave(driver.member(0))
-    assert not driver.store.renew(driver.name, driver.member(0), Incarnation(1), LEASE).renewed
+    assert not driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE)).renewed
     assert {c.owner for c in driver.region.claims.values()} == {None, driver.member(1)}
 
 

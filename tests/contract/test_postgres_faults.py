@@ -24,8 +24,17 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool, QueuePool
 
 from airflow_kcr.errors import NotClaimed, OutcomeUnknown, StoreBusy, StoreError, StoreRefused, StoreUnavailable
-from airflow_kcr.ports import Heartbeat, Renewal
-from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, Register, StartBatch
+from airflow_kcr.ports import Renewal
+from airflow_kcr.protocol.commands import (
+    Command,
+    Contribute,
+    FinishBatch,
+    Heartbeat,
+    ReadRegion,
+    Register,
+    Renew,
+    StartBatch,
+)
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.rows import Lease, Member, Outcome
@@ -178,7 +187,7 @@ def test_a_pooled_connection_that_died_is_replaced_unnoticed(database_url: str, 
         lambda: driver.begin(driver.member(0)),
         lambda: driver.store.reconcile(driver.name),
         lambda: driver.store.read(driver.name),
-        lambda: driver.store.renew(driver.name, driver.member(0), Incarnation(1), timedelta(seconds=3)),
+        lambda: driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=timedelta(seconds=3))),
         driver.store.names,
     ]
     for call in calls:
@@ -314,7 +323,7 @@ def test_c46_two_begins_beside_transitions_neither_deadlock_nor_wait_for_ever(dr
     def work(index: int) -> int:
         done = 0
         while not stop.is_set():
-            driver.store.renew(driver.name, driver.member(index), Incarnation(1), timedelta(seconds=10))
+            driver.handle(Renew(member=driver.member(index), incarnation=Incarnation(1), lease=timedelta(seconds=10)))
             driver_batch(driver, index, BatchId(f"b-{index}-{done}"))
             done += 1
         return done
@@ -396,7 +405,7 @@ def test_a_decision_on_a_lease_that_was_renewed_meanwhile_is_made_again(driver: 
         lease = region.leases[member]
         seen.append(lease.until)
         if len(seen) == 1:
-            assert driver.store.renew(driver.name, member, Incarnation(1), timedelta(seconds=60)).renewed
+            assert driver.handle(Renew(member=member, incarnation=Incarnation(1), lease=timedelta(seconds=60))).renewed
         return replace(region, leases={**region.leases, member: replace(lease, until=now)})
 
     after = transactions.decide(driver.name, leave)
@@ -414,7 +423,7 @@ def test_a_lease_that_is_being_written_keeps_no_other_from_being_renewed(
         other.execute("SELECT FROM kcr.lease WHERE member_index = 0 FOR UPDATE")
         found = store.renew(asked)
         with pytest.raises(StoreBusy, match=r"g\[0\] .* ask again"):
-            driver.store.renew(driver.name, first.member, Incarnation(1), first.lease)
+            driver.handle(Renew(member=first.member, incarnation=Incarnation(1), lease=first.lease))
     assert {one: isinstance(heartbeat, Heartbeat) and heartbeat.renewed for one, heartbeat in found.items()} == {
         second: True
     }
@@ -674,7 +683,8 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
         def counting(*arguments: object, **named: object) -> object:
             run.clear()
             answer = verb(*arguments, **named)
-            counted[name] = len(run)
+            asked = [a for a in arguments if isinstance(a, Command)]
+            counted[type(asked[0]).__name__ if asked else name] = len(run)
             return answer
 
         return counting
@@ -682,7 +692,7 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     driver.process()
     driver.checkpoint("the first asks whether the schema is there")
     event.listen(engine, "before_cursor_execute", note)
-    verbs = ("request_checkpoint", "view", "contribute", "publish", "read_back")
+    verbs = ("request_checkpoint", "handle", "publish")
     with pytest.MonkeyPatch.context() as patch:
         for name in verbs:
             patch.setattr(driver.store, name, count(name, getattr(driver.store, name)))
@@ -694,7 +704,8 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     event.remove(engine, "before_cursor_execute", note)
     # A request asks what its request id names as well, a publication how many checkpoints are kept; a view needs no
     # lock.
-    assert counted == {"request_checkpoint": 5, "view": 2, "contribute": 4, "publish": 5, "read_back": 4}, run
+    expected = {"request_checkpoint": 5, "ReadRegion": 2, "Contribute": 4, "publish": 5, "ReportReadBack": 4}
+    assert counted == expected, run
 
 
 def test_a_region_that_is_deleted_leaves_no_row(database_url: str, driver: Driver) -> None:

@@ -39,6 +39,7 @@ from airflow_kcr.protocol.commands import (
     Leave,
     ReadRegion,
     Register,
+    Renew,
     RequestReset,
 )
 from airflow_kcr.protocol.observations import LogBounds
@@ -193,7 +194,7 @@ def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subjec
         lambda: store.handle(SEATS, ReadRegion(member=nobody)),
         lambda: store.start(SEATS),
         lambda: store.delete(SEATS),
-        lambda: store.renew(SEATS, nobody, Incarnation(1), timedelta(seconds=10)),
+        lambda: store.handle(SEATS, Renew(member=nobody, incarnation=Incarnation(1), lease=timedelta(seconds=10))),
         lambda: store.handle(SEATS, FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1))),
         lambda: store.events(SEATS, EventNumber(0)),
         lambda: list(store.batches(SEATS)),

@@ -10,6 +10,7 @@ import pytest
 from airflow_kcr.api import Region, ResetView
 from airflow_kcr.errors import UnknownReset
 from airflow_kcr.ports import Replayed, Span
+from airflow_kcr.protocol.commands import ReportOutOfRange
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
@@ -81,7 +82,7 @@ def test_the_log_of_a_topic_made_anew_is_not_counted_against_the_one_of_before(d
     before = counts(driver)
     assert before == [("batch_failed", 30, 20)]
     driver.grow(driver.partition(0), end=1000, topic_id="id-2")
-    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), driver.logs)
+    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
     driver.reset(ToEarliest(), forced=True)
     driver.settle_reset()
     assert counts(driver) == before, "it goes back over nothing"
@@ -104,7 +105,7 @@ def test_a_policy_that_follows_a_topic_made_anew_counts_nothing(drive: Drive, po
     driver.up()
     driver.process(width=30)
     driver.grow(driver.partition(0), end=10, topic_id="id-2")
-    driver.store.report_out_of_range(driver.name, driver.caller(driver.member(0)), driver.logs)
+    driver.handle(ReportOutOfRange(caller=driver.caller(driver.member(0)), observed=driver.logs))
     driver.settle_reset()
     driver.grow(driver.partition(0), end=100, topic_id="id-2")
     driver.process(width=50)

@@ -86,7 +86,7 @@ class Guard:
 
 
 def taken_away(monkeypatch: pytest.MonkeyPatch, places: tuple[tuple[ModuleType, str, str, str], ...]) -> None:
-    """Replace functions by copies without a piece of their text, wherever they were imported to."""
+    """Have functions do without a piece of their text, wherever they are held."""
     copies: dict[tuple[str, str], str] = {}
     for module, name, guard, rest in places:
         key = module.__name__, name
@@ -98,9 +98,7 @@ def taken_away(monkeypatch: pytest.MonkeyPatch, places: tuple[tuple[ModuleType, 
         made: dict[str, FunctionType] = {}
         code = compile(text, f"{module_name}.{name} without its guard", "exec", __future__.annotations.compiler_flag)
         exec(code, vars(sys.modules[module_name]), made)
-        for other in [m for n, m in sys.modules.items() if n.startswith("airflow_kcr.")]:
-            for attribute in [a for a, value in vars(other).items() if value is whole]:
-                monkeypatch.setattr(other, attribute, made[name])
+        monkeypatch.setattr(whole, "__code__", made[name].__code__)
 
 
 def flaws(script: Callable[[], Flaws]) -> list[str]:
@@ -655,7 +653,7 @@ GUARDS = [
         checkpoints=(
             (
                 batches,
-                "end",
+                "finish",
                 "if batch.incarnation != incarnation or region.members[member].incarnation != incarnation:",
                 "if False:",
             ),
@@ -718,7 +716,7 @@ GUARDS = [
     Guard(
         name="nothing ends in a halted region",
         checkpoints=(
-            (batches, "end", "if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:", "if False:"),
+            (batches, "finish", "if region.state not in {RegionState.RUNNING, RegionState.DRAINING}:", "if False:"),
         ),
         script=an_end_while_the_region_is_halted,
     ),

@@ -24,6 +24,7 @@ from airflow_kcr.errors import (
     StaleEpoch,
     StrangeContribution,
 )
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Acknowledge, Contribute, ReportReadBack, RequestReset
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
@@ -47,6 +48,7 @@ from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
 from airflow_kcr.protocol.target_json import target_from_json, target_to_json
 from airflow_kcr.protocol.targets import ToCheckpoint, ToLatest, ToOffset
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, Range
+from tests.support import answers
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import accepted, causes, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
@@ -115,12 +117,12 @@ def test_114_a_draining_member_prepares_its_sinks_only_when_its_batch_is_over() 
         view_of(claims_of()), state=RegionState.DRAINING, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)
     )
     alone.see(replace(draining, counter=EventNumber(11)))
-    assert not [e for e in alone.wait(10) if isinstance(e, effects.PrepareSinks | effects.Contribute | effects.Plan)]
+    assert not [e for e in alone.wait(10) if isinstance(e, effects.PrepareSinks | commands.Contribute | effects.Plan)]
     alone.feed(events.BatchFinished(batch=BatchId("b1")))
-    assert alone.wanted(effects.End)
-    alone.feed(events.Ended(batch=BatchId("b1")))
+    assert alone.wanted(commands.FinishBatch)
+    alone.feed(answers.batch_accepted(batch=BatchId("b1")))
     moved = replace(draining, claims=claims_of(position=10), counter=EventNumber(12))
-    wanted = [*alone.last, *alone.feed(events.ViewRead(view=moved)), *alone.wait(2)]
+    wanted = [*alone.last, *alone.feed(answers.view_read(view=moved)), *alone.wait(2)]
     assert [e.sequence for e in wanted if isinstance(e, effects.PrepareSinks)] == [2]
 
 
@@ -146,7 +148,7 @@ def test_117_a_plan_of_the_time_before_a_reset_begins_nothing_after_it() -> None
     alone.grant(reset)
     assert alone.state is State.PROCESSING
     alone.feed(events.Planned(batch=BatchId("stale"), ranges=ranges))
-    assert not alone.wanted(effects.Begin)
+    assert not alone.wanted(commands.StartBatch)
 
 
 def test_124_a_partition_that_was_added_since_the_checkpoint_is_read_after_a_restart_of_static_members() -> None:
@@ -213,10 +215,10 @@ def test_158_a_commit_that_fails_ends_no_process_and_begins_no_reset() -> None:
     alone.feed(events.Planned(batch=BatchId("none"), ranges={}))
     alone.see(replace(view_of(claims_of(position=10, resume=10)), commit=CheckpointNumber(2), counter=EventNumber(11)))
     wanted = [*alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY)), *alone.wait(5)]
-    wanted += alone.feed(events.ViewRead(view=alone.view))
+    wanted += alone.feed(answers.view_read(view=alone.view))
     assert alone.state is State.PROCESSING
     assert [e for e in wanted if isinstance(e, effects.Plan)]
-    assert not [e for e in alone.all if isinstance(e, effects.RequestReset | effects.EndProcess | effects.LeaveGroup)]
+    assert not [e for e in alone.all if isinstance(e, commands.RequestReset | effects.EndProcess | effects.LeaveGroup)]
 
 
 def test_158_a_commit_that_fails_is_visible_and_the_region_goes_on() -> None:
@@ -420,15 +422,15 @@ def test_b6_a_member_is_a_value_that_no_step_changes_in_place() -> None:
 
 def test_b7_a_notification_that_was_lost_is_made_up_for_by_the_next_renewal() -> None:
     alone = LoneMember().processing()
-    assert not [e for e in alone.wait(3) if isinstance(e, effects.Read)]
-    alone.feed(events.Renewed(sent_at=alone.now, counter=EventNumber(alone.view.counter + 1)))
-    assert alone.wanted(effects.Read)
+    assert not [e for e in alone.wait(3) if isinstance(e, commands.ReadRegion)]
+    alone.feed(answers.renewed(sent_at=alone.now, counter=EventNumber(alone.view.counter + 1)))
+    assert alone.wanted(commands.ReadRegion)
 
 
 def test_b7_what_is_due_is_done_though_nobody_was_told() -> None:
     alone = LoneMember().processing()
-    alone.feed(events.Renewed(sent_at=alone.now, counter=alone.view.counter, needs_reconciling=True))
-    assert alone.wanted(effects.Reconcile)
+    alone.feed(answers.renewed(sent_at=alone.now, counter=alone.view.counter, needs_reconciling=True))
+    assert alone.wanted(commands.Reconcile)
 
 
 # -- the peers -------------------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from datetime import timedelta
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from airflow_kcr import errors, kafka_settings
-from airflow_kcr.protocol import delivery, rules, seek_map, sinks, targets, timeout_checks, timeouts
+from airflow_kcr.protocol import commands, delivery, rules, seek_map, sinks, targets, timeout_checks, timeouts
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.invariants.verify import CHECKS
 from airflow_kcr.protocol.member import effects as member_effects
@@ -35,7 +35,7 @@ from airflow_kcr.spec import document
 from airflow_kcr.spec.changes import TakesEffect, differences
 from airflow_kcr.spec.model import BatchSpec, CheckpointSpec, GroupSpec, HistorySpec, RegionSpec
 from airflow_kcr.spec.sinks import SinkKind, SinkSpec
-from airflow_kcr.store import schema_upgrade
+from airflow_kcr.store import schema_upgrade, verbs
 from airflow_kcr.store.postgres import tables
 from tests.support import airflow_pages
 from tests.support.simulation.faults import DRAWN_APART, FAULTS
@@ -344,9 +344,9 @@ def member_table() -> str:
     every = frozenset(member_state.State)
     lines = [
         [
-            code(kind.__name__),
+            " ".join(code(k.__name__) for k in (kind if isinstance(kind, tuple) else (kind,))),
             "any" if states == every else ", ".join(code(s.value) for s in member_state.State if s in states),
-            sentence(kind),
+            sentence(kind[-1] if isinstance(kind, tuple) else kind),
         ]
         for kind, (states, _) in TABLE.items()
     ]
@@ -818,7 +818,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "outcome-moves": lambda: moves(OUTCOME_MOVES, "(running)"),
     "event-envelope": lambda: classes(events, [events.Event]),
     "region-events": lambda: classes(events, get_args(events.Body)),
-    "member-events": lambda: classes(member_events, get_args(member_events.Event)),
+    "member-events": lambda: classes(member_events, [get_origin(e) or e for e in get_args(member_events.Event)]),
+    "member-commands": lambda: classes(commands, verbs.TABLE),
     "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)),
     "error-tree": error_tree,
     "errors": error_table,

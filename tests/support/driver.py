@@ -33,6 +33,7 @@ from airflow_kcr.protocol.commands import (
     Found,
     Leave,
     Register,
+    Renew,
     ReportReadBack,
     RequestReset,
     StartBatch,
@@ -332,7 +333,7 @@ class Driver:
         """Renew the lease of every process."""
         lease = self.held.rules.timeouts.lease
         for member, process in self.processes.items():
-            self.store.renew(self.name, member, process.incarnation, lease)
+            self.store.handle(self.name, Renew(member=member, incarnation=process.incarnation, lease=lease))
 
     def wait(self, seconds: float) -> None:
         """Let time pass while every process renews its lease, and do what is due."""

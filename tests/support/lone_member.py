@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
+from airflow_kcr.protocol.commands import Command, Register
 from airflow_kcr.protocol.member import events
-from airflow_kcr.protocol.member.effects import Effect
+from airflow_kcr.protocol.member.effects import Ask, Effect
 from airflow_kcr.protocol.member.state import Member, State
 from airflow_kcr.protocol.member.step import step
 from airflow_kcr.protocol.region.rows import CheckpointPhase, Claim, DesiredState, RegionState
@@ -22,17 +23,20 @@ from airflow_kcr.protocol.values import (
     GroupId,
     GroupPartition,
     Incarnation,
-    MemberId,
     Offset,
     Range,
     Timeline,
     TopicName,
 )
+from tests.support import answers
+from tests.support.answers import ME
 
-ME = MemberId(GroupId("g"), 0)
 MINE = tuple(GroupPartition(GroupId("g"), TopicName("t"), n) for n in range(2))
 
+PROCESS = Register(member=ME, token="t")
+
 Kind = TypeVar("Kind")
+Wanted: TypeAlias = "Effect | Command[object]"
 
 
 def claims_of(
@@ -78,14 +82,19 @@ def checkpoint_view(phase: CheckpointPhase, sequence: int = 2) -> OpenCheckpoint
     )
 
 
+def unwrapped(effects: Iterable[Effect]) -> list[Wanted]:
+    """Return effects, with what the store is asked as the command itself."""
+    return [e.command if isinstance(e, Ask) else e for e in effects]
+
+
 @dataclass(slots=True)
 class LoneMember:
-    """A member, its clock, and what it wanted last."""
+    """A member, its clock, and what it wanted last; what it asks of the store is shown as the command itself."""
 
-    member: Member = field(default_factory=lambda: Member(member=ME, timeouts=Timeouts()))
+    member: Member = field(default_factory=lambda: Member(process=PROCESS, timeouts=Timeouts()))
     now: float = 0.0
-    last: tuple[Effect, ...] = ()
-    all: list[Effect] = field(default_factory=list)
+    last: tuple[Wanted, ...] = ()
+    all: list[Wanted] = field(default_factory=list)
 
     @property
     def state(self) -> State:
@@ -98,25 +107,25 @@ class LoneMember:
         assert self.member.view is not None
         return self.member.view
 
-    def feed(self, *happened: events.Event) -> tuple[Effect, ...]:
+    def feed(self, *happened: events.Event) -> tuple[Wanted, ...]:
         """Let these events happen now, and return what is wanted after them."""
-        wanted: list[Effect] = []
+        wanted: list[Wanted] = []
         for event in happened:
             self.member, effects = step(self.member, event, self.now)
-            wanted.extend(effects)
+            wanted.extend(unwrapped(effects))
         self.last = tuple(wanted)
         self.all.extend(wanted)
         return self.last
 
-    def wait(self, seconds: float, *, renewing: bool = True) -> tuple[Effect, ...]:
+    def wait(self, seconds: float, *, renewing: bool = True) -> tuple[Wanted, ...]:
         """Let time pass in steps of a second, the lease being renewed; return all that was wanted meanwhile."""
-        wanted: list[Effect] = []
+        wanted: list[Wanted] = []
         while seconds > 0:
             self.now += min(1.0, seconds)
             seconds -= 1.0
             if renewing and self.member.incarnation is not None:
                 counter = EventNumber(0) if self.member.view is None else self.member.view.counter
-                wanted.extend(self.feed(events.Renewed(sent_at=self.now, counter=counter)))
+                wanted.extend(self.feed(answers.renewed(sent_at=self.now, counter=counter)))
             wanted.extend(self.feed(events.Tick()))
         self.last = tuple(wanted)
         return self.last
@@ -128,8 +137,8 @@ class LoneMember:
     def join(self, incarnation: int = 1) -> LoneMember:
         """Register, and see a running region in which nothing is held yet."""
         self.feed(events.Tick())
-        self.feed(events.Registered(incarnation=Incarnation(incarnation), sent_at=self.now))
-        self.feed(events.ViewRead(view=view_of(incarnation=incarnation)))
+        self.feed(answers.registered(incarnation=Incarnation(incarnation), sent_at=self.now))
+        self.feed(answers.view_read(view=view_of(incarnation=incarnation)))
         return self
 
     def assign(self, partitions: Iterable[GroupPartition] = MINE, assignment: int = 1) -> LoneMember:
@@ -140,7 +149,7 @@ class LoneMember:
     def grant(self, view: MemberView | None = None, assignment: int = 1) -> LoneMember:
         """Have the claim of an assignment granted."""
         seen = view or view_of(claims_of())
-        self.feed(events.ClaimGranted(assignment=AssignmentId(assignment), view=seen))
+        self.feed(answers.claim_granted(assignment=AssignmentId(assignment), view=seen))
         return self
 
     def processing(self) -> LoneMember:
@@ -156,15 +165,15 @@ class LoneMember:
     def in_batch(self) -> LoneMember:
         """Be in the middle of a batch."""
         self.processing().plan()
-        self.feed(events.Begun(batch=BatchId("b1")))
+        self.feed(answers.batch_started(batch=BatchId("b1"), ranges=dict.fromkeys(MINE, Range(Offset(0), Offset(10)))))
         return self
 
     def superseded(self) -> LoneMember:
         """Hear from the store that another process is this member now."""
-        self.feed(events.RenewalRefused(incarnation=Incarnation(self.member.newest_incarnation + 1)))
+        self.feed(answers.not_renewed(incarnation=Incarnation(self.member.newest_incarnation + 1)))
         return self
 
     def see(self, view: MemberView) -> LoneMember:
         """Read the region."""
-        self.feed(events.ViewRead(view=view))
+        self.feed(answers.view_read(view=view))
         return self

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import KcrError, RefusedError
-from airflow_kcr.ports import Chronicle, Heartbeat, Heartbeats, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch

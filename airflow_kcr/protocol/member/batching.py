@@ -1,16 +1,25 @@
-"""The member's one batch, from the plan to its end, its cancellation or the reset that it makes necessary."""
+"""The member's one batch, from the plan to its finish, its cancellation or the reset that it makes necessary."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from airflow_kcr.protocol.commands import Caller, StartBatch
+from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.protocol.commands import (
+    Caller,
+    DiscardBatch,
+    FinishBatch,
+    ReportOutOfRange,
+    RequestReset,
+    StartBatch,
+    StoreBounds,
+)
 from airflow_kcr.protocol.member import effects, facts
-from airflow_kcr.protocol.member.effects import Driven, Effect
+from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, Member, MyBatch, Phase, State, awaiting
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
 
 PLAN_PAUSE: Final = 0.1
 """Seconds before the planner is asked again where nothing was there to process."""
@@ -45,7 +54,7 @@ def pursue(member: Member, now: float) -> Driven:
         case Phase.RUNNING if "run" in member.awaited and not batch.doomed:
             member = replace(member, awaited=member.awaited - {"run"})
             progress = OffsetMap({p: facts.past_skips(member.view, p, r.to) for p, r in batch.ranges.items()})
-            return member, (effects.Run(batch=batch.batch, ranges=batch.ranges, progress=progress),)
+            return member, (effects.Run(row=_row(batch), progress=progress),)
         case Phase.RUNNING if "run" in member.awaited:
             member = replace(member, awaited=member.awaited - {"run"})
             return pursue(_in(member, batch, Phase.QUIESCED, now), now)
@@ -59,37 +68,43 @@ def pursue(member: Member, now: float) -> Driven:
             return member, ()
 
 
+def _row(batch: MyBatch) -> Batch:
+    if batch.row is None:
+        raise IllegalEvent(f"batch {batch.batch} is to run, but the store has not started it")
+    return batch.row
+
+
 def _in(member: Member, batch: MyBatch, phase: Phase, now: float) -> Member:
     return replace(member, batch=replace(batch, phase=phase, since=now))
 
 
 def _close(member: Member, batch: MyBatch, now: float) -> Driven:
-    """End a quiet batch, or have it discarded; a fenced member writes nothing, one without lease waits for one."""
+    """Finish a quiet batch, or have it discarded; a fenced member writes nothing, one without lease waits for one."""
     if member.state is State.FENCED:
         return replace(member, batch=None), ()
     if member.incarnation is None:
-        gone = member.terminating or member.refusal
+        gone = member.terminating or member.refusal is not None
         return (replace(member, batch=None) if gone else member), ()
     if not batch.doomed and batch.incarnation == member.incarnation:
-        end = effects.End(batch=batch.batch, incarnation=batch.incarnation)
-        return _in(member, batch, Phase.ENDING, now), (end,)
-    discard = effects.Discard(batch=batch.batch, incarnation=member.incarnation)
-    return _in(member, replace(batch, doomed=True), Phase.DISCARDING, now), (discard,)
+        finish = FinishBatch(batch=batch.batch, member=member.member, incarnation=batch.incarnation)
+        return _in(member, batch, Phase.FINISHING, now), (Ask(command=finish),)
+    discard = DiscardBatch(batch=batch.batch, member=member.member, incarnation=member.incarnation)
+    return _in(member, replace(batch, doomed=True), Phase.DISCARDING, now), (Ask(command=discard),)
 
 
 def ask_reset(member: Member, now: float) -> Driven:
-    """Ask for the reset that a batch, or a sink, made necessary, in the epoch that it was begun in."""
+    """Ask for the reset that a batch, or a sink, made necessary, in the epoch that it was started in."""
     if member.batch_cause is None or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
     cause, detail = member.batch_cause, member.batch_detail
     epoch = member.batch.epoch if member.batch is not None else member.newest_epoch
     member = replace(member, batch_cause=None, batch_detail="", view_is_stale=True)
     caller = Caller(member=member.member, incarnation=facts.own(member), epoch=epoch)
-    return member, (effects.RequestReset(caller=caller, cause=cause, detail=detail),)
+    return member, (Ask(command=RequestReset(caller=caller, cause=cause, detail=detail)),)
 
 
 def plan(member: Member, now: float) -> Driven:
-    """Ask for the next ranges while the last ones are done, begin what was planned."""
+    """Ask for the next ranges while the last ones are done, start what was planned."""
     if member.plan is not None:
         return _planned(member, now)
     view = member.view
@@ -101,7 +116,7 @@ def plan(member: Member, now: float) -> Driven:
 
 
 def _planned(member: Member, now: float) -> Driven:
-    """Use a plan if the member may still begin; what it found about logs and boundaries is told in any case."""
+    """Use a plan if the member may still start it; what it found about logs and boundaries is told in any case."""
     plan, view = member.plan, member.view
     member = replace(member, plan=None)
     if plan is None or view is None or member.incarnation is None or not facts.has_claimed(member, view):
@@ -109,9 +124,9 @@ def _planned(member: Member, now: float) -> Driven:
     caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
     told: list[Effect] = []
     if plan.outside:
-        told.append(effects.ReportOutOfRange(caller=caller, observed=plan.outside))
+        told.append(Ask(command=ReportOutOfRange(caller=caller, observed=plan.outside)))
     if plan.bounds and plan.boundary is not None:
-        told.append(effects.StoreBounds(caller=caller, boundary=plan.boundary, found=plan.bounds))
+        told.append(Ask(command=StoreBounds(caller=caller, boundary=plan.boundary, found=plan.bounds)))
     if told:
         member = replace(member, view_is_stale=True)
     fits = all(member.positions.get(p) == r.from_ for p, r in plan.ranges.items())
@@ -124,14 +139,14 @@ def _planned(member: Member, now: float) -> Driven:
         ranges=plan.ranges,
         epoch=view.epoch,
         incarnation=facts.own(member),
-        phase=Phase.BEGINNING,
+        phase=Phase.STARTING,
         since=now,
     )
-    request = StartBatch(
+    start = StartBatch(
         batch=plan.batch,
         member=member.member,
         incarnation=facts.own(member),
         epoch=view.epoch,
         ranges=plan.ranges,
     )
-    return replace(member, batch=batch, view_read_idle=False, plan_pause=0.0), (*told, effects.Begin(request=request))
+    return replace(member, batch=batch, view_read_idle=False, plan_pause=0.0), (*told, Ask(command=start))

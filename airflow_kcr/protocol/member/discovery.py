@@ -15,7 +15,7 @@ from typing import Final
 
 from airflow_kcr.protocol.commands import ReportPartitions
 from airflow_kcr.protocol.member import effects, facts
-from airflow_kcr.protocol.member.effects import Driven
+from airflow_kcr.protocol.member.effects import Ask, Driven
 from airflow_kcr.protocol.member.state import Member, awaiting
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, RegionState
 
@@ -60,7 +60,7 @@ def report(member: Member, now: float) -> Driven:
     if is_known:
         return member, ()
     inventory = ReportPartitions(member=member.member, incarnation=facts.own(member), partitions=found)
-    return awaiting(member, "report_partitions"), (effects.ReportPartitions(inventory=inventory),)
+    return awaiting(member, "report_partitions"), (Ask(command=inventory),)
 
 
 def rejoin(member: Member, now: float) -> Driven:

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_kcr.protocol.commands import Caller, Contribute
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    AnswerEntries,
+    Caller,
+    Contribute,
+    ReportOutOfRange,
+    ReportReadBack,
+)
 from airflow_kcr.protocol.member import effects, facts
-from airflow_kcr.protocol.member.effects import Driven
+from airflow_kcr.protocol.member.effects import Ask, Driven
 from airflow_kcr.protocol.member.state import ACTIVE, Member, awaiting
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -58,7 +65,8 @@ def reset(member: Member, now: float) -> Driven:
     if member.found is None or "acknowledge" in member.awaited:
         return member, ()
     caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
-    return awaiting(member, "acknowledge"), (effects.Acknowledge(caller=caller, found=member.found),)
+    answer = (Ask(command=AnswerEntries(caller=caller, found=member.found)),) if member.found else ()
+    return awaiting(member, "acknowledge"), (*answer, Ask(command=Acknowledge(caller=caller)))
 
 
 def contribute(member: Member, now: float) -> Driven:
@@ -88,7 +96,7 @@ def contribute(member: Member, now: float) -> Driven:
         # No plan will find it out while the region drains, and no checkpoint can hold it.
         caller = Caller(member=member.member, incarnation=facts.own(member), epoch=view.epoch)
         told = replace(member, prepared=None, part=None, view_is_stale=True)
-        return told, (effects.ReportOutOfRange(caller=caller, observed=outside),)
+        return told, (Ask(command=ReportOutOfRange(caller=caller, observed=outside)),)
     part = Contribute(
         sequence=checkpoint.sequence,
         member=member.member,
@@ -98,7 +106,7 @@ def contribute(member: Member, now: float) -> Driven:
         committed=member.part.committed,
         bounds=member.part.bounds,
     )
-    return awaiting(member, "contribute"), (effects.Contribute(part=part),)
+    return awaiting(member, "contribute"), (Ask(command=part),)
 
 
 def _is_outside(member: Member, view: MemberView, partition: GroupPartition, log: LogBounds) -> bool:
@@ -128,10 +136,13 @@ def read_back(member: Member, now: float) -> Driven:
     member = replace(member, committed=None, commit_done=committed.sequence)
     if not committed.offsets or member.incarnation is None or member.state not in ACTIVE:
         return member, ()
-    read_back = effects.ReportReadBack(
-        sequence=committed.sequence, incarnation=member.incarnation, offsets=committed.offsets
+    read_back = ReportReadBack(
+        sequence=committed.sequence,
+        member=member.member,
+        incarnation=member.incarnation,
+        offsets=committed.offsets,
     )
-    return member, (read_back,)
+    return member, (Ask(command=read_back),)
 
 
 def publish(member: Member, now: float) -> Driven:

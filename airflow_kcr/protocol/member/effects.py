@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Caller, Found, StartBatch
-from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.commands import Caller, Command
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.rows import BoundaryOffset, OpenTarget, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, OpenTarget
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.targets import Target
 from airflow_kcr.protocol.values import (
@@ -22,7 +19,6 @@ from airflow_kcr.protocol.values import (
     GroupPartition,
     Incarnation,
     Offset,
-    Range,
     Timeline,
 )
 
@@ -31,27 +27,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Register:
-    """Ask the store for a new incarnation; answered by `Registered` or `RegistrationRefused`."""
+class Ask:
+    """Give the store a command; answered by `Answered` or `Refused`, which nobody awaits of some commands."""
 
-    previous: Incarnation | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renew:
-    """Renew the lease; answered by `Renewed` or `RenewalRefused`."""
-
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """Read the region; answered by `ViewRead` or `ReadRefused`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reconcile:
-    """Do what is due in the region; no answer is awaited."""
+    command: Command[object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +50,10 @@ class CloseKeepingSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Claim an assignment; answered by `ClaimGranted` or `ClaimRefused`."""
+    """Read the logs of an assignment, then claim it; answered as `ClaimPartitions` is.
+
+    Where the logs can't be read, that is refused too, without partitions.
+    """
 
     incarnation: Incarnation
     assignment: AssignmentId
@@ -87,13 +69,6 @@ class DiscoverPartitions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportPartitions:
-    """Tell the store which partitions the brokers have; answered by `PartitionsReported`."""
-
-    inventory: commands.ReportPartitions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Plan the next ranges of these positions; answered by `Planned`."""
 
@@ -102,35 +77,12 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreBounds:
-    """Store where a boundary falls; no answer is awaited, the next view has it."""
-
-    caller: Caller
-    boundary: datetime
-    found: Mapping[GroupPartition, BoundaryOffset]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOutOfRange:
-    """Tell the store that positions are no longer in their logs; no answer is awaited."""
-
-    caller: Caller
-    observed: Mapping[GroupPartition, LogBounds]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """Begin a batch in the store; answered by `Begun` or `BeginRefused`."""
-
-    request: StartBatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Call the pipeline; answered by `BatchFinished` or `BatchFailed`."""
 
-    batch: BatchId
-    ranges: Mapping[GroupPartition, Range]
+    row: Batch
+    """As the store has it: the pipeline is told its epoch, timeline and sequence."""
+
     progress: OffsetMap
     """What a fenced sink stores as its progress with the output: the ends of the ranges, past skipped records."""
 
@@ -140,31 +92,6 @@ class Cancel:
     """Cancel the running batch; answered by `BatchQuiesced` when its tasks have ended."""
 
     batch: BatchId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """End a batch in the store; answered by `Ended` or `EndRefused`."""
-
-    batch: BatchId
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discard:
-    """Tell the store that nothing of a batch runs any more; answered by `Discarded`."""
-
-    batch: BatchId
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestReset:
-    """Ask for a reset, in the epoch that it was needed in; no answer is awaited, the epoch is."""
-
-    caller: Caller
-    cause: ResetCause
-    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,14 +112,6 @@ class ResetSinks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledge:
-    """Write the answers, then acknowledge; answered by `Acknowledged` or `AcknowledgementRefused`."""
-
-    caller: Caller
-    found: Mapping[GroupPartition, Found]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareSinks:
     """Make durable what the sinks hold for a checkpoint, and read the logs; answered by `SinksPrepared`."""
 
@@ -201,15 +120,8 @@ class PrepareSinks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contribute:
-    """Contribute to a checkpoint; answered by `Contributed` or `ContributionRefused`."""
-
-    part: commands.Contribute
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Publish a complete checkpoint through the sinks, then tell the store; answered by `Published`."""
+    """Publish a complete checkpoint through the sinks, then tell the store; answered as `ReportPublished` is."""
 
     sequence: CheckpointNumber
 
@@ -224,41 +136,11 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportReadBack:
-    """Store what Kafka answered; no answer is awaited."""
-
-    sequence: CheckpointNumber
-    incarnation: Incarnation
-    offsets: OffsetMap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSeek:
     """Tell Kafka where the member's partitions resumed after a reset, or lag tools lie; no answer is awaited."""
 
     caller: Caller
     offsets: OffsetMap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveStore:
-    """Give up lease and claims; no answer is awaited."""
-
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepSlot:
-    """Give up the lease, not the claims; no answer is awaited."""
-
-    incarnation: Incarnation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportLater:
-    """Tell the store that it is older than what the member remembers; no answer is awaited."""
-
-    memory: commands.ReportLater
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,36 +151,20 @@ class EndProcess:
 
 
 Effect: TypeAlias = (
-    Register
-    | Renew
-    | Read
-    | Reconcile
+    Ask
     | Join
     | LeaveGroup
     | CloseKeepingSlot
     | Claim
     | DiscoverPartitions
-    | ReportPartitions
     | Plan
-    | StoreBounds
-    | ReportOutOfRange
-    | Begin
     | Run
     | Cancel
-    | End
-    | Discard
-    | RequestReset
     | ResetSinks
-    | Acknowledge
     | PrepareSinks
-    | Contribute
     | Publish
     | Commit
-    | ReportReadBack
     | CommitSeek
-    | LeaveStore
-    | KeepSlot
-    | ReportLater
     | EndProcess
 )
 

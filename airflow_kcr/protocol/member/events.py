@@ -1,7 +1,7 @@
 """What happens to a member: facts from the store, from Kafka, from Spark and the sinks, and time.
 
 Whoever executes an effect feeds its result back as one of these, in any order and late if need be: each names what it
-answers (an assignment, a batch, an epoch, a sequence), so that an old answer is recognised and ignored.
+answers (the command, an assignment, a batch, an epoch, a sequence), so that an old answer is recognised and ignored.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
-from airflow_kcr.protocol.commands import Found, Standing
+from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.commands import Command, Found
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset
-from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
@@ -23,7 +23,6 @@ from airflow_kcr.protocol.values import (
     Epoch,
     EventNumber,
     GroupPartition,
-    Incarnation,
     Range,
     Timeline,
 )
@@ -31,149 +30,31 @@ from airflow_kcr.protocol.values import (
 # -- the store -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """The store made this incarnation; its lease counts from `sent_at`, when the request was sent."""
-
-    incarnation: Incarnation
-    sent_at: float
+C_co = TypeVar("C_co", bound=Command[object], covariant=True)
+A_co = TypeVar("A_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationRefused:
-    """The store has no place for this member: no such index, or another live process holds it."""
+class Answered(Generic[C_co, A_co]):
+    """The store has done what a command asks for."""
 
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewed:
-    """The lease was renewed; its age counts from `sent_at`."""
-
-    sent_at: float
-    counter: EventNumber
-    """The region's event counter: another than the view's means that there is something to read."""
-
-    needs_reconciling: bool = False
-    """Whether something is due in the region that nobody has asked for."""
-
-    epoch: Epoch | None = None
-    """The region's; a lower one than was seen before comes from a store that was restored."""
+    command: C_co
+    result: A_co
+    sent_at: float = 0.0
+    """When the command was sent, by the member's clock: a lease counts from then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenewalRefused:
-    """The lease is over, or a newer incarnation holds it."""
+class Refused(Generic[C_co]):
+    """A command was refused, or what it needs could not be had; nothing has changed."""
 
-    incarnation: Incarnation
-    """The member's newest incarnation in the store; 0 where the store, restored, has never heard of it."""
+    command: C_co
+    error: KcrError
 
-    epoch: Epoch | None = None
-    counter: EventNumber | None = None
-    """The region's; lower ones than were seen before come from a store that was restored."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewRead:
-    """The region was read."""
-
-    view: MemberView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRefused:
-    """The region could not be read for this member: the store, restored, has never heard of it."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimGranted:
-    """The claim of an assignment was answered; the view says what is held, and in which epoch."""
-
-    assignment: AssignmentId
-    view: MemberView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRefused:
-    """The claim of an assignment was refused; it is made again, with back-off."""
-
-    assignment: AssignmentId
-    why: str
-    lacks_logs: bool = False
-    """Whether that was because the brokers do not have one of its logs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """A batch was begun."""
-
-    batch: BatchId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginRefused:
-    """A batch was not begun; nothing runs."""
-
-    batch: BatchId
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A batch was accepted."""
-
-    batch: BatchId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndRefused:
-    """A batch was not accepted; its work is discarded."""
-
-    batch: BatchId
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discarded:
-    """The store knows that a batch is discarded."""
-
-    batch: BatchId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
-    """The store has the acknowledgement of this epoch."""
-
-    epoch: Epoch
-    view: MemberView | None = None
-    """As in `Contributed`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcknowledgementRefused:
-    """The acknowledgement (or an answer before it) was refused; the view will say why."""
-
-    epoch: Epoch
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contributed:
-    """The store has this member's part of a checkpoint."""
-
-    sequence: CheckpointNumber
-    view: MemberView | None = None
-    """The region in the same transaction, so that nobody has to look again; None: not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContributionRefused:
-    """The part was refused: the checkpoint is gone, or positions differ."""
-
-    sequence: CheckpointNumber
-    why: str
+    @property
+    def why(self) -> str:
+        """What the error says."""
+        return self.error.message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,13 +119,6 @@ class PartitionsDiscovered:
 
     partitions: frozenset[GroupPartition] | None
     """None: they did not answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionsReported:
-    """The store knows which partitions the brokers have; or it refused to hear it, and is told again."""
-
-    standing: Standing
 
 
 # -- Spark and the sinks -------------------------------------------------------------------------------------------
@@ -314,18 +188,6 @@ class SinksPrepared:
     committed: OffsetMap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """The sinks show what belongs to a checkpoint and the store knows.
-
-    Or it failed, and it is tried again in its turn.
-    """
-
-    sequence: CheckpointNumber
-    view: MemberView | None = None
-    """The region in the same transaction; None: not known, or it failed."""
-
-
 # -- time and signals ----------------------------------------------------------------------------------------------
 
 
@@ -340,23 +202,8 @@ class Terminated:
 
 
 Event: TypeAlias = (
-    Registered
-    | RegistrationRefused
-    | Renewed
-    | RenewalRefused
-    | ViewRead
-    | ReadRefused
-    | ClaimGranted
-    | ClaimRefused
-    | Begun
-    | BeginRefused
-    | Ended
-    | EndRefused
-    | Discarded
-    | Acknowledged
-    | AcknowledgementRefused
-    | Contributed
-    | ContributionRefused
+    Answered[Command[object], object]
+    | Refused[Command[object]]
     | StoreLost
     | StoreBack
     | Changed
@@ -366,7 +213,6 @@ Event: TypeAlias = (
     | InstanceFenced
     | Committed
     | PartitionsDiscovered
-    | PartitionsReported
     | Planned
     | BatchFinished
     | BatchFailed
@@ -374,7 +220,6 @@ Event: TypeAlias = (
     | SinksReset
     | SinkFailed
     | SinksPrepared
-    | Published
     | Tick
     | Terminated
 )

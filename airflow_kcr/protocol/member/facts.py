@@ -18,7 +18,7 @@ def seconds(duration: timedelta) -> float:
 
 
 def doomed(member: Member) -> Member:
-    """Return the member whose batch, if it has one, is not to be ended any more."""
+    """Return the member whose batch, if it has one, is not to be finished any more."""
     if member.batch is None or member.batch.doomed:
         return member
     return replace(member, batch=replace(member.batch, doomed=True))
@@ -102,5 +102,11 @@ def next_due(member: Member, now: float) -> float:
     Of what comes often: a renewal, the next plan, a claim or a batch after a refusal. The rest may come a little late.
     """
     interval = seconds(member.timeouts.renew)
-    moments = ((now // interval + 1) * interval, member.plan_after, member.claim_after, member.retry_at)
+    moments = (
+        (now // interval + 1) * interval,
+        member.plan_after,
+        member.claim_after,
+        member.retry_at,
+        member.register_after,
+    )
     return min(moment for moment in moments if moment > now)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from airflow_kcr.protocol.commands import ReportLater
+from airflow_kcr.protocol.commands import KeepSlot, Leave, ReadRegion, Reconcile, Renew, ReportLater
 from airflow_kcr.protocol.member import effects, facts
-from airflow_kcr.protocol.member.effects import Driven, Effect
+from airflow_kcr.protocol.member.effects import Ask, Driven, Effect
 from airflow_kcr.protocol.member.state import ACTIVE, Member, State, Why, awaiting, moved
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import CLAIM_STATES, CheckpointPhase, RegionState
@@ -28,7 +28,8 @@ def lease(member: Member, now: float) -> Driven:
     if age >= facts.seconds(member.timeouts.lease):
         return facts.without_lease(member), ()
     if (facts.is_doubtful(member) or _is_due(member, now)) and "renew" not in member.awaited:
-        return awaiting(member, "renew"), (effects.Renew(incarnation=member.incarnation),)
+        renewal = Renew(member=member.member, incarnation=member.incarnation, lease=member.timeouts.lease)
+        return awaiting(member, "renew"), (Ask(command=renewal),)
     return member, ()
 
 
@@ -45,9 +46,10 @@ def register(member: Member, now: float) -> Driven:
     """Ask for a new incarnation, at the start and after a lost lease."""
     if member.incarnation is not None or member.state not in ACTIVE or "register" in member.awaited:
         return member, ()
-    if member.terminating or member.refusal:
+    if member.terminating or member.refusal is not None or now < member.register_after:
         return member, ()
-    return awaiting(member, "register"), (effects.Register(previous=member.previous),)
+    token = f"{member.process.token}/{member.previous}"
+    return awaiting(member, "register"), (Ask(command=replace(member.process, token=token, previous=member.previous)),)
 
 
 def read(member: Member, now: float) -> Driven:
@@ -62,7 +64,7 @@ def read(member: Member, now: float) -> Driven:
     asked = replace(
         member, heard=EventNumber(0), view_read_at=now, view_read_from=counter, view_read_idle=member.batch is None
     )
-    return awaiting(asked, "read"), (effects.Read(),)
+    return awaiting(asked, "read"), (Ask(command=ReadRegion(member=member.member)),)
 
 
 def reconcile(member: Member, now: float) -> Driven:
@@ -72,9 +74,9 @@ def reconcile(member: Member, now: float) -> Driven:
         return member, ()
     reached = _reached(member, view)
     if reached is not None and member.reconciled_for != reached and member.batch is None:
-        return replace(member, reconciled_for=reached, needs_reconciling=False), (effects.Reconcile(),)
+        return replace(member, reconciled_for=reached, needs_reconciling=False), (Ask(command=Reconcile()),)
     if member.needs_reconciling:
-        return replace(member, needs_reconciling=False), (effects.Reconcile(),)
+        return replace(member, needs_reconciling=False), (Ask(command=Reconcile()),)
     return member, ()
 
 
@@ -91,7 +93,7 @@ def report_later(member: Member, now: float) -> Driven:
     """A store that shows lower numbers than the member has seen was restored: the region must not go on by itself."""
     if member.state not in ACTIVE or not (member.store_is_older or _shows_less(member)):
         return member, ()
-    memory = ReportLater(
+    later = ReportLater(
         member=member.member,
         epoch=member.newest_epoch,
         incarnation=member.newest_incarnation,
@@ -101,7 +103,7 @@ def report_later(member: Member, now: float) -> Driven:
         positions=member.forgotten,
     )
     told = replace(member, view_is_stale=True, store_is_older=False, newest_counter=EventNumber(0), forgotten=EMPTY)
-    return told, (effects.ReportLater(memory=memory),)
+    return told, (Ask(command=later),)
 
 
 def _shows_less(member: Member) -> bool:
@@ -166,8 +168,8 @@ def terminate(member: Member, now: float) -> Driven:
         return _leave_group(member, effects.CloseKeepingSlot() if member.static else effects.LeaveGroup())
     told: tuple[Effect, ...] = ()
     if member.incarnation is not None:
-        keep = effects.KeepSlot(incarnation=member.incarnation)
-        told = (keep if member.static else effects.LeaveStore(incarnation=member.incarnation),)
+        kind = KeepSlot if member.static else Leave
+        told = (Ask(command=kind(member=member.member, incarnation=member.incarnation)),)
     return moved(member, State.CLOSED), told
 
 
@@ -177,12 +179,14 @@ def leave(member: Member, now: float) -> Driven:
     if member.state not in ACTIVE or member.terminating:
         return member, ()
     out = view is not None and (view.state in _OUT or view.left)
-    if not out and not (member.refusal and member.incarnation is None):
+    if not out and (member.refusal is None or member.incarnation is not None):
         return member, ()
     member = facts.doomed(member)
     if member.batch is not None and member.incarnation is not None:
         return member, ()
     if member.in_group:
         return _leave_group(member, effects.LeaveGroup())
-    told = () if member.incarnation is None else (effects.LeaveStore(incarnation=member.incarnation),)
-    return moved(member, State.CLOSED), told
+    if member.incarnation is None:
+        return moved(member, State.CLOSED), ()
+    leaving = Leave(member=member.member, incarnation=member.incarnation)
+    return moved(member, State.CLOSED), (Ask(command=leaving),)

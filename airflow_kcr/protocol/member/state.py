@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.errors import IllegalEvent, KcrError
 from airflow_kcr.protocol.assignments import Assignment
-from airflow_kcr.protocol.commands import Found
+from airflow_kcr.protocol.commands import Found, Register
 from airflow_kcr.protocol.member.events import Committed, Planned, SinksPrepared
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.region.rows import Batch, ResetCause
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import (
@@ -93,15 +93,15 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
 class Phase(StrEnum):
     """Where the member's batch stands; there is at most one."""
 
-    BEGINNING = "beginning"
-    """The store was asked to begin it."""
+    STARTING = "starting"
+    """The store was asked to start it."""
 
     RUNNING = "running"
     CANCELLING = "cancelling"
     """Cancelled; its tasks may still write."""
 
-    ENDING = "ending"
-    """The store was asked to end it."""
+    FINISHING = "finishing"
+    """The store was asked to finish it."""
 
     QUIESCED = "quiesced"
     """Nothing of it runs; the store has to know that it is discarded."""
@@ -121,8 +121,11 @@ class MyBatch:
     since: float
     """When it entered its phase."""
 
+    row: Batch | None = None
+    """As the store has it; None before it was started there."""
+
     doomed: bool = False
-    """Whether it is not to be ended, whatever becomes of it."""
+    """Whether it is not to be finished, whatever becomes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,9 @@ class Discovery:
 class Member:
     """One member, between two events."""
 
-    member: MemberId
+    process: Register
+    """How its process registers; the token and what it was before are completed for each registration."""
+
     timeouts: Timeouts
     static: bool = True
     state: State = State.JOINING
@@ -269,8 +274,19 @@ class Member:
 
     terminating: bool = False
     terminated_at: float = 0.0
-    refusal: str = ""
+    in_use_since: float | None = None
+    """Since when another process has been found to hold its index, in vain."""
+
+    register_after: float = 0.0
+    """It does not register again before."""
+
+    refusal: KcrError | None = None
     """Why the store had no place for it."""
+
+    @property
+    def member(self) -> MemberId:
+        """Who it is."""
+        return self.process.member
 
 
 def moved(member: Member, state: State, why: Why | None = None) -> Member:

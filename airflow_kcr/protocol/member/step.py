@@ -10,10 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
-from airflow_kcr.errors import IllegalEvent
+from airflow_kcr.errors import IllegalEvent, MemberInUse, UnknownTopics
 from airflow_kcr.protocol.assignments import Assignment
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    ClaimPartitions,
+    Command,
+    Contribute,
+    DiscardBatch,
+    FinishBatch,
+    Heartbeat,
+    ReadRegion,
+    Register,
+    Renew,
+    ReportPartitions,
+    ReportPublished,
+    Standing,
+    StartBatch,
+)
 from airflow_kcr.protocol.member import drive, events, facts
 from airflow_kcr.protocol.member.batching import PLAN_PAUSE
 from airflow_kcr.protocol.member.effects import Effect
@@ -27,18 +43,25 @@ from airflow_kcr.protocol.member.state import (
     moved,
 )
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.rows import RegionState, ResetCause
+from airflow_kcr.protocol.region.rows import Batch, RegionState, ResetCause
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation
 
 E = TypeVar("E")
+C = TypeVar("C", bound=Command[object])
+A = TypeVar("A")
 Handler = Callable[[Member, E, float], Member]
+Told: TypeAlias = "events.Answered[C, A] | events.Refused[C]"
 
 CLAIM_BACKOFF: Final = (0.2, 5.0)
 """First and longest wait, in seconds, before a refused claim is made again."""
 
 REJOIN_BACKOFF: Final = (0.5, 30.0)
 """First and longest wait, in seconds, before a member whose client Kafka fenced joins again."""
+
+REGISTER_PAUSE: Final = 0.5
+"""Seconds between two attempts to register while another process holds the index."""
 
 CALM: Final = 60.0
 """Seconds without being fenced after which the wait is short again."""
@@ -62,29 +85,42 @@ def step(member: Member, event: events.Event, now: float) -> tuple[Member, tuple
     Raises:
         IllegalEvent: the event can't happen in this state; nothing has changed.
     """
-    states, handler = TABLE[type(event)]
+    states, handler = _row_of(event)
     if member.state not in states:
-        raise IllegalEvent(f"{member.member}: {type(event).__name__} can't happen while {member.state}")
+        raise IllegalEvent(f"{member.member}: {_name(event)} can't happen while {member.state}")
     if member.state is State.CLOSED:
         return member, ()
     return drive.drive(handler(member, event, now), now)
 
 
+def _row_of(event: events.Event) -> tuple[frozenset[State], Callable[..., Member]]:
+    if isinstance(event, events.Answered | events.Refused):
+        return TABLE.get((type(event), type(event.command)), NOT_AWAITED)
+    return TABLE[type(event)]
+
+
+def _name(event: events.Event) -> str:
+    if isinstance(event, events.Answered | events.Refused):
+        return f"{type(event).__name__} {type(event.command).__name__}"
+    return type(event).__name__
+
+
 # -- the store -----------------------------------------------------------------------------------------------------
 
 
-def _registered(member: Member, event: events.Registered, now: float) -> Member:
+def _registered(member: Member, event: events.Answered[Register, Incarnation], now: float) -> Member:
     if member.state is State.FENCED:
         return answered(member, "register")
     if member.incarnation is not None:
         raise IllegalEvent(f"{member.member} is registered already, as incarnation {member.incarnation}")
     fresh = replace(
         answered(member, "register"),
-        incarnation=event.incarnation,
-        previous=event.incarnation,
-        store_is_older=member.store_is_older or event.incarnation <= member.newest_incarnation,
-        newest_incarnation=max(member.newest_incarnation, event.incarnation),
+        incarnation=event.result,
+        previous=event.result,
+        store_is_older=member.store_is_older or event.result <= member.newest_incarnation,
+        newest_incarnation=max(member.newest_incarnation, event.result),
         lease_sent_at=event.sent_at,
+        in_use_since=None,
         claimed=None,
         claimed_epoch=None,
         reset_epoch=None,
@@ -95,39 +131,58 @@ def _registered(member: Member, event: events.Registered, now: float) -> Member:
     return _stale(_store_seen(fresh))
 
 
-def _registration_refused(member: Member, event: events.RegistrationRefused, now: float) -> Member:
+def _registration_refused(member: Member, event: events.Refused[Register], now: float) -> Member:
+    member = answered(member, "register")
     if member.state is State.FENCED:
-        return answered(member, "register")
+        return member
     if member.incarnation is not None:
         raise IllegalEvent(f"{member.member} is registered already, as incarnation {member.incarnation}")
-    return replace(answered(member, "register"), refusal=event.why)
+    if isinstance(event.error, MemberInUse):
+        since = now if member.in_use_since is None else member.in_use_since
+        if now - since <= _patience(member):
+            return _store_seen(replace(member, in_use_since=since, register_after=now + REGISTER_PAUSE))
+    return replace(member, refusal=event.error)
 
 
-def _renewed(member: Member, event: events.Renewed, now: float) -> Member:
-    member = _store_seen(answered(member, "renew"))
+def _patience(member: Member) -> float:
+    """Return how long another process that holds the index is waited for, in seconds.
+
+    Two leases, as it may be dead; a takeover waits as long as a drain may take besides, and then fences.
+    """
+    times = member.timeouts
+    return facts.seconds(2 * times.lease + (times.drain if member.process.takeover else times.renew / 2))
+
+
+def _renewed(member: Member, event: events.Answered[Renew, Heartbeat], now: float) -> Member:
+    member, heartbeat = _store_seen(answered(member, "renew")), event.result
+    if not heartbeat.renewed:
+        return _without_renewal(_compared(member, heartbeat.epoch, heartbeat.counter), heartbeat.incarnation)
+    due = heartbeat.reconcile_at is not None and heartbeat.reconcile_at <= heartbeat.now
     sent_at = max(member.lease_sent_at, event.sent_at)
-    member = replace(
-        member, lease_sent_at=sent_at, needs_reconciling=member.needs_reconciling or event.needs_reconciling
-    )
-    is_old = member.view is None or event.counter != member.view.counter
-    return _told(_compared(member, event.epoch, event.counter), event.counter) if is_old else member
+    member = replace(member, lease_sent_at=sent_at, needs_reconciling=member.needs_reconciling or due)
+    is_old = member.view is None or heartbeat.counter != member.view.counter
+    return _told(_compared(member, heartbeat.epoch, heartbeat.counter), heartbeat.counter) if is_old else member
 
 
-def _renewal_refused(member: Member, event: events.RenewalRefused, now: float) -> Member:
-    member = _compared(_store_seen(answered(member, "renew")), event.epoch, event.counter)
-    if member.incarnation is not None and event.incarnation > member.newest_incarnation:
+def _renewal_refused(member: Member, event: events.Refused[Renew], now: float) -> Member:
+    """A store that was restored has never heard of the member."""
+    return _without_renewal(_store_seen(answered(member, "renew")), Incarnation(0))
+
+
+def _without_renewal(member: Member, newest: Incarnation) -> Member:
+    """Return the member whose lease is over, or is another process's; `newest` is what the store has."""
+    if member.incarnation is not None and newest > member.newest_incarnation:
         return fenced(member)
-    is_older = member.store_is_older or event.incarnation < member.newest_incarnation
+    is_older = member.store_is_older or newest < member.newest_incarnation
     return facts.without_lease(replace(member, store_is_older=is_older))
 
 
-def _compared(member: Member, epoch: Epoch | None, counter: EventNumber | None) -> Member:
+def _compared(member: Member, epoch: Epoch, counter: EventNumber) -> Member:
     """Return the member after it heard where the region stands.
 
     An answer that came late looks like a restored store; told so, the store finds out, and nothing happens.
     """
-    less = epoch is not None and epoch < member.newest_epoch
-    less = less or (counter is not None and counter < member.newest_counter)
+    less = epoch < member.newest_epoch or counter < member.newest_counter
     return replace(member, store_is_older=True) if less else member
 
 
@@ -137,14 +192,14 @@ def fenced(member: Member) -> Member:
     return moved(replace(member, batch=batch), State.FENCED)
 
 
-def _view_read(member: Member, event: events.ViewRead, now: float) -> Member:
+def _view_read(member: Member, event: events.Answered[ReadRegion, MemberView], now: float) -> Member:
     member = _store_seen(answered(member, "read"))
-    if member.view is not None and event.view.counter < member.view_read_from:
+    if member.view is not None and event.result.counter < member.view_read_from:
         # The store had shown more when it was asked: it was restored, and what it shows now is what counts.
         member = replace(member, store_is_older=True, view=None)
-    seen = _seen(member, event.view, now)
-    was_idle = member.view_read_idle and member.batch is None and seen.view is event.view
-    return _against(member, seen, event.view) if was_idle else seen
+    seen = _seen(member, event.result, now)
+    was_idle = member.view_read_idle and member.batch is None and seen.view is event.result
+    return _against(member, seen, event.result) if was_idle else seen
 
 
 def _against(before: Member, member: Member, view: MemberView) -> Member:
@@ -165,7 +220,7 @@ def _against(before: Member, member: Member, view: MemberView) -> Member:
     return member
 
 
-def _read_refused(member: Member, event: events.ReadRefused, now: float) -> Member:
+def _read_refused(member: Member, event: events.Refused[ReadRegion], now: float) -> Member:
     return facts.without_lease(replace(_store_seen(answered(member, "read")), store_is_older=True))
 
 
@@ -205,19 +260,19 @@ def _positions(member: Member, view: MemberView) -> OffsetMap:
     return OffsetMap({p: max(o, member.positions.get(p, o)) for p, o in held.items()})
 
 
-def _claim_granted(member: Member, event: events.ClaimGranted, now: float) -> Member:
+def _claim_granted(member: Member, event: events.Answered[ClaimPartitions, MemberView], now: float) -> Member:
     member = _store_seen(answered(member, "claim"))
     assignment = member.assignment
-    if assignment is None or assignment.assignment != event.assignment or member.incarnation is None:
+    if assignment is None or assignment.assignment != event.command.assignment or member.incarnation is None:
         # The assignment changed before the answer came: this claim is void and made anew.
         return _stale(member)
-    if event.view.claims.keys() != assignment.partitions:
+    if event.result.claims.keys() != assignment.partitions:
         # The claim began a reset, or found a position out of range: what is held now is for the next claim to say.
-        return _seen(replace(member, claimed=None, claim_after=now + CLAIM_BACKOFF[0]), event.view, now)
+        return _seen(replace(member, claimed=None, claim_after=now + CLAIM_BACKOFF[0]), event.result, now)
     granted = replace(
         member,
-        claimed=event.assignment,
-        claimed_epoch=event.view.epoch,
+        claimed=event.command.assignment,
+        claimed_epoch=event.result.epoch,
         claim_backoff=0.0,
         plan_after=0.0,
         reset_epoch=None,
@@ -225,31 +280,31 @@ def _claim_granted(member: Member, event: events.ClaimGranted, now: float) -> Me
         prepared=None,
         part=None,
     )
-    return _seen(granted, event.view, now)
+    return _seen(granted, event.result, now)
 
 
-def _claim_refused(member: Member, event: events.ClaimRefused, now: float) -> Member:
+def _claim_refused(member: Member, event: events.Refused[ClaimPartitions], now: float) -> Member:
     first, longest = CLAIM_BACKOFF
     wait = min(max(member.claim_backoff * 2, first), longest)
-    known = replace(member.discovery, claim_lacks_logs=event.lacks_logs)
+    known = replace(member.discovery, claim_lacks_logs=isinstance(event.error, UnknownTopics))
     refused = replace(answered(member, "claim"), claim_backoff=wait, claim_after=now + wait, discovery=known)
     return _stale(refused)
 
 
-def _acknowledged(member: Member, event: events.Acknowledged, now: float) -> Member:
-    return _with_answer(_store_seen(answered(member, "acknowledge")), event.view, now)
+def _acknowledged(member: Member, event: events.Answered[Acknowledge, MemberView], now: float) -> Member:
+    return _seen(_store_seen(answered(member, "acknowledge")), event.result, now)
 
 
-def _acknowledgement_refused(member: Member, event: events.AcknowledgementRefused, now: float) -> Member:
+def _acknowledgement_refused(member: Member, event: events.Refused[Acknowledge], now: float) -> Member:
     member = _stale(answered(member, "acknowledge"))
     return replace(member, found=None, reset_epoch=None, claimed_epoch=None, claim_after=now + CLAIM_BACKOFF[0])
 
 
-def _contributed(member: Member, event: events.Contributed, now: float) -> Member:
-    return _with_answer(replace(answered(member, "contribute"), contributed=event.sequence), event.view, now)
+def _contributed(member: Member, event: events.Answered[Contribute, MemberView], now: float) -> Member:
+    return _seen(replace(answered(member, "contribute"), contributed=event.command.sequence), event.result, now)
 
 
-def _contribution_refused(member: Member, event: events.ContributionRefused, now: float) -> Member:
+def _contribution_refused(member: Member, event: events.Refused[Contribute], now: float) -> Member:
     return _stale(replace(answered(member, "contribute"), prepared=None, part=None))
 
 
@@ -270,11 +325,6 @@ def _changed(member: Member, event: events.Changed, now: float) -> Member:
 def _told(member: Member, counter: EventNumber) -> Member:
     """Return the member after a hint; an answer that is on its way may be from before it."""
     return replace(_stale(member), heard=counter)
-
-
-def _with_answer(member: Member, view: MemberView | None, now: float) -> Member:
-    """Return the member after a verb of its own, which showed the region as it then was, or did not."""
-    return _stale(member) if view is None else _seen(member, view, now)
 
 
 def _store_seen(member: Member) -> Member:
@@ -304,19 +354,19 @@ def _to_phase(member: Member, batch: MyBatch, phase: Phase, now: float) -> Membe
     return replace(member, batch=replace(batch, phase=phase, since=now))
 
 
-def _begun(member: Member, event: events.Begun, now: float) -> Member:
-    batch = _in_phase(member, event.batch, frozenset({Phase.BEGINNING}))
+def _batch_started(member: Member, event: events.Answered[StartBatch, Batch], now: float) -> Member:
+    batch = replace(_in_phase(member, event.command.batch, frozenset({Phase.STARTING})), row=event.result)
     if batch.doomed or member.state not in ACTIVE:
         return _to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now)
     return _to_phase(replace(member, awaited=member.awaited | {"run"}), batch, Phase.RUNNING, now)
 
 
-def _begin_refused(member: Member, event: events.BeginRefused, now: float) -> Member:
-    _in_phase(member, event.batch, frozenset({Phase.BEGINNING}))
+def _start_refused(member: Member, event: events.Refused[StartBatch], now: float) -> Member:
+    _in_phase(member, event.command.batch, frozenset({Phase.STARTING}))
     return _stale(replace(member, batch=None, plan_after=now + PLAN_PAUSE))
 
 
-def _batch_finished(member: Member, event: events.BatchFinished, now: float) -> Member:
+def _batch_ran(member: Member, event: events.BatchFinished, now: float) -> Member:
     batch = _in_phase(member, event.batch, frozenset({Phase.RUNNING, Phase.CANCELLING}))
     return _to_phase(member, batch, Phase.QUIESCED, now)
 
@@ -333,8 +383,8 @@ def _batch_quiesced(member: Member, event: events.BatchQuiesced, now: float) -> 
     return _to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now)
 
 
-def _ended(member: Member, event: events.Ended, now: float) -> Member:
-    batch = _in_phase(member, event.batch, frozenset({Phase.ENDING}))
+def _batch_accepted(member: Member, event: events.Answered[FinishBatch, None], now: float) -> Member:
+    batch = _in_phase(member, event.command.batch, frozenset({Phase.FINISHING}))
     view = member.view
     places = {p: facts.past_skips(view, p, r.to) for p, r in batch.ranges.items() if p in member.positions}
     same_epoch = view is not None and view.epoch == batch.epoch
@@ -344,14 +394,15 @@ def _ended(member: Member, event: events.Ended, now: float) -> Member:
     return replace(member, batch=None, positions=positions, plan_after=0.0, view_is_stale=stale)
 
 
-def _end_refused(member: Member, event: events.EndRefused, now: float) -> Member:
-    batch = _in_phase(member, event.batch, frozenset({Phase.ENDING}))
+def _finish_refused(member: Member, event: events.Refused[FinishBatch], now: float) -> Member:
+    batch = _in_phase(member, event.command.batch, frozenset({Phase.FINISHING}))
     member = replace(member, batch_cause=ResetCause.BATCH_REFUSED, batch_detail=event.why)
     return _stale(_to_phase(member, replace(batch, doomed=True), Phase.QUIESCED, now))
 
 
-def _discarded(member: Member, event: events.Discarded, now: float) -> Member:
-    _in_phase(member, event.batch, frozenset({Phase.DISCARDING}))
+def _discarded(member: Member, event: Told[DiscardBatch, Region], now: float) -> Member:
+    """Whatever the store says of it, nothing of the batch runs."""
+    _in_phase(member, event.command.batch, frozenset({Phase.DISCARDING}))
     return _stale(replace(member, batch=None))
 
 
@@ -388,8 +439,9 @@ def _partitions_discovered(member: Member, event: events.PartitionsDiscovered, n
     )
 
 
-def _partitions_reported(member: Member, event: events.PartitionsReported, now: float) -> Member:
-    known, standing = member.discovery, event.standing
+def _partitions_reported(member: Member, event: Told[ReportPartitions, Standing], now: float) -> Member:
+    known = member.discovery
+    standing = event.result if isinstance(event, events.Answered) else Standing(again=True)
     told = replace(
         known,
         told=None if standing.again else known.told,
@@ -425,8 +477,13 @@ def _sinks_prepared(member: Member, event: events.SinksPrepared, now: float) -> 
     return replace(answered(member, "prepare"), part=event if event.sequence == member.prepared else None)
 
 
-def _published(member: Member, event: events.Published, now: float) -> Member:
-    return _with_answer(answered(member, "publish"), event.view, now)
+def _published(member: Member, event: events.Answered[ReportPublished, MemberView], now: float) -> Member:
+    return _seen(answered(member, "publish"), event.result, now)
+
+
+def _publication_failed(member: Member, event: events.Refused[ReportPublished], now: float) -> Member:
+    """It is tried again in its turn."""
+    return _stale(answered(member, "publish"))
 
 
 # -- time and signals ----------------------------------------------------------------------------------------------
@@ -446,42 +503,54 @@ def _row(states: frozenset[State], handler: Handler[E]) -> tuple[frozenset[State
     return states, handler
 
 
-TABLE: Final[Mapping[type[events.Event], tuple[frozenset[State], Callable[..., Member]]]] = {
-    events.Registered: _row(_UNREGISTERED, _registered),
-    events.RegistrationRefused: _row(_UNREGISTERED, _registration_refused),
-    events.Renewed: _row(_ANY, _renewed),
-    events.RenewalRefused: _row(_ANY, _renewal_refused),
-    events.ViewRead: _row(_ANY, _view_read),
-    events.ReadRefused: _row(_ANY, _read_refused),
-    events.ClaimGranted: _row(_ANY, _claim_granted),
-    events.ClaimRefused: _row(_ANY, _claim_refused),
-    events.Acknowledged: _row(_ANY, _acknowledged),
-    events.AcknowledgementRefused: _row(_ANY, _acknowledgement_refused),
-    events.Contributed: _row(_ANY, _contributed),
-    events.ContributionRefused: _row(_ANY, _contribution_refused),
+def _not_awaited(member: Member, event: events.Event, now: float) -> Member:
+    return member
+
+
+NOT_AWAITED: Final = (_ANY, _not_awaited)
+"""For commands that only tell the store something: whether that was of use is for the store to say."""
+
+Kind: TypeAlias = "type[object] | tuple[type[object], type[Command[object]]]"
+
+TABLE: Final[Mapping[Kind, tuple[frozenset[State], Callable[..., Member]]]] = {
+    (events.Answered, Register): _row(_UNREGISTERED, _registered),
+    (events.Refused, Register): _row(_UNREGISTERED, _registration_refused),
+    (events.Answered, Renew): _row(_ANY, _renewed),
+    (events.Refused, Renew): _row(_ANY, _renewal_refused),
+    (events.Answered, ReadRegion): _row(_ANY, _view_read),
+    (events.Refused, ReadRegion): _row(_ANY, _read_refused),
+    (events.Answered, ClaimPartitions): _row(_ANY, _claim_granted),
+    (events.Refused, ClaimPartitions): _row(_ANY, _claim_refused),
+    (events.Answered, Acknowledge): _row(_ANY, _acknowledged),
+    (events.Refused, Acknowledge): _row(_ANY, _acknowledgement_refused),
+    (events.Answered, Contribute): _row(_ANY, _contributed),
+    (events.Refused, Contribute): _row(_ANY, _contribution_refused),
+    (events.Answered, ReportPublished): _row(_ANY, _published),
+    (events.Refused, ReportPublished): _row(_ANY, _publication_failed),
+    (events.Answered, ReportPartitions): _row(_ANY, _partitions_reported),
+    (events.Refused, ReportPartitions): _row(_ANY, _partitions_reported),
+    (events.Answered, StartBatch): _row(_ENDED, _batch_started),
+    (events.Refused, StartBatch): _row(_ENDED, _start_refused),
+    (events.Answered, FinishBatch): _row(_ENDED, _batch_accepted),
+    (events.Refused, FinishBatch): _row(_ENDED, _finish_refused),
+    (events.Answered, DiscardBatch): _row(_ENDED, _discarded),
+    (events.Refused, DiscardBatch): _row(_ENDED, _discarded),
     events.StoreLost: _row(_ANY, _store_lost),
     events.StoreBack: _row(_ANY, _store_back),
     events.Changed: _row(_ANY, _changed),
     events.Planned: _row(_ANY, _planned),
-    events.Begun: _row(_ENDED, _begun),
-    events.BeginRefused: _row(_ENDED, _begin_refused),
-    events.BatchFinished: _row(_ENDED, _batch_finished),
+    events.BatchFinished: _row(_ENDED, _batch_ran),
     events.BatchFailed: _row(_ENDED, _batch_failed),
     events.BatchQuiesced: _row(_ENDED, _batch_quiesced),
-    events.Ended: _row(_ENDED, _ended),
-    events.EndRefused: _row(_ENDED, _end_refused),
-    events.Discarded: _row(_ENDED, _discarded),
     events.Assigned: _row(_ANY, _assigned),
     events.Revoked: _row(_ANY, _revoked),
     events.LeftGroup: _row(_ANY, _left_group),
     events.InstanceFenced: _row(_ENDED, _instance_fenced),
     events.Committed: _row(_ANY, _committed),
     events.PartitionsDiscovered: _row(_ANY, _partitions_discovered),
-    events.PartitionsReported: _row(_ANY, _partitions_reported),
     events.SinksReset: _row(_ANY, _sinks_reset),
     events.SinkFailed: _row(_ANY, _sink_failed),
     events.SinksPrepared: _row(_ANY, _sinks_prepared),
-    events.Published: _row(_ANY, _published),
     events.Tick: _row(_ANY, _tick),
     events.Terminated: _row(_ANY, _terminated),
 }

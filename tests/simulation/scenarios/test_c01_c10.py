@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, StaleEpoch
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects
 from airflow_kcr.protocol.member import events as member_events
@@ -162,7 +163,7 @@ def test_c03_a_member_whose_batch_lost_a_partition_cancels_it_and_asks_for_a_res
     assert not alone.wanted(effects.Cancel)
     alone.assign(MINE[:1], assignment=2)
     assert [e.batch for e in alone.wanted(effects.Cancel)] == ["b1"]
-    assert [e.cause for e in alone.wanted(effects.RequestReset)] == [ResetCause.BATCH_REFUSED]
+    assert [e.cause for e in alone.wanted(commands.RequestReset)] == [ResetCause.BATCH_REFUSED]
     assert not alone.wanted(effects.Claim)
 
 

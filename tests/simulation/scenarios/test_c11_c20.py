@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StrangeContribution, UnknownMember
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Acknowledge
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State, Why
@@ -22,6 +23,7 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import BatchId, Incarnation
 from airflow_kcr.store.regions import SpecUpdate
+from tests.support import answers
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import LoneMember, view_of
@@ -43,8 +45,8 @@ def test_c11_a_member_that_cannot_reach_the_store_leaves_its_group_in_bounded_ti
     assert alone.member.batch.doomed
     alone.feed(events.LeftGroup(), events.BatchQuiesced(batch=BatchId("b1")))
     assert not alone.wait(60, renewing=False)
-    alone.feed(events.StoreBack(), events.Registered(incarnation=Incarnation(2), sent_at=alone.now))
-    alone.feed(events.ViewRead(view=view_of(incarnation=2)))
+    alone.feed(events.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
+    alone.feed(answers.view_read(view=view_of(incarnation=2)))
     assert alone.state is State.JOINING
     assert alone.wanted(effects.Join)
 
@@ -73,7 +75,7 @@ def test_c12_a_pipeline_that_hangs_is_cancelled_and_then_its_process_ends() -> N
     timeouts = alone.member.timeouts
     wanted = alone.wait(timeouts.batch.total_seconds() + 1)
     assert [e.batch for e in wanted if isinstance(e, effects.Cancel)] == ["b1"]
-    assert [e.cause for e in wanted if isinstance(e, effects.RequestReset)] == [ResetCause.BATCH_TIMEOUT]
+    assert [e.cause for e in wanted if isinstance(e, commands.RequestReset)] == [ResetCause.BATCH_TIMEOUT]
     assert not any(isinstance(e, effects.EndProcess) for e in wanted)
     alone.wait(timeouts.process_end_boundary.total_seconds())
     assert alone.wanted(effects.EndProcess)
@@ -308,12 +310,12 @@ def test_c17_a_member_comes_back_by_itself_as_a_new_incarnation() -> None:
     alone.feed(events.StoreLost())
     alone.wait(15, renewing=False)
     assert (alone.state, alone.member.incarnation) == (State.JOINING, None)
-    assert any(isinstance(e, effects.Register) and e.previous == 1 for e in alone.all)
+    assert any(isinstance(e, commands.Register) and e.previous == 1 for e in alone.all)
     assert any(isinstance(e, effects.Cancel) for e in alone.all)
     alone.feed(events.BatchQuiesced(batch=BatchId("b1")))
-    alone.feed(events.StoreBack(), events.Registered(incarnation=Incarnation(2), sent_at=alone.now))
+    alone.feed(events.StoreBack(), answers.registered(incarnation=Incarnation(2), sent_at=alone.now))
     # Its own old batch is discarded by the new incarnation: nobody has to wait for the lease of the old one.
-    assert [(e.batch, e.incarnation) for e in alone.wanted(effects.Discard)] == [("b1", 2)]
+    assert [(e.batch, e.incarnation) for e in alone.wanted(commands.DiscardBatch)] == [("b1", 2)]
 
 
 def test_c18_a_joining_member_aborts_a_checkpoint_that_another_has_contributed_to_and_it_is_tried_again_at_once() -> (
@@ -455,14 +457,14 @@ def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> N
 def test_c20_a_refused_registration_closes_the_member() -> None:
     alone = LoneMember()
     alone.feed(events.Tick())
-    alone.feed(events.RegistrationRefused(why="no such index"))
+    alone.feed(answers.registration_refused(why="no such index"))
     assert alone.state is State.CLOSED
-    assert alone.member.refusal == "no such index"
+    assert str(alone.member.refusal) == "no such index"
 
 
 def test_c20_a_newer_incarnation_of_another_process_fences_the_member_which_writes_nothing_more() -> None:
     alone = LoneMember().in_batch()
-    alone.feed(events.RenewalRefused(incarnation=Incarnation(2)))
+    alone.feed(answers.not_renewed(incarnation=Incarnation(2)))
     assert alone.state is State.FENCED
     assert [e.batch for e in alone.wanted(effects.Cancel)] == ["b1"]
     assert alone.wanted(effects.CloseKeepingSlot)

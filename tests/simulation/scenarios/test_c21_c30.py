@@ -14,6 +14,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointNotUsable, StalePlan, StoreBusy
 from airflow_kcr.ports import Rule
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State, Why
@@ -107,7 +108,7 @@ def test_c21_a_member_leaves_its_group_only_when_the_region_is_stopped() -> None
     alone.see(waiting)
     assert alone.wanted(effects.Commit)
     alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=alone.member.positions))
-    assert alone.wanted(effects.ReportReadBack)
+    assert alone.wanted(commands.ReportReadBack)
     alone.see(replace(waiting, commit=None, counter=EventNumber(12)))
     alone.wait(10)
     assert not [e for e in alone.all if isinstance(e, effects.LeaveGroup)]

@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointRefused, UnknownTopics
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import ReportLater, ReportReadBack
-from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
@@ -31,6 +31,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, TopicName
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.regions import SpecUpdate
+from tests.support import answers
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.lone_member import LoneMember, claims_of, view_of
@@ -147,21 +148,21 @@ def test_c33_a_member_that_reads_an_older_epoch_than_it_has_seen_reports_it() ->
     newer = replace(view_of(), epoch=Epoch(7), state=RegionState.RESETTING, counter=alone.view.counter)
     alone.see(newer)
     alone.see(view_of(claims_of()))
-    assert [(e.memory.epoch, e.memory.incarnation) for e in alone.wanted(effects.ReportLater)] == [(7, 1)]
-    assert not alone.wanted(effects.Begin)
+    assert [(e.epoch, e.incarnation) for e in alone.wanted(commands.ReportLater)] == [(7, 1)]
+    assert not alone.wanted(commands.StartBatch)
 
 
 def test_c33_a_member_that_is_given_an_incarnation_it_has_been_before_reports_it() -> None:
     alone = LoneMember().join(incarnation=5)
-    alone.feed(events.RenewalRefused(incarnation=Incarnation(3)))
+    alone.feed(answers.not_renewed(incarnation=Incarnation(3)))
     assert alone.state is State.JOINING
-    alone.feed(events.Registered(incarnation=Incarnation(4), sent_at=alone.now))
+    alone.feed(answers.registered(incarnation=Incarnation(4), sent_at=alone.now))
     alone.see(view_of(incarnation=4))
-    assert [e.memory.incarnation for e in alone.wanted(effects.ReportLater)] == [5]
+    assert [e.incarnation for e in alone.wanted(commands.ReportLater)] == [5]
     # The report raises the store's number; nobody else is this member, so it comes back instead of being fenced.
     alone.see(replace(view_of(incarnation=5), state=RegionState.HALTED))
     assert alone.state is State.JOINING
-    assert alone.wanted(effects.Register)
+    assert alone.wanted(commands.Register)
 
 
 # -- C34 -------------------------------------------------------------------------------------------------------------

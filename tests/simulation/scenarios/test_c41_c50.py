@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import StartBatch
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
@@ -145,7 +146,7 @@ def test_c42_a_commit_whose_answer_was_lost_is_read_back_and_what_was_read_is_th
     """That the adapter reads instead of repeating, and what a moved coordinator answers, is shown with real Kafka."""
     alone = committing()
     alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=alone.member.positions))
-    assert [e.offsets for e in alone.wanted(effects.ReportReadBack)] == [alone.member.positions]
+    assert [e.offsets for e in alone.wanted(commands.ReportReadBack)] == [alone.member.positions]
 
 
 def test_c42_a_commit_that_hangs_is_not_sent_again_and_holds_the_member_no_longer_than_the_commit_timeout() -> None:
@@ -159,7 +160,7 @@ def test_c42_a_commit_that_hangs_is_not_sent_again_and_holds_the_member_no_longe
 def test_c42_a_commit_of_unknown_outcome_is_no_commit_read_back_and_the_failure_is_visible_after_the_timeout() -> None:
     alone = committing()
     alone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY))
-    assert not alone.wanted(effects.ReportReadBack)
+    assert not alone.wanted(commands.ReportReadBack)
 
     driver = running()
     driver.process()
@@ -179,16 +180,16 @@ def test_c42_a_commit_of_unknown_outcome_is_no_commit_read_back_and_the_failure_
 def test_c42_a_fenced_instance_writes_nothing_more() -> None:
     alone = LoneMember().in_batch()
     alone.feed(events.InstanceFenced())
-    assert alone.wanted(effects.Renew), "the store is asked who the member is"
+    assert alone.wanted(commands.Renew), "the store is asked who the member is"
     alone.superseded().feed(events.BatchQuiesced(batch=BatchId("b1")))
     assert len([e for e in alone.all if isinstance(e, effects.Join)]) == 1, "a former process does not come back"
     written = (
-        effects.End,
-        effects.Discard,
+        commands.FinishBatch,
+        commands.DiscardBatch,
         effects.Commit,
-        effects.ReportReadBack,
-        effects.RequestReset,
-        effects.LeaveStore,
+        commands.ReportReadBack,
+        commands.RequestReset,
+        commands.Leave,
     )
     assert not [e for e in alone.all if isinstance(e, written)]
 

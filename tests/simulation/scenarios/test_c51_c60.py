@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointRefused, MemberInUse, RegionInState
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
@@ -28,6 +29,7 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.rules import CheckpointMode
 from airflow_kcr.protocol.targets import ToCheckpoint, ToRun
 from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Epoch, EventNumber, RequestId
+from tests.support import answers
 from tests.support.driver import Driver
 from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
 from tests.support.lone_member import MINE, LoneMember, claims_of, view_of
@@ -127,12 +129,12 @@ def test_c52_a_refused_claim_is_made_again_with_back_off_so_that_nobody_stays_wi
     alone = LoneMember().join().assign(MINE)
     waits = []
     for _ in range(8):
-        alone.feed(events.ClaimRefused(assignment=AssignmentId(1), why="not now"))
+        alone.feed(answers.claim_refused(assignment=AssignmentId(1), why="not now"))
         asked_at = alone.now
         alone.see(view_of())
         while not alone.wanted(effects.Claim):
             alone.now += 0.125
-            alone.feed(events.Renewed(sent_at=alone.now, counter=alone.view.counter))
+            alone.feed(answers.renewed(sent_at=alone.now, counter=alone.view.counter))
         waits.append(alone.now - asked_at)
     assert waits == sorted(waits)
     assert waits[0] < 0.5 < max(waits) == 5.0
@@ -443,10 +445,10 @@ def test_c58_a_member_whose_sink_failed_asks_for_a_further_attempt_and_does_not_
     alone.grant(resetting)
     assert [e.epoch for e in alone.wanted(effects.ResetSinks)] == [1]
     alone.feed(events.SinkFailed(epoch=Epoch(1), why="the fence of g is held by another transaction"))
-    asked = alone.wanted(effects.RequestReset)
+    asked = alone.wanted(commands.RequestReset)
     assert [(e.cause, e.caller.epoch) for e in asked] == [(ResetCause.SINK_FAILED, 1)]
     assert "fence of g" in asked[0].detail
-    assert not [e for e in alone.all if isinstance(e, effects.Acknowledge)]
+    assert not [e for e in alone.all if isinstance(e, commands.Acknowledge)]
     second = replace(resetting, epoch=Epoch(2), claims=claims_of(epoch=2), counter=EventNumber(30))
     alone.see(replace(second, claims={}))
     alone.grant(second)

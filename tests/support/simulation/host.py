@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from airflow_kcr.errors import KcrError, MemberInUse, RefusedError
+from airflow_kcr.errors import KcrError, UnknownTopics
 from airflow_kcr.protocol.commands import (
-    Acknowledge,
-    AnswerEntries,
     Assigned,
     ClaimPartitions,
-    DiscardBatch,
-    FinishBatch,
+    Command,
     Found,
-    KeepSlot,
-    Leave,
-    ReadRegion,
-    Register,
-    ReportOutOfRange,
+    Heartbeat,
     ReportPublished,
-    ReportReadBack,
     ReportSeekCommit,
-    RequestReset,
-    Standing,
-    StoreBounds,
+    StartBatch,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
@@ -41,7 +31,7 @@ from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekSource
 from airflow_kcr.protocol.target_resolution import Situation, resolve
 from airflow_kcr.protocol.targets import Target
-from airflow_kcr.protocol.values import AssignmentId, BatchId, GroupPartition, Incarnation, MemberId, Range, RegionName
+from airflow_kcr.protocol.values import AssignmentId, BatchId, GroupPartition, RegionName
 from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import HEARTBEAT, Broker, Consumer, NotInGroup, Unavailable
 from tests.support.simulation.planner import plan
@@ -90,8 +80,7 @@ class _Times:
 class Running:
     """The pipeline's call."""
 
-    batch: BatchId
-    ranges: Mapping[GroupPartition, Range]
+    row: Batch
     progress: OffsetMap
     began: float
     takes: float
@@ -102,32 +91,23 @@ class Running:
         return min(1.0, (now - self.began) / self.takes)
 
 
-def _unread(why: str) -> events.Event:
-    return events.ReadRefused(why=why)
-
-
 class Host:
     """One process, one member.
 
     Args:
         around: what it shares with the others.
-        member: who it is.
-        machine: the member's first state.
+        machine: the member's first state, which says who it is.
         on_end: called when the process has ended, with whether it ended by itself.
-        revision: of the spec that it was built from.
     """
 
     def __init__(
         self,
         around: Surroundings,
-        member: MemberId,
         machine: Member,
         on_end: Callable[[Host, str], None],
-        *,
-        revision: int = 1,
     ) -> None:
-        self.around, self.member, self.machine, self.on_end = around, member, machine, on_end
-        self.revision = revision
+        self.around, self.member, self.machine, self.on_end = around, machine.member, machine, on_end
+        self.revision = machine.process.spec_revision or 0
         self.world = around.world
         self.alive = True
         self.frozen_until = 0.0
@@ -140,15 +120,10 @@ class Host:
         """Whether, until then, the sinks fail in a reset; otherwise they hang."""
 
         self.running: Running | None = None
-        self.row: Batch | None = None
-        """The newest batch that the store let begin: what the pipeline is told about itself."""
-
-        self.token = f"{member}/{self.world.random.getrandbits(40):x}"
         self.consumer: Consumer | None = None
         self.consumer_open = False
         self.assignments = 0
         self.batches = 0
-        self.in_use_since: float | None = None
         self.told_lost = False
         self._calls: deque[Callable[[], None]] = deque()
         self._calling = False
@@ -241,16 +216,9 @@ class Host:
 
     def execute(self, effect: effects.Effect) -> None:  # noqa: C901 - one row an effect
         """Start what an effect asks for; the answer comes later as an event."""
-        store, name = self.around.store, self.around.name
         match effect:
-            case effects.Register():
-                self._register(effect)
-            case effects.Renew():
-                self._renew(effect)
-            case effects.Read():
-                self._call(lambda: events.ViewRead(view=store.handle(name, ReadRegion(member=self.member))), _unread)
-            case effects.Reconcile():
-                self._tell(lambda: store.reconcile(name))
+            case effects.Ask(command=command):
+                self.ask(command)
             case effects.Join():
                 self.soon(self._join)
             case effects.LeaveGroup():
@@ -261,71 +229,22 @@ class Host:
                 self._claim(effect)
             case effects.DiscoverPartitions():
                 self.soon(self._discover, 0.2)
-            case effects.ReportPartitions(inventory=inventory):
-                self._call(
-                    lambda: events.PartitionsReported(standing=store.handle(name, inventory)),
-                    lambda why: events.PartitionsReported(standing=Standing(again=True)),
-                )
             case effects.Plan():
                 self.soon(lambda: self._plan(effect), 0.1)
-            case effects.StoreBounds(caller=caller, boundary=boundary, found=found):
-                self._tell(lambda: store.handle(name, StoreBounds(caller=caller, boundary=boundary, found=found)))
-            case effects.ReportOutOfRange(caller=caller, observed=observed):
-                self._tell(lambda: store.handle(name, ReportOutOfRange(caller=caller, observed=observed)))
-            case effects.Begin(request=request):
-                self._call(
-                    lambda: self._begun(store.handle(name, request)),
-                    lambda why: events.BeginRefused(batch=request.batch, why=why),
-                )
             case effects.Run():
                 self._run(effect)
             case effects.Cancel(batch=batch):
                 self._cancel(batch)
-            case effects.End(batch=batch, incarnation=incarnation):
-                self._end(batch, effect)
-            case effects.Discard(batch=batch, incarnation=incarnation):
-                self._tell(
-                    lambda: store.handle(name, DiscardBatch(batch=batch, member=self.member, incarnation=incarnation))
-                )
-                self._call(lambda: events.Discarded(batch=batch))
-            case effects.RequestReset(caller=caller, cause=cause, detail=detail):
-                self._tell(lambda: store.handle(name, RequestReset(caller=caller, cause=cause, detail=detail)))
             case effects.ResetSinks():
                 self.soon(lambda: self._reset_sinks(effect), 0.3)
-            case effects.Acknowledge():
-                self._acknowledge(effect)
             case effects.PrepareSinks():
                 self.soon(lambda: self._prepared(effect), 0.2)
-            case effects.Contribute(part=part):
-                self._call(
-                    lambda: events.Contributed(sequence=part.sequence, view=store.handle(name, part)),
-                    lambda why: events.ContributionRefused(sequence=part.sequence, why=why),
-                )
             case effects.Publish(sequence=sequence):
-                self._call(
-                    lambda: events.Published(
-                        sequence=sequence,
-                        view=store.handle(name, ReportPublished(sequence=sequence, member=self.member)),
-                    ),
-                    lambda why: events.Published(sequence=sequence),
-                )
+                self.ask(ReportPublished(sequence=sequence, member=self.member))
             case effects.Commit():
                 self.soon(lambda: self._commit(effect, self.world.now + 5), 0.2)
-            case effects.ReportReadBack(sequence=sequence, incarnation=incarnation, offsets=offsets):
-                self._tell(
-                    lambda: store.handle(
-                        name,
-                        ReportReadBack(sequence=sequence, member=self.member, incarnation=incarnation, offsets=offsets),
-                    )
-                )
-            case effects.CommitSeek(caller=caller, offsets=offsets):
+            case effects.CommitSeek():
                 self._commit_seek(effect)
-            case effects.LeaveStore(incarnation=incarnation):
-                self._tell(lambda: store.handle(name, Leave(member=self.member, incarnation=incarnation)))
-            case effects.KeepSlot(incarnation=incarnation):
-                self._tell(lambda: store.handle(name, KeepSlot(member=self.member, incarnation=incarnation)))
-            case effects.ReportLater(memory=memory):
-                self._tell(lambda: store.handle(name, memory))
             case effects.EndProcess():
                 self.crash()
             case _:
@@ -333,12 +252,8 @@ class Host:
 
     # -- the store thread ----------------------------------------------------------------------------------------
 
-    def _call(
-        self,
-        ask: Callable[[], events.Event],
-        refused: Callable[[str], events.Event] | None = None,
-    ) -> None:
-        """Ask the store, one request after the other; a refusal is an answer, the store being away is not."""
+    def ask(self, command: Command[object]) -> None:
+        """Give the store a command, one after the other; a refusal is an answer, the store being away is not."""
 
         def attempt() -> None:
             if not self.reaches_store:
@@ -350,12 +265,7 @@ class Host:
             if self.told_lost:
                 self.told_lost = False
                 self.deliver(events.StoreBack())
-            try:
-                answer = ask()
-            except KcrError as error:
-                if refused is None:
-                    raise
-                answer = refused(error.message)
+            answer = self._answer(command)
             self.soon(lambda: self.deliver(answer))
             self._calls.popleft()
             self._next_call()
@@ -369,116 +279,42 @@ class Host:
         if self._calls:
             self.soon(self._calls[0], 0.02)
 
-    def _tell(self, ask: Callable[[], object]) -> None:
-        """Tell the store something; whether it was of use is for the store to say."""
+    def _answer(self, command: Command[object]) -> events.Event:
+        try:
+            result = self.around.store.handle(self.around.name, command)
+        except KcrError as error:
+            return events.Refused(command=command, error=error)
+        view = self.machine.view
+        if isinstance(result, Heartbeat) and result.renewed and view and self.world.now < self.notifications_back_at:
+            # Nothing tells this process that there is something to read.
+            result = replace(result, counter=view.counter, reconcile_at=None)
+        if isinstance(command, StartBatch):
+            self._check_revision(command)
+        return events.Answered(command=command, result=result, sent_at=self.world.now)
 
-        def told() -> events.Event:
-            with suppress(RefusedError):
-                ask()
-            return events.Tick()
-
-        self._call(told)
-
-    def _register(self, effect: effects.Register) -> None:
-        sent_at = self.world.now
-        arrival = Register(
-            member=self.member,
-            token=f"{self.token}/{effect.previous}",
-            previous=effect.previous,
-            sinks_fenced=self.around.delivery is Delivery.EXACTLY_ONCE,
-            ends_within=self.machine.timeouts.process_end_boundary,
-            spec_revision=self.revision,
-        )
-
-        def ask() -> events.Event:
-            nonlocal sent_at
-            sent_at = self.world.now
-            try:
-                incarnation = self.around.store.handle(self.around.name, arrival)
-            except MemberInUse as used:
-                return self._in_use(effect, used)
-            self.in_use_since = None
-            return events.Registered(incarnation=incarnation, sent_at=sent_at)
-
-        self._call(ask, lambda why: events.RegistrationRefused(why=why))
-
-    def _in_use(self, effect: effects.Register, used: MemberInUse) -> events.Event:
-        """A newcomer waits two leases for a holder that may be dead, then is refused."""
-        since = self.in_use_since = self.in_use_since if self.in_use_since is not None else self.world.now
-        if self.world.now - since > 2 * self.machine.timeouts.lease.total_seconds() + 1:
-            return events.RegistrationRefused(why=used.message)
-        self.later(0.5, lambda: self._register(effect))
-        return events.Tick()
-
-    def _renew(self, effect: effects.Renew) -> None:
-        def ask() -> events.Event:
-            sent_at = self.world.now
-            lease = self.machine.timeouts.lease
-            heartbeat = self.around.store.renew(self.around.name, self.member, effect.incarnation, lease)
-            if not heartbeat.renewed:
-                return events.RenewalRefused(
-                    incarnation=heartbeat.incarnation, epoch=heartbeat.epoch, counter=heartbeat.counter
-                )
-            if self.world.now < self.notifications_back_at and self.machine.view is not None:
-                return events.Renewed(sent_at=sent_at, counter=self.machine.view.counter)
-            due = heartbeat.reconcile_at is not None and heartbeat.reconcile_at <= heartbeat.now
-            return events.Renewed(
-                sent_at=sent_at, counter=heartbeat.counter, needs_reconciling=due, epoch=heartbeat.epoch
-            )
-
-        self._call(ask, lambda why: events.RenewalRefused(incarnation=Incarnation(0)))
-
-    def _begun(self, row: Batch) -> events.Event:
-        self.row = row
+    def _check_revision(self, started: StartBatch) -> None:
         in_force = self.around.store.read(self.around.name)[0].spec.revision
-        if self.revision < in_force and self.machine.newest_epoch == row.epoch:
+        if self.revision < in_force and self.machine.newest_epoch == started.epoch:
             self.around.wrong.append(f"{self.member}, of revision {self.revision}, began a batch under {in_force}")
-        return events.Begun(batch=row.batch)
 
     def _claim(self, effect: effects.Claim) -> None:
+        claim = ClaimPartitions(
+            member=self.member, incarnation=effect.incarnation, assignment=effect.assignment, partitions={}
+        )
         if not all(self.around.broker.has(p) for p in effect.partitions):
-            self.deliver(events.ClaimRefused(assignment=effect.assignment, why="no such log", lacks_logs=True))
+            self.deliver(events.Refused(command=claim, error=UnknownTopics("no such log")))
             return
-
-        def ask() -> events.Event:
-            assigned: dict[GroupPartition, Assigned] = {}
-            for partition in effect.partitions:
-                bounds = self.around.broker.log(partition).bounds()
-                start = SeekEntry(offset=bounds.start, source=SeekSource.START_POSITION)
-                assigned[partition] = Assigned(bounds=bounds, initial=start)
-            proposal = ClaimPartitions(
-                member=self.member,
-                incarnation=effect.incarnation,
-                assignment=effect.assignment,
-                partitions=assigned,
-            )
-            view = self.around.store.handle(self.around.name, proposal)
-            return events.ClaimGranted(assignment=effect.assignment, view=view)
-
-        self._call(ask, lambda why: events.ClaimRefused(assignment=effect.assignment, why=why))
+        assigned: dict[GroupPartition, Assigned] = {}
+        for partition in effect.partitions:
+            bounds = self.around.broker.log(partition).bounds()
+            start = SeekEntry(offset=bounds.start, source=SeekSource.START_POSITION)
+            assigned[partition] = Assigned(bounds=bounds, initial=start)
+        self.ask(replace(claim, partitions=assigned))
 
     def _discover(self) -> None:
         broker = self.around.broker
         there = frozenset(broker.partition(number) for number in range(len(broker.logs)))
         self.deliver(events.PartitionsDiscovered(partitions=there))
-
-    def _end(self, batch: BatchId, effect: effects.End) -> None:
-        def ask() -> events.Event:
-            self.around.store.handle(
-                self.around.name, FinishBatch(batch=batch, member=self.member, incarnation=effect.incarnation)
-            )
-            return events.Ended(batch=batch)
-
-        self._call(ask, lambda why: events.EndRefused(batch=batch, why=why))
-
-    def _acknowledge(self, effect: effects.Acknowledge) -> None:
-        def ask() -> events.Event:
-            if effect.found:
-                self.around.store.handle(self.around.name, AnswerEntries(caller=effect.caller, found=effect.found))
-            view = self.around.store.handle(self.around.name, Acknowledge(caller=effect.caller))
-            return events.Acknowledged(epoch=effect.caller.epoch, view=view)
-
-        self._call(ask, lambda why: events.AcknowledgementRefused(epoch=effect.caller.epoch, why=why))
 
     # -- the event thread ----------------------------------------------------------------------------------------
 
@@ -546,15 +382,13 @@ class Host:
                 self.around.broker.commit(self.consumer.number, effect.offsets)
         except (NotInGroup, Unavailable) as error:
             failure = type(error).__name__
-        self._tell(
-            lambda: self.around.store.handle(self.around.name, ReportSeekCommit(caller=effect.caller, failure=failure))
-        )
+        self.ask(ReportSeekCommit(caller=effect.caller, failure=failure))
 
     # -- Spark and the sinks -------------------------------------------------------------------------------------
 
     def _plan(self, effect: effects.Plan) -> None:
         self.batches += 1
-        batch = BatchId(f"{self.token}/{self.batches}")
+        batch = BatchId(f"{self.machine.process.token}/{self.batches}")
         planned = plan(
             batch,
             OffsetMap({p: o for p, o in effect.positions.items() if self.around.broker.has(p)}),
@@ -569,9 +403,7 @@ class Host:
         takes = self.world.random.uniform(0.05, 0.8)
         if self.world.chance(self.around.slow):
             takes = self.world.random.uniform(2.0, 14.0)
-        run = Running(
-            batch=effect.batch, ranges=effect.ranges, progress=effect.progress, began=self.world.now, takes=takes
-        )
+        run = Running(row=effect.row, progress=effect.progress, began=self.world.now, takes=takes)
         self.running = run
         self.later(takes, lambda: self._finish(run))
 
@@ -580,27 +412,24 @@ class Host:
             return
         self.running = None
         poison, offset = self.around.poison, self.around.poison_offset
-        hit = None if poison is None else run.ranges.get(poison)
+        hit = None if poison is None else run.row.ranges.get(poison)
         if hit is not None and hit.from_ <= offset < hit.to:
             self._write(run, self.world.random.random() / 2)
-            self.deliver(events.BatchFailed(batch=run.batch, why=f"the record {poison}@{offset} can't be processed"))
+            self.deliver(
+                events.BatchFailed(batch=run.row.batch, why=f"the record {poison}@{offset} can't be processed")
+            )
         elif self._write(run, 1.0):
-            self.deliver(events.BatchFinished(batch=run.batch))
+            self.deliver(events.BatchFinished(batch=run.row.batch))
         else:
-            self.deliver(events.BatchFailed(batch=run.batch, why="the sink refused the batch"))
+            self.deliver(events.BatchFailed(batch=run.row.batch, why="the sink refused the batch"))
 
     def _write(self, run: Running, share: float) -> bool:
         """Write output; a fenced sink takes all of it in one transaction or nothing."""
         if self.around.delivery is not Delivery.EXACTLY_ONCE:
-            self.around.open_sink.write(run.batch, run.ranges, share)
+            self.around.open_sink.write(run.row.batch, run.row.ranges, share)
             return True
-        row = self.row
-        return (
-            share == 1.0
-            and row is not None
-            and row.batch == run.batch
-            and self.around.fenced_sink.publish(row.epoch, row.timeline, run.ranges, run.progress)
-        )
+        row = run.row
+        return share == 1.0 and self.around.fenced_sink.publish(row.epoch, row.timeline, row.ranges, run.progress)
 
     def _write_partial(self) -> None:
         if self.running is not None and not self.running.cancelled:
@@ -614,7 +443,7 @@ class Host:
     def _cancel(self, batch: BatchId) -> None:
         """Cancel: the exception comes first, the tasks end later, and write until then."""
         run = self.running
-        if run is None or run.batch != batch:
+        if run is None or run.row.batch != batch:
             return
 
         def quiesced() -> None:

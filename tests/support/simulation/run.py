@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from airflow_kcr.errors import KcrError
+from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member.state import Member
 from airflow_kcr.protocol.region import specs
@@ -255,8 +256,15 @@ class Simulation:
         if spec.digest in self.broken:
             self._fails_to_start(member, spec)
             return
-        machine = Member(member=member, timeouts=TIMEOUTS, static=self.shape.static)
-        self.hosts[member] = Host(self.around, member, machine, self._ended, revision=spec.revision)
+        process = Register(
+            member=member,
+            token=f"{member}/{self.world.random.getrandbits(40):x}",
+            sinks_fenced=self.shape.delivery is Delivery.EXACTLY_ONCE,
+            ends_within=TIMEOUTS.process_end_boundary,
+            spec_revision=spec.revision,
+        )
+        machine = Member(process=process, timeouts=TIMEOUTS, static=self.shape.static)
+        self.hosts[member] = Host(self.around, machine, self._ended)
 
     def _fails_to_start(self, member: MemberId, spec: Spec) -> None:
         if self.world.now >= self.around.store_back_at:

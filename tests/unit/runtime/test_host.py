@@ -533,7 +533,7 @@ def test_a_member_follows_what_changes_at_once_and_its_next_incarnation_is_not_r
     stage.logs[p(0)].stamps.extend([NOON] * 30)
     stage.caught_up()
     assert {call.ranges[p(0)].width for call in member.engine.done[before + 1 :]} == {3}
-    assert member.host._asking.spec_revision == spec.revision + 1
+    assert member.host._machine.process.spec_revision == spec.revision + 1
 
 
 def test_a_member_that_another_process_took_over_is_fenced_and_writes_nothing_more(stage: Stage) -> None:

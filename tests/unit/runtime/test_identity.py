@@ -4,11 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import CheckpointNumber, Epoch, RegionName, Timeline
-from airflow_kcr.runtime.identity import CommitNote, Identity, read_note
-from tests.support.driver import group_rules
-from tests.support.runtime_fakes import FLIGHTS, MEMBER
+from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName, Timeline
+from airflow_kcr.runtime.identity import CommitNote, Identity, later_note, read_note
+from tests.support.driver import Driver, group_rules
+from tests.support.runtime_fakes import FLIGHTS, MEMBER, p
 
 numbers = st.integers(0, 2**63 - 1)
 
@@ -72,3 +74,37 @@ def test_what_somebody_else_wrote_is_no_note(metadata: str) -> None:
 @given(st.text())
 def test_no_text_of_others_is_an_error(metadata: str) -> None:
     read_note(metadata)
+
+
+# -- a restored store ----------------------------------------------------------------------------------------------
+
+
+def held(sequence: int, region: str = "flights") -> dict[GroupPartition, CommittedOffset]:
+    note = CommitNote(
+        region=RegionName(region), timeline=Timeline(1), sequence=CheckpointNumber(sequence), epoch=Epoch(9)
+    )
+    return {p(0): CommittedOffset(offset=Offset(5), metadata=note.text())}
+
+
+def test_a_store_that_knows_less_than_kafka_remembers_is_told_and_halts() -> None:
+    driver = Driver(members=1)
+    driver.up()
+    before, who = driver.region, driver.member(0)
+    command = later_note(driver.name, who, held(3), CheckpointNumber(2))
+    assert command is not None
+    region = driver.handle(command)
+    assert region.state is RegionState.HALTED
+    assert (region.next_sequence, region.epoch) == (before.next_sequence, before.epoch)
+    assert region.halt is not None
+    assert region.halt.noted is not None
+    assert (region.halt.noted.sequence, region.halt.noted.epoch) == (3, 9)
+
+
+@pytest.mark.parametrize(("sequence", "region"), [(2, "flights"), (1, "flights"), (99, "another")])
+def test_what_kafka_remembers_of_older_checkpoints_or_of_other_regions_is_not_told(sequence: int, region: str) -> None:
+    assert later_note(FLIGHTS, MEMBER, held(sequence, region), CheckpointNumber(2)) is None
+
+
+def test_offsets_that_somebody_else_committed_are_not_told() -> None:
+    offsets = {p(0): CommittedOffset(offset=Offset(5), metadata="by hand")}
+    assert later_note(FLIGHTS, MEMBER, offsets, CheckpointNumber(2)) is None

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_kcr.protocol.assignments import Assignment
+from airflow_kcr.protocol.commands import Register
 from airflow_kcr.protocol.member.state import Member, State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -16,7 +17,7 @@ FIRST, SECOND = CheckpointNumber(1), CheckpointNumber(2)
 
 def at_work() -> Member:
     return replace(
-        Member(member=MEMBER, timeouts=Timeouts()),
+        Member(process=Register(member=MEMBER, token="t"), timeouts=Timeouts()),
         in_group=True,
         assignment=Assignment(assignment=AssignmentId(1), partitions=frozenset({p(0), p(1), p(2)})),
         positions=OffsetMap({p(0): Offset(4), p(1): Offset(9)}),
@@ -24,7 +25,7 @@ def at_work() -> Member:
 
 
 def test_a_member_that_just_began_knows_nothing() -> None:
-    shown = Metrics().snapshot(Member(member=MEMBER, timeouts=Timeouts()), {})
+    shown = Metrics().snapshot(Member(process=Register(member=MEMBER, token="t"), timeouts=Timeouts()), {})
     assert (shown.state, shown.region_state, shown.checkpoint, shown.checkpoint_phase) == (
         State.JOINING,
         None,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -17,17 +17,17 @@ from airflow_kcr.errors import (
     StoreUnavailable,
     UnknownMember,
 )
-from airflow_kcr.ports import Heartbeat, Heartbeats, Renewal
+from airflow_kcr.ports import Heartbeats, Renewal
+from airflow_kcr.protocol.commands import Heartbeat, Renew
 from airflow_kcr.protocol.member import events
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, Incarnation, MemberId, RegionName
-from airflow_kcr.runtime.clocks import boot_time
+from airflow_kcr.runtime.clocks import StoreClock, boot_time
 from airflow_kcr.runtime.renewals import LeaseCalls, Renewals
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import RegionStore
-from tests.support.runtime_fakes import eventually
+from tests.support.runtime_fakes import NOON, eventually
 
 SILENCE = timedelta(seconds=30)
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def heartbeat(renewal: Renewal) -> Heartbeat:
@@ -81,11 +81,8 @@ class Asker:
     failed: list[BaseException] = field(default_factory=list)
 
     def ask(self) -> None:
-        def answered(answer: Heartbeat | RefusedError, sent_at: float) -> events.Event:
-            self.heard.append(type(answer).__name__)
-            return events.Tick()
-
-        self.calls.call(self.renewal, answered)
+        one = self.renewal
+        self.calls.ask(one.region, Renew(member=one.member, incarnation=one.incarnation, lease=one.lease))
 
     def news(self) -> list[str]:
         """What it heard, repeated losses told once."""
@@ -103,10 +100,13 @@ class Office:
         heard, failed = list[str](), list[BaseException]()
 
         def deliver(event: events.Event) -> None:
-            if not isinstance(event, events.Tick):
-                heard.append(type(event).__name__)
+            match event:
+                case events.Answered(result=told) | events.Refused(error=told):
+                    heard.append(type(told).__name__)
+                case _:
+                    heard.append(type(event).__name__)
 
-        calls = self.renewals.member(deliver, failed.append, silence)
+        calls = self.renewals.member(deliver, failed.append, StoreClock(boot_time, NOON), silence)
         return Asker(renewal(index, region), calls, heard, failed)
 
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
+from typing import TypeVar, cast
 
 import pytest
 
@@ -16,35 +17,72 @@ from airflow_kcr.errors import (
     StoreBusy,
     StoreUnavailable,
 )
+from airflow_kcr.ports import Heartbeats, Renewal
+from airflow_kcr.protocol.commands import Command, ReportPublished
 from airflow_kcr.protocol.member import events
-from airflow_kcr.protocol.values import BatchId, Epoch
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionName
+from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.store_calls import StoreCalls
-from tests.support.runtime_fakes import Hands, eventually
+from tests.support.driver import group_rules
+from tests.support.runtime_fakes import FLIGHTS, MEMBER, Hands, eventually
 
+A = TypeVar("A")
 SILENCE = timedelta(seconds=8)
 
 
+Script = Callable[[], object]
+
+
+class Scripted:
+    """A store that answers each command as a test says."""
+
+    def __init__(self) -> None:
+        self.scripts: dict[Command[object], Script] = {}
+
+    def handle(self, name: RegionName, command: Command[A]) -> A:
+        return cast("A", self.scripts[command]())
+
+    def renew_all(self, renewals: Collection[Renewal]) -> Heartbeats:
+        raise AssertionError("no renewal is asked for here")
+
+    def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
+        raise AssertionError("nobody waits here")
+
+
 class Desk:
-    """A thread of requests, with what it delivered and what it could not answer."""
+    """A thread of commands, with what it delivered and what it could not answer."""
 
     def __init__(self) -> None:
         self.heard: list[events.Event] = []
         self.failed: list[BaseException] = []
         self.hands = Hands()
         self.gate = threading.Event()
-        self.calls = StoreCalls("store", self.heard.append, self.failed.append, self.hands, SILENCE)
+        self.store = Scripted()
+        who = Identity(region=FLIGHTS, member=MEMBER, group=group_rules(), timeouts=Timeouts())
+        self.calls = StoreCalls(self.store, who, self.heard.append, self.failed.append, self.hands, SILENCE)
 
-    def answers(self, number: int, what: str = "epoch") -> None:
+    def ask(self, script: Script) -> Command[object]:
+        """Give a command that is answered so, and return it."""
+        command = ReportPublished(sequence=CheckpointNumber(len(self.store.scripts)), member=MEMBER)
+        self.store.scripts[command] = script
+        self.calls.ask(command)
+        return command
+
+    def answers(self, number: int, what: str = "Answered") -> None:
         eventually(lambda: self.news().count(what) >= number, f"{number} answers")
+
+    @property
+    def results(self) -> list[object]:
+        return [e.result for e in self.heard if isinstance(e, events.Answered)]
 
     def news(self) -> list[str]:
         """The kinds of what was heard, repeated losses told once."""
-        names = ["epoch" if isinstance(e, events.Acknowledged) else type(e).__name__ for e in self.heard]
+        names = [type(e).__name__ for e in self.heard]
         return [n for i, n in enumerate(names) if n != "StoreLost" or i == 0 or names[i - 1] != "StoreLost"]
 
-    def hang(self) -> events.Event:
-        self.gate.wait(20)
-        return answer(1)
+    def hang(self) -> object:
+        return self.gate.wait(20)
 
 
 @pytest.fixture
@@ -55,114 +93,91 @@ def desk() -> Iterator[Desk]:
     desk.calls.end(0)
 
 
-def answer(number: int) -> events.Event:
-    return events.Acknowledged(epoch=Epoch(number))
-
-
-def failing(*errors: BaseException, then: events.Event | None = None) -> Callable[[], events.Event]:
-    """A request that fails so often, and then is answered."""
+def failing(*errors: BaseException, then: object = 1) -> Script:
+    """A command that fails so often, and then is answered."""
     left = list(errors)
 
-    def ask() -> events.Event:
+    def script() -> object:
         if left:
             raise left.pop(0)
-        return then or answer(1)
+        return then
 
-    return ask
+    return script
 
 
 def test_requests_are_made_in_the_order_in_which_they_were_asked_for(desk: Desk) -> None:
     for number in range(50):
-        desk.calls.call(lambda number=number: answer(number))  # type: ignore[misc]
+        desk.ask(lambda number=number: number)  # type: ignore[misc]
     desk.answers(50)
-    assert desk.heard == [answer(n) for n in range(50)]
+    assert desk.results == list(range(50))
 
 
 def test_an_outage_delays_later_requests_it_does_not_let_them_pass(desk: Desk) -> None:
-    desk.calls.call(failing(StoreUnavailable("away"), StoreUnavailable("away"), then=answer(1)))
-    desk.calls.call(lambda: answer(2))
+    desk.ask(failing(StoreUnavailable("away"), StoreUnavailable("away"), then=1))
+    desk.ask(lambda: 2)
     desk.answers(2)
-    assert [e for e in desk.heard if isinstance(e, events.Acknowledged)] == [answer(1), answer(2)]
+    assert desk.results == [1, 2]
 
 
 def test_a_refusal_is_an_answer_and_no_loss_of_the_store(desk: Desk) -> None:
-    refused: list[KcrError] = []
-
-    def answer_of(error: KcrError) -> events.Event:
-        refused.append(error)
-        return events.EndRefused(batch=BatchId("b"), why=error.message)
-
-    desk.calls.call(failing(StaleEpoch("epoch 3 is over")), answer_of)
+    error = StaleEpoch("epoch 3 is over")
+    command = desk.ask(failing(error))
     eventually(lambda: bool(desk.heard), "an answer")
-    assert desk.heard == [events.EndRefused(batch=BatchId("b"), why="epoch 3 is over")]
-    assert [type(e) for e in refused] == [StaleEpoch]
+    assert desk.heard == [events.Refused(command=command, error=error)]
 
 
-def test_a_refusal_that_nobody_expects_is_a_fault(desk: Desk) -> None:
-    desk.calls.call(failing(StaleEpoch("epoch 3 is over")))
-    eventually(lambda: bool(desk.failed), "the fault")
-    assert [type(e) for e in desk.failed] == [StaleEpoch]
-    assert desk.heard == []
+def test_an_answer_names_its_command_and_when_it_was_sent(desk: Desk) -> None:
+    command = desk.ask(lambda: "done")
+    desk.answers(1)
+    assert desk.heard == [events.Answered(command=command, result="done", sent_at=desk.hands.now)]
 
 
-def test_a_bug_is_a_fault_even_where_refusals_are_expected(desk: Desk) -> None:
-    desk.calls.call(failing(ZeroDivisionError("a bug")), lambda _: answer(1))
+def test_a_bug_is_a_fault(desk: Desk) -> None:
+    desk.ask(failing(ZeroDivisionError("a bug")))
     eventually(lambda: bool(desk.failed), "the fault")
     assert [str(e) for e in desk.failed] == ["a bug"]
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreBusy("locked"), OutcomeUnknown("lost")])
 def test_the_same_request_is_made_again_until_the_store_answers(desk: Desk, error: KcrError) -> None:
-    desk.calls.call(failing(error, error))
+    desk.ask(failing(error, error))
     desk.answers(1)
-    assert desk.news() == ["StoreLost", "StoreBack", "epoch"]
+    assert desk.news() == ["StoreLost", "StoreBack", "Answered"]
     assert desk.failed == []
 
 
 def test_the_store_is_told_to_be_back_once_for_each_outage(desk: Desk) -> None:
     away = StoreUnavailable("away")
-    desk.calls.call(failing(away))
-    desk.calls.call(lambda: answer(2))
-    desk.calls.call(failing(away, away))
+    desk.ask(failing(away))
+    desk.ask(lambda: 2)
+    desk.ask(failing(away, away))
     desk.answers(3)
-    assert desk.news() == ["StoreLost", "StoreBack", "epoch", "epoch", "StoreLost", "StoreBack", "epoch"]
+    assert desk.news() == ["StoreLost", "StoreBack", "Answered", "Answered", "StoreLost", "StoreBack", "Answered"]
 
 
 def test_a_refusal_after_an_outage_says_that_the_store_is_back(desk: Desk) -> None:
-    desk.calls.call(failing(StoreUnavailable("away"), StaleEpoch("over")), lambda _: answer(1))
-    desk.answers(1)
-    assert desk.news() == ["StoreLost", "StoreBack", "epoch"]
+    desk.ask(failing(StoreUnavailable("away"), StaleEpoch("over")))
+    desk.answers(1, "Refused")
+    assert desk.news() == ["StoreLost", "StoreBack", "Refused"]
 
 
 @pytest.mark.parametrize("error", [SchemaMissing("no"), SchemaTooOld("old"), SchemaTooNew("new")])
 def test_a_store_of_another_version_is_a_fault_at_once(desk: Desk, error: KcrError) -> None:
-    desk.calls.call(failing(error), lambda _: answer(1))
+    desk.ask(failing(error))
     eventually(lambda: bool(desk.failed), "the fault")
     assert desk.failed == [error]
     assert desk.heard == []
-
-
-def test_what_is_told_needs_no_answer_and_may_be_refused(desk: Desk) -> None:
-    told: list[str] = []
-    desk.calls.tell(lambda: told.append("told"))
-    desk.calls.tell(failing(StaleEpoch("over")))
-    desk.calls.tell(failing(StoreUnavailable("away")))
-    desk.calls.call(lambda: answer(1))
-    desk.answers(1)
-    assert told == ["told"]
-    assert desk.news() == ["Tick", "Tick", "StoreLost", "StoreBack", "Tick", "epoch"]
-    assert desk.failed == []
 
 
 def test_a_request_without_an_answer_for_too_long_is_noticed(desk: Desk) -> None:
     assert not desk.calls.is_silent()
     began = threading.Event()
 
-    def ask() -> events.Event:
+    def script() -> object:
         began.set()
         return desk.hang()
 
-    desk.calls.call(ask)
+    desk.ask(script)
     assert began.wait(10)
     desk.hands.now += SILENCE.total_seconds() - 0.01
     assert not desk.calls.is_silent()
@@ -174,7 +189,7 @@ def test_a_request_without_an_answer_for_too_long_is_noticed(desk: Desk) -> None
 
 
 def test_the_pause_between_two_attempts_is_no_silence(desk: Desk) -> None:
-    desk.calls.call(failing(*[StoreUnavailable("away")] * 30))
+    desk.ask(failing(*[StoreUnavailable("away")] * 30))
     eventually(lambda: len(desk.heard) >= 2, "a second attempt")
     desk.hands.now += 100
     eventually(lambda: not desk.calls.is_silent(), "an attempt of its own time")
@@ -182,24 +197,24 @@ def test_the_pause_between_two_attempts_is_no_silence(desk: Desk) -> None:
 
 def test_at_the_end_all_that_was_asked_for_is_still_asked(desk: Desk) -> None:
     for number in range(20):
-        desk.calls.call(lambda number=number: answer(number))  # type: ignore[misc]
+        desk.ask(lambda number=number: number)  # type: ignore[misc]
     assert desk.calls.end(10)
     assert len(desk.heard) == 20
 
 
 def test_the_end_gives_up_a_store_that_is_away(desk: Desk) -> None:
-    def away() -> events.Event:
+    def away() -> object:
         raise StoreUnavailable("away")
 
-    desk.calls.call(away)
-    desk.calls.call(lambda: answer(2))
+    desk.ask(away)
+    desk.ask(lambda: 2)
     assert not desk.calls.end(0.05)
     heard = len(desk.heard)
     assert desk.calls.end(10)
-    assert answer(2) not in desk.heard
+    assert 2 not in desk.results
     assert len(desk.heard) <= heard + 1
 
 
 def test_the_end_does_not_wait_for_a_store_that_hangs(desk: Desk) -> None:
-    desk.calls.call(desk.hang)
+    desk.ask(desk.hang)
     assert not desk.calls.end(0.01)

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_kcr.errors import BatchFailed, BrokerUnavailable, SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall, BatchReport, CommittedOffset
-from airflow_kcr.protocol.commands import Assigned, Found
+from airflow_kcr.protocol.commands import ClaimPartitions, Found, ReportPublished
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.rows import Claim, DesiredState, OpenTarget, RegionState
@@ -67,6 +67,7 @@ VIEW = MemberView(
     claims={p(0): Claim()},
 )
 PLAN = effects.Plan(positions=OffsetMap({p(0): Offset(0)}), view=VIEW)
+SHOWN = ReportPublished(sequence=CheckpointNumber(4), member=MEMBER)
 CLAIM = effects.Claim(incarnation=Incarnation(1), assignment=AssignmentId(3), partitions=frozenset({p(0)}))
 PREPARE = effects.PrepareSinks(sequence=CheckpointNumber(4), partitions=frozenset({p(0)}))
 AWAY = BrokerUnavailable("localhost:1 does not answer")
@@ -171,11 +172,11 @@ def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) ->
     desk.membership.held = {p(0): CommittedOffset(offset=Offset(3)), p(1): CommittedOffset(offset=Offset(4))}
     desk.working.plan(PLAN, BATCH, 1)
     desk.hear(events.Planned)
-    ready: list[tuple[Mapping[GroupPartition, Assigned], Mapping[GroupPartition, CommittedOffset]]] = []
-    desk.working.claim(CLAIM, initialised=False, ready=lambda assigned, held: ready.append((assigned, held)))
+    ready: list[tuple[ClaimPartitions, Mapping[GroupPartition, CommittedOffset]]] = []
+    desk.working.claim(CLAIM, initialised=False, ready=lambda claim, held: ready.append((claim, held)))
     eventually(lambda: bool(ready), "the claim")
-    assigned, held = ready[0]
-    assert assigned.keys() == {p(0)}
+    claim, held = ready[0]
+    assert (claim.assignment, set(claim.partitions)) == (CLAIM.assignment, {p(0)})
     assert held == {p(0): CommittedOffset(offset=Offset(3))}
     desk.working.plan(PLAN, OTHER, 1)
     desk.hear(events.Planned)
@@ -186,7 +187,9 @@ def test_a_claim_is_made_from_logs_read_anew_and_what_kafka_holds(desk: Desk) ->
 def test_a_claim_whose_logs_can_not_be_read_is_refused_so_that_it_is_made_again(desk: Desk, who: str) -> None:
     (desk.logs.failures if who == "logs" else desk.membership.failures).append(AWAY)
     desk.working.claim(CLAIM, initialised=True, ready=lambda *_: pytest.fail("claimed"))
-    assert desk.hear(events.ClaimRefused) == events.ClaimRefused(assignment=AssignmentId(3), why=AWAY.message)
+    refused = desk.hear(events.Refused)
+    assert isinstance(refused.command, ClaimPartitions)
+    assert (refused.command.assignment, refused.error) == (AssignmentId(3), AWAY)
 
 
 # -- batches -------------------------------------------------------------------------------------------------------
@@ -322,7 +325,7 @@ def test_the_end_of_the_member_ends_what_is_tried_again(desk: Desk) -> None:
 
 def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: Desk) -> None:
     told: list[list[str]] = []
-    desk.working.publish(CheckpointNumber(4), lambda: told.append(list(desk.sinks.asked)))
+    desk.working.publish(SHOWN, lambda _: told.append(list(desk.sinks.asked)))
     eventually(lambda: bool(told), "the publication")
     assert told == [["publish 4"]]
     assert desk.queue == []
@@ -330,8 +333,8 @@ def test_a_publication_is_told_to_the_store_once_the_sinks_have_done_it(desk: De
 
 def test_a_publication_that_failed_is_answered_and_not_told_to_the_store(desk: Desk) -> None:
     desk.sinks.failures.append(SinkError("no space"))
-    desk.working.publish(CheckpointNumber(4), lambda: pytest.fail("told"))
-    assert desk.hear(events.Published).sequence == 4
+    desk.working.publish(SHOWN, lambda _: pytest.fail("told"))
+    assert desk.hear(events.Refused).command == SHOWN
 
 
 def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None:
@@ -342,13 +345,13 @@ def test_a_publication_that_takes_its_time_holds_up_no_reset(desk: Desk) -> None
             published.wait(30)
 
     desk.working._sinks = SlowSinks()
-    told: list[int] = []
-    desk.working.publish(CheckpointNumber(4), lambda: told.append(4))
+    told: list[ReportPublished] = []
+    desk.working.publish(SHOWN, told.append)
     desk.working.reset_sinks(order({}))
     desk.hear(events.SinksReset)
     assert told == []
     published.set()
-    eventually(lambda: told == [4], "the publication")
+    eventually(lambda: told == [SHOWN], "the publication")
 
 
 # -- resets --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import MemberInUse
-from airflow_kcr.protocol.commands import Leave, Register
+from airflow_kcr.protocol.commands import Leave, Register, Renew
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -63,7 +63,7 @@ def living(renew: Callable[[], object]) -> Iterator[None]:
 
 def test_an_index_that_a_live_process_holds_is_refused_with_its_holder(store: RegionStore) -> None:
     incarnation = held(store)
-    renew = lambda: store.renew(FLIGHTS, MEMBER, incarnation, TIMES.lease)  # noqa: E731
+    renew = lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))  # noqa: E731
     with (
         living(renew),
         pytest.raises(MemberInUse, match=r"g\[0\] is held by laptop, process 7, which lives"),
@@ -74,7 +74,10 @@ def test_an_index_that_a_live_process_holds_is_refused_with_its_holder(store: Re
 def test_nothing_else_is_looked_at_before(store: RegionStore) -> None:
     incarnation = held(store)
     # Its spec can't even be read.
-    with living(lambda: store.renew(FLIGHTS, MEMBER, incarnation, TIMES.lease)), pytest.raises(MemberInUse):
+    with (
+        living(lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))),
+        pytest.raises(MemberInUse),
+    ):
         prepare(store, run(0))
 
 
@@ -90,5 +93,5 @@ def test_a_member_that_has_left_is_not_waited_for(store: RegionStore) -> None:
 
 def test_an_index_that_another_process_does_not_have_is_free(store: RegionStore) -> None:
     incarnation = held(store)
-    with living(lambda: store.renew(FLIGHTS, MEMBER, incarnation, TIMES.lease)):
+    with living(lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))):
         refuse_held(store, run(1))

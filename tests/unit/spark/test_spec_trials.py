@@ -18,7 +18,7 @@ import pytest
 
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.errors import PipelineUnusable, StoreUnavailable, UnknownMember
-from airflow_kcr.protocol.commands import Register
+from airflow_kcr.protocol.commands import Register, Renew
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.state import Region, Spec
@@ -136,7 +136,7 @@ def test_the_same_spec_is_tried_again_once_what_was_wrong_is_put_right(
     monkeypatch.setattr(SpecTrial, "_refusal", lambda trial, spec: next(answers))
 
     def propose() -> None:
-        store.renew(FLIGHTS, MEMBER, Incarnation(1), timedelta(minutes=5))
+        store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=Incarnation(1), lease=timedelta(minutes=5)))
         update = SpecUpdate(at_once=store.read(FLIGHTS)[0].spec, later=stored(spec("flights:second"), 2))
         store.change_spec(FLIGHTS, update)
 

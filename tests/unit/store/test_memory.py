@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import GroupInOtherRegion, RegionExists, RegionInState, UnknownMember, UnknownRegion
+from airflow_kcr.protocol.commands import Renew
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lifecycle
 from airflow_kcr.protocol.region.rows import Batch, Outcome
@@ -109,7 +110,7 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are() -> None:
         lambda: store.look(OTHER, MEMBER, lambda region, now: region),
         lambda: store.decide(OTHER, lambda region, now: region),
         lambda: store.admit(OTHER, MEMBER, BatchId("b"), None, lambda region, now: region),
-        lambda: RegionStore(store).renew(OTHER, MEMBER, Incarnation(1), LEASE),
+        lambda: RegionStore(store).handle(OTHER, Renew(member=MEMBER, incarnation=Incarnation(1), lease=LEASE)),
         lambda: store.delete(OTHER, lambda region, now: None),
         lambda: store.events(OTHER, EventNumber(0), 1),
         lambda: store.batch(OTHER, BatchId("b")),
@@ -167,7 +168,7 @@ def test_events_come_in_commit_order_page_by_page() -> None:
 def test_a_renewal_extends_the_lease_from_the_stores_clock_and_says_where_the_region_stands() -> None:
     driver = running()
     driver.clock.advance(4)
-    heartbeat = driver.store.renew(driver.name, MEMBER, Incarnation(1), LEASE)
+    heartbeat = driver.handle(Renew(member=MEMBER, incarnation=Incarnation(1), lease=LEASE))
     assert (heartbeat.now, heartbeat.renewed, heartbeat.incarnation) == (driver.clock.now, True, 1)
     assert (heartbeat.counter, heartbeat.epoch, heartbeat.reconcile_at) == (
         driver.region.counter,
@@ -180,13 +181,13 @@ def test_a_renewal_extends_the_lease_from_the_stores_clock_and_says_where_the_re
 def test_neither_an_expired_lease_nor_one_of_an_older_incarnation_is_renewed() -> None:
     driver = running()
     store = driver.store
-    assert not store.renew(driver.name, MEMBER, Incarnation(9), LEASE).renewed
+    assert not store.handle(driver.name, Renew(member=MEMBER, incarnation=Incarnation(9), lease=LEASE)).renewed
     driver.clock.advance(10)
     before = driver.region.leases
-    assert not store.renew(driver.name, MEMBER, Incarnation(1), LEASE).renewed
+    assert not store.handle(driver.name, Renew(member=MEMBER, incarnation=Incarnation(1), lease=LEASE)).renewed
     assert driver.region.leases == before
     with pytest.raises(UnknownMember, match="register it first"):
-        store.renew(driver.name, MemberId(GroupId("g"), 9), Incarnation(1), LEASE)
+        store.handle(driver.name, Renew(member=MemberId(GroupId("g"), 9), incarnation=Incarnation(1), lease=LEASE))
 
 
 # -- the ledger -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from airflow_kcr.protocol.commands import (
     KeepSlot,
     ReadRegion,
     Register,
+    Renew,
     ReportLater,
     ReportOutOfRange,
     ReportSeekCommit,
@@ -390,7 +391,9 @@ def test_anybody_settles_what_is_due_and_a_renewal_says_what_is() -> None:
     driver.request_checkpoint("n")
     lease = timedelta(seconds=10)
     driver.clock.advance(5)
-    heartbeats = [driver.store.renew(driver.name, member, Incarnation(1), lease) for member in driver.all_members()]
+    heartbeats = [
+        driver.handle(Renew(member=member, incarnation=Incarnation(1), lease=lease)) for member in driver.all_members()
+    ]
     assert {heartbeat.reconcile_at for heartbeat in heartbeats} == {driver.clock.now + lease / 2}
     counter = driver.region.counter
     assert driver.store.reconcile(driver.name).counter == counter

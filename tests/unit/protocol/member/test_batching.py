@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, StartBatch
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.batching import PLAN_PAUSE
@@ -12,7 +13,9 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState, ResetCause
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset, Range
-from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support import answers
+from tests.support.answers import ME
+from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import boundary
 
 B1 = BatchId("b1")
@@ -30,7 +33,7 @@ def doomed(lone: LoneMember) -> bool:
 
 
 def requested(lone: LoneMember) -> list[ResetCause]:
-    return [e.cause for e in lone.all if isinstance(e, effects.RequestReset)]
+    return [e.cause for e in lone.all if isinstance(e, commands.RequestReset)]
 
 
 # -- plan and begin ---------------------------------------------------------------------------------------------------
@@ -49,7 +52,7 @@ def test_nothing_is_planned_while_the_view_is_old_or_the_member_may_not_process(
     lone = LoneMember().join().assign().grant(replace(SEEN, desired_state=DesiredState.PAUSED))
     assert lone.wanted(effects.Plan) == []
     stale = LoneMember().join().assign()
-    stale.feed(events.Renewed(sent_at=0.0, counter=EventNumber(99)))
+    stale.feed(answers.renewed(sent_at=0.0, counter=EventNumber(99)))
     stale.grant()
     stale.member = replace(stale.member, view_is_stale=True, awaited=frozenset({"read"}))
     stale.feed(events.Tick())
@@ -64,24 +67,24 @@ def test_an_idle_member_plans_nothing() -> None:
 def test_what_was_planned_is_begun_in_the_store_first() -> None:
     lone = LoneMember().processing().plan()
     request = StartBatch(batch=B1, member=ME, incarnation=Incarnation(1), epoch=Epoch(1), ranges=RANGES)
-    assert lone.wanted(effects.Begin) == [effects.Begin(request=request)]
+    assert lone.wanted(commands.StartBatch) == [request]
     assert lone.wanted(effects.Run) == []
-    assert phase(lone) is Phase.BEGINNING
+    assert phase(lone) is Phase.STARTING
 
 
 def test_and_then_it_runs_with_the_progress_that_a_sink_stores_with_it() -> None:
     lone = LoneMember().processing()
     lone.see(replace(SEEN, counter=EventNumber(11), skips={MINE[0]: (Offset(10),)}))
-    lone.plan().feed(events.Begun(batch=B1))
+    lone.plan().feed(answers.batch_started(batch=B1, ranges=RANGES))
     run = lone.wanted(effects.Run)[0]
-    assert (run.batch, run.ranges) == (B1, RANGES)
+    assert (run.row.batch, run.row.ranges) == (B1, RANGES)
     assert run.progress == OffsetMap({MINE[0]: Offset(11), MINE[1]: Offset(10)})
 
 
 def test_an_empty_plan_is_asked_for_again_after_a_pause() -> None:
     lone = LoneMember().processing()
     lone.feed(events.Planned(batch=B1, ranges={}))
-    assert not lone.wanted(effects.Begin)
+    assert not lone.wanted(commands.StartBatch)
     assert not lone.wanted(effects.Plan)
     lone.now += PLAN_PAUSE
     lone.feed(events.Tick())
@@ -91,47 +94,47 @@ def test_an_empty_plan_is_asked_for_again_after_a_pause() -> None:
 def test_a_plan_of_other_positions_is_dropped() -> None:
     lone = LoneMember().processing()
     lone.feed(events.Planned(batch=B1, ranges={MINE[0]: Range(Offset(5), Offset(10))}))
-    assert lone.wanted(effects.Begin) == []
+    assert lone.wanted(commands.StartBatch) == []
     assert lone.member.batch is None
 
 
 def test_a_plan_that_comes_when_the_member_may_not_begin_any_more_is_dropped() -> None:
-    for happened in (events.Terminated(), events.ViewRead(view=replace(SEEN, desired_state=DesiredState.PAUSED))):
+    for happened in (events.Terminated(), answers.view_read(view=replace(SEEN, desired_state=DesiredState.PAUSED))):
         lone = LoneMember().processing()
         lone.feed(happened)
         lone.plan()
-        assert lone.wanted(effects.Begin) == []
+        assert lone.wanted(commands.StartBatch) == []
 
 
 def test_and_so_is_one_of_who_holds_nothing_any_more() -> None:
     lone = LoneMember().processing()
     lone.feed(events.Revoked())
     lone.feed(events.Planned(batch=B1, ranges=RANGES, outside={MINE[0]: LogBounds(start=Offset(5), end=Offset(9))}))
-    assert not lone.wanted(effects.Begin)
-    assert not lone.wanted(effects.ReportOutOfRange)
+    assert not lone.wanted(commands.StartBatch)
+    assert not lone.wanted(commands.ReportOutOfRange)
 
 
 def test_what_a_plan_found_about_boundaries_is_told_even_where_there_is_nothing_to_process() -> None:
     lone = LoneMember().processing()
     found = {MINE[0]: BoundaryOffset(offset=Offset(7))}
     lone.feed(events.Planned(batch=B1, ranges={}, boundary=boundary(1), bounds=found))
-    assert lone.wanted(effects.StoreBounds) == [effects.StoreBounds(caller=CALLER, boundary=boundary(1), found=found)]
-    assert lone.wanted(effects.Read)
+    assert lone.wanted(commands.StoreBounds) == [commands.StoreBounds(caller=CALLER, boundary=boundary(1), found=found)]
+    assert lone.wanted(commands.ReadRegion)
 
 
 def test_logs_that_do_not_have_the_position_are_told_and_nothing_begins() -> None:
     lone = LoneMember().processing()
     outside = {MINE[0]: LogBounds(start=Offset(5), end=Offset(9))}
     lone.feed(events.Planned(batch=B1, ranges={MINE[1]: RANGES[MINE[1]]}, outside=outside))
-    assert lone.wanted(effects.ReportOutOfRange) == [effects.ReportOutOfRange(caller=CALLER, observed=outside)]
-    assert lone.wanted(effects.Begin) == []
+    assert lone.wanted(commands.ReportOutOfRange) == [commands.ReportOutOfRange(caller=CALLER, observed=outside)]
+    assert lone.wanted(commands.StartBatch) == []
 
 
 def test_a_refused_begin_leaves_nothing_and_the_region_is_read() -> None:
     lone = LoneMember().processing().plan()
-    lone.feed(events.BeginRefused(batch=B1, why="draining"))
+    lone.feed(answers.start_refused(batch=B1, why="draining"))
     assert lone.member.batch is None
-    assert lone.wanted(effects.Read)
+    assert lone.wanted(commands.ReadRegion)
 
 
 # -- end --------------------------------------------------------------------------------------------------------------
@@ -140,8 +143,8 @@ def test_a_refused_begin_leaves_nothing_and_the_region_is_read() -> None:
 def test_a_finished_batch_is_ended_and_the_positions_advance() -> None:
     lone = LoneMember().in_batch()
     lone.feed(events.BatchFinished(batch=B1))
-    assert lone.wanted(effects.End) == [effects.End(batch=B1, incarnation=Incarnation(1))]
-    lone.feed(events.Ended(batch=B1))
+    assert lone.wanted(commands.FinishBatch) == [commands.FinishBatch(member=ME, batch=B1, incarnation=Incarnation(1))]
+    lone.feed(answers.batch_accepted(batch=B1))
     assert lone.member.positions == OffsetMap(dict.fromkeys(MINE, Offset(10)))
     assert lone.member.batch is None
     assert len(lone.wanted(effects.Plan)) == 1
@@ -151,28 +154,30 @@ def test_an_end_while_the_checkpoint_drains_is_accepted_and_nothing_further_is_p
     lone = LoneMember().in_batch()
     lone.see(replace(SEEN, counter=EventNumber(11), state=RegionState.DRAINING))
     lone.feed(events.BatchFinished(batch=B1))
-    assert lone.wanted(effects.End)
-    lone.feed(events.Ended(batch=B1))
+    assert lone.wanted(commands.FinishBatch)
+    lone.feed(answers.batch_accepted(batch=B1))
     assert lone.wanted(effects.Plan) == []
 
 
 def test_a_refused_end_discards_the_work_and_asks_for_a_reset() -> None:
     lone = LoneMember().in_batch()
-    lone.feed(events.BatchFinished(batch=B1), events.EndRefused(batch=B1, why="its claims have gone"))
-    assert lone.wanted(effects.Discard) == [effects.Discard(batch=B1, incarnation=Incarnation(1))]
-    asked = lone.wanted(effects.RequestReset)[0]
+    lone.feed(events.BatchFinished(batch=B1), answers.finish_refused(batch=B1, why="its claims have gone"))
+    assert lone.wanted(commands.DiscardBatch) == [
+        commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(1))
+    ]
+    asked = lone.wanted(commands.RequestReset)[0]
     assert (asked.caller, asked.cause) == (CALLER, ResetCause.BATCH_REFUSED)
     assert asked.detail == "its claims have gone"
-    lone.feed(events.Discarded(batch=B1))
+    lone.feed(answers.discarded(batch=B1))
     assert lone.member.batch is None
 
 
 def test_a_failed_batch_is_discarded_and_a_reset_asked_for_in_its_own_epoch() -> None:
     lone = LoneMember().in_batch()
     lone.feed(events.BatchFailed(batch=B1, why="division by zero"))
-    asked = lone.wanted(effects.RequestReset)[0]
+    asked = lone.wanted(commands.RequestReset)[0]
     assert (asked.caller.epoch, asked.cause, asked.detail) == (1, ResetCause.BATCH_FAILED, "division by zero")
-    assert lone.wanted(effects.Discard)
+    assert lone.wanted(commands.DiscardBatch)
     assert requested(lone) == [ResetCause.BATCH_FAILED]
 
 
@@ -270,7 +275,9 @@ def test_a_cancelled_batch_is_discarded_once_it_is_quiesced_whatever_it_answered
         lone = LoneMember().in_batch()
         lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
         lone.feed(answer)
-        assert lone.wanted(effects.Discard) == [effects.Discard(batch=B1, incarnation=Incarnation(1))]
+        assert lone.wanted(commands.DiscardBatch) == [
+            commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(1))
+        ]
         assert requested(lone) == []
 
 
@@ -286,18 +293,18 @@ def test_one_that_does_not_quiesce_ends_the_process() -> None:
 def test_a_batch_that_is_doomed_before_it_began_never_runs() -> None:
     lone = LoneMember().processing().plan()
     lone.see(replace(SEEN, counter=EventNumber(11), epoch=Epoch(2), claims={}))
-    lone.feed(events.Begun(batch=B1))
+    lone.feed(answers.batch_started(batch=B1))
     assert lone.wanted(effects.Run) == []
-    assert lone.wanted(effects.Discard)
+    assert lone.wanted(commands.DiscardBatch)
 
 
 def test_nor_one_that_is_doomed_in_the_very_moment_in_which_it_would_run() -> None:
     lone = LoneMember().processing().plan()
     lone.feed(events.Revoked())
     lone.member = replace(lone.member, view=replace(SEEN, epoch=Epoch(2), claims={}))
-    lone.feed(events.Begun(batch=B1))
+    lone.feed(answers.batch_started(batch=B1))
     assert lone.wanted(effects.Run) == []
-    assert lone.wanted(effects.Discard)
+    assert lone.wanted(commands.DiscardBatch)
 
 
 # -- a batch without a lease ------------------------------------------------------------------------------------------
@@ -313,10 +320,12 @@ def without_lease() -> LoneMember:
 
 def test_the_next_incarnation_in_this_process_says_that_it_is_discarded() -> None:
     lone = without_lease()
-    assert lone.wanted(effects.Discard) == []
+    assert lone.wanted(commands.DiscardBatch) == []
     assert phase(lone) is Phase.QUIESCED
-    lone.feed(events.Registered(incarnation=Incarnation(2), sent_at=lone.now))
-    assert lone.wanted(effects.Discard) == [effects.Discard(batch=B1, incarnation=Incarnation(2))]
+    lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
+    assert lone.wanted(commands.DiscardBatch) == [
+        commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(2))
+    ]
 
 
 def test_a_member_that_ends_without_a_lease_lets_it_go() -> None:
@@ -329,12 +338,12 @@ def test_a_fenced_member_lets_it_go_without_a_word() -> None:
     lone = LoneMember().in_batch().superseded()
     lone.feed(events.BatchQuiesced(batch=B1))
     assert lone.member.batch is None
-    assert lone.wanted(effects.Discard) == []
+    assert lone.wanted(commands.DiscardBatch) == []
 
 
 def test_so_does_one_that_the_store_refused() -> None:
     lone = without_lease()
-    lone.feed(events.RegistrationRefused(why="another holds it"))
+    lone.feed(answers.registration_refused(why="another holds it"))
     assert lone.member.batch is None
     assert lone.state is not State.PROCESSING
 
@@ -343,10 +352,12 @@ def test_an_end_that_was_finished_under_an_older_incarnation_is_a_discard() -> N
     lone = LoneMember().in_batch()
     lone.now = 10.0
     lone.feed(events.Tick())
-    lone.feed(events.Registered(incarnation=Incarnation(2), sent_at=lone.now))
+    lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
     lone.feed(events.BatchFinished(batch=B1))
-    assert lone.wanted(effects.End) == []
-    assert lone.wanted(effects.Discard) == [effects.Discard(batch=B1, incarnation=Incarnation(2))]
+    assert lone.wanted(commands.FinishBatch) == []
+    assert lone.wanted(commands.DiscardBatch) == [
+        commands.DiscardBatch(member=ME, batch=B1, incarnation=Incarnation(2))
+    ]
 
 
 # -- a reset that a sink made necessary -------------------------------------------------------------------------------
@@ -358,5 +369,5 @@ def test_a_sink_that_failed_asks_for_a_further_attempt_in_the_newest_epoch() -> 
     lone.see(replace(view, counter=EventNumber(11), claims={}))
     lone.grant(replace(view, counter=EventNumber(12)))
     lone.feed(events.SinkFailed(epoch=Epoch(2), why="the fence is held"))
-    asked = lone.wanted(effects.RequestReset)[0]
+    asked = lone.wanted(commands.RequestReset)[0]
     assert (asked.caller.epoch, asked.cause, asked.detail) == (2, ResetCause.SINK_FAILED, "the fence is held")

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import ReportPartitions, Standing
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.discovery import REJOIN_FACTOR, REJOIN_PAUSE
@@ -19,7 +20,9 @@ from airflow_kcr.protocol.values import (
     Incarnation,
     TopicName,
 )
-from tests.support.lone_member import ME, MINE, LoneMember, claims_of, view_of
+from tests.support import answers
+from tests.support.answers import ME
+from tests.support.lone_member import MINE, LoneMember, Wanted, claims_of, view_of
 
 FRESH = GroupPartition(GroupId("g"), TopicName("t"), 2)
 ALL = frozenset({*MINE, FRESH})
@@ -27,15 +30,15 @@ LEASE = Timeouts().lease.total_seconds()
 AGAIN, REJOIN = Standing(again=True), Standing(again=True, rejoin=True)
 
 
-def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) -> list[effects.ReportPartitions]:
+def found(lone: LoneMember, partitions: frozenset[GroupPartition] | None = ALL) -> list[commands.ReportPartitions]:
     """Have the brokers answer."""
     lone.feed(events.PartitionsDiscovered(partitions=partitions))
-    return lone.wanted(effects.ReportPartitions)
+    return lone.wanted(commands.ReportPartitions)
 
 
-def told(lone: LoneMember, standing: Standing) -> tuple[effects.Effect, ...]:
+def told(lone: LoneMember, standing: Standing) -> tuple[Wanted, ...]:
     """Have the store answer."""
-    return lone.feed(events.PartitionsReported(standing=standing))
+    return lone.feed(answers.partitions_reported(standing=standing))
 
 
 def asks(lone: LoneMember, seconds: float) -> int:
@@ -62,7 +65,7 @@ def test_the_brokers_are_asked_after_a_claim_and_then_once_a_lease() -> None:
 def test_the_store_is_told_what_it_does_not_know_and_nothing_twice() -> None:
     lone = LoneMember().processing()
     (report,) = found(lone)
-    assert report.inventory == ReportPartitions(member=ME, incarnation=Incarnation(1), partitions=ALL)
+    assert report == ReportPartitions(member=ME, incarnation=Incarnation(1), partitions=ALL)
     told(lone, Standing())
     lone.wait(LEASE)
     assert found(lone) == []
@@ -84,7 +87,7 @@ def test_a_claim_in_another_epoch_is_told_of_again() -> None:
     found(lone)
     told(lone, Standing())
     view = replace(view_of(claims_of(epoch=2)), epoch=Epoch(2), counter=EventNumber(20))
-    lone.feed(events.ViewRead(view=view))
+    lone.feed(answers.view_read(view=view))
     lone.grant(view)
     assert len(lone.wanted(effects.DiscoverPartitions)) == 1
     assert len(found(lone)) == 1, "a store that was restored has forgotten it"
@@ -109,7 +112,7 @@ def test_a_member_leaves_its_group_and_joins_it_again_where_that_gives_a_partiti
     found(lone)
     told(lone, REJOIN)
     assert len(lone.wanted(effects.LeaveGroup)) == 1
-    assert lone.wanted(effects.LeaveStore) == [], "it stays a member of the region"
+    assert lone.wanted(commands.Leave) == [], "it stays a member of the region"
     lone.feed(events.Revoked())
     lone.feed(events.LeftGroup())
     assert len(lone.wanted(effects.Join)) == 1
@@ -125,7 +128,11 @@ def test_a_member_joins_anew_between_two_batches() -> None:
     assert lone.wanted(effects.LeaveGroup) == []
     batch = lone.member.batch
     assert batch is not None
-    lone.feed(events.Begun(batch=batch.batch), events.BatchFinished(batch=batch.batch), events.Ended(batch=batch.batch))
+    lone.feed(
+        answers.batch_started(batch=batch.batch),
+        events.BatchFinished(batch=batch.batch),
+        answers.batch_accepted(batch=batch.batch),
+    )
     assert len(lone.wanted(effects.LeaveGroup)) == 1
     assert lone.wanted(effects.Plan) == []
 
@@ -136,7 +143,7 @@ def answer_all(lone: LoneMember, assignment: int, seen: int) -> int:
         match lone.all[seen]:
             case effects.DiscoverPartitions():
                 found(lone)
-            case effects.ReportPartitions():
+            case commands.ReportPartitions():
                 told(lone, REJOIN)
             case effects.LeaveGroup():
                 lone.feed(events.Revoked(), events.LeftGroup())
@@ -170,14 +177,14 @@ def test_where_joining_anew_does_not_help_each_pause_is_longer_than_the_one_befo
 
 def refused(lone: LoneMember, *, lacks_logs: bool = True) -> int:
     """Have the claim of the present assignment refused, and return how often the brokers were asked after it."""
-    lone.feed(events.ClaimRefused(assignment=AssignmentId(1), why="no such log", lacks_logs=lacks_logs))
+    lone.feed(answers.claim_refused(assignment=AssignmentId(1), why="no such log", lacks_logs=lacks_logs))
     return len(lone.wanted(effects.DiscoverPartitions))
 
 
 @pytest.mark.parametrize("state", sorted(CLAIM_STATES))
 def test_a_member_joins_its_group_anew_where_its_assignment_has_a_partition_that_is_gone(state: RegionState) -> None:
     lone = LoneMember().join().assign()
-    lone.feed(events.ViewRead(view=replace(view_of(), state=state, counter=EventNumber(20))))
+    lone.feed(answers.view_read(view=replace(view_of(), state=state, counter=EventNumber(20))))
     assert refused(lone) == 1
     there = frozenset(MINE[:1])
     assert len(found(lone, there)) == 1

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import inspect
 
-from airflow_kcr.protocol.member import batching, discovery, drive, duties, effects, events, placing, presence
+from airflow_kcr.protocol import commands
+from airflow_kcr.protocol.member import batching, discovery, drive, duties, events, placing, presence
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.values import CheckpointNumber, Incarnation
+from tests.support import answers
 from tests.support.lone_member import LoneMember, claims_of, view_of
 
 
@@ -33,21 +35,21 @@ def test_facts_and_not_the_event_decide_so_a_repeated_hint_changes_nothing() -> 
 def test_what_is_asked_for_is_not_asked_for_again_before_it_is_answered() -> None:
     lone = LoneMember()
     lone.feed(events.Tick())
-    assert [type(e) for e in lone.last] == [effects.Register]
+    assert [type(e) for e in lone.last] == [commands.Register]
     assert lone.feed(events.Tick()) == ()
-    lone.feed(events.Registered(incarnation=Incarnation(1), sent_at=0.0))
-    assert [type(e) for e in lone.last] == [effects.Read]
+    lone.feed(answers.registered(incarnation=Incarnation(1), sent_at=0.0))
+    assert [type(e) for e in lone.last] == [commands.ReadRegion]
 
 
 def test_several_things_may_follow_from_one_event_in_the_order_of_their_importance() -> None:
     lone = LoneMember().processing()
     lone.now = 3.0
     lone.see(view_of(claims_of()))
-    assert isinstance(lone.last[0], effects.Renew)
+    assert isinstance(lone.last[0], commands.Renew)
 
 
 def test_a_member_that_is_closed_wants_nothing_more() -> None:
     lone = LoneMember()
-    lone.feed(events.Tick(), events.RegistrationRefused(why="no such index"))
+    lone.feed(events.Tick(), answers.registration_refused(why="no such index"))
     assert lone.state is State.CLOSED
-    assert lone.feed(events.Tick(), events.Published(sequence=CheckpointNumber(1))) == ()
+    assert lone.feed(events.Tick(), answers.publication_failed(sequence=CheckpointNumber(1))) == ()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import Caller, Found
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
@@ -23,7 +24,9 @@ from airflow_kcr.protocol.values import (
     Offset,
     Timeline,
 )
-from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support import answers
+from tests.support.answers import ME
+from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 
 SEEN = view_of(claims_of())
 MY_CLAIM = effects.Claim(incarnation=Incarnation(1), assignment=AssignmentId(1), partitions=frozenset(MINE))
@@ -63,7 +66,7 @@ def test_a_new_epoch_is_claimed_anew_once_the_old_batch_is_over() -> None:
     lone.see(later(replace(view_of(), epoch=Epoch(2), state=RegionState.RESETTING, acknowledged=False)))
     assert lone.wanted(effects.Claim) == []
     lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
-    lone.feed(events.Discarded(batch=BatchId("b1")))
+    lone.feed(answers.discarded(batch=BatchId("b1")))
     assert lone.wanted(effects.Claim) == [MY_CLAIM]
 
 
@@ -77,7 +80,7 @@ def test_a_refused_claim_is_made_again_with_back_off() -> None:
     lone = LoneMember().join().assign()
     waits = []
     for _ in range(7):
-        lone.feed(events.ClaimRefused(assignment=AssignmentId(1), why="busy"))
+        lone.feed(answers.claim_refused(assignment=AssignmentId(1), why="busy"))
         assert lone.wanted(effects.Claim) == []
         waits.append(round(lone.member.claim_after - lone.now, 3))
         lone.now = lone.member.claim_after
@@ -119,31 +122,32 @@ def test_the_sinks_come_first_with_where_everything_resumes() -> None:
             skips={MINE[0]: (Offset(7),)},
         )
     ]
-    assert lone.wanted(effects.Acknowledge) == []
+    assert lone.wanted(commands.Acknowledge) == []
 
 
 def test_then_the_acknowledgement_with_what_they_found() -> None:
     lone = resetting()
     found = {MINE[0]: Found(offset=Offset(9))}
     lone.feed(events.SinksReset(epoch=Epoch(2), found=found))
-    assert lone.wanted(effects.Acknowledge) == [effects.Acknowledge(caller=caller(2), found=found)]
+    answer = commands.AnswerEntries(caller=caller(2), found=found)
+    assert lone.last == (answer, commands.Acknowledge(caller=caller(2))), "in this order"
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Acknowledge) == []
-    lone.feed(events.Acknowledged(epoch=Epoch(2)))
-    assert lone.wanted(effects.Read)
+    assert lone.wanted(commands.Acknowledge) == []
+    lone.feed(answers.acknowledgement_refused(epoch=Epoch(2), why="another epoch"))
+    assert lone.wanted(commands.ReadRegion)
 
 
 def test_the_answer_to_an_acknowledgement_shows_the_region_so_it_is_not_looked_at_meanwhile() -> None:
     lone = resetting()
     lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
-    assert lone.wanted(effects.Acknowledge)
+    assert lone.wanted(commands.Acknowledge)
     seen = lone.member.view
     assert seen is not None
     lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
-    assert not lone.wanted(effects.Read)
+    assert not lone.wanted(commands.ReadRegion)
     done = later(replace(seen, state=RegionState.RUNNING, acknowledged=True), seen.counter + 1)
-    lone.feed(events.Acknowledged(epoch=Epoch(2), view=done))
-    assert not lone.wanted(effects.Read)
+    lone.feed(answers.acknowledged(epoch=Epoch(2), view=done))
+    assert not lone.wanted(commands.ReadRegion)
     assert lone.state is State.PROCESSING
 
 
@@ -153,14 +157,14 @@ def test_a_hint_that_is_newer_than_the_answer_is_followed_by_a_look() -> None:
     seen = lone.member.view
     assert seen is not None
     lone.feed(events.Changed(counter=EventNumber(seen.counter + 2)))
-    lone.feed(events.Acknowledged(epoch=Epoch(2), view=later(replace(seen, acknowledged=True), seen.counter + 1)))
-    assert lone.wanted(effects.Read)
+    lone.feed(answers.acknowledged(epoch=Epoch(2), view=later(replace(seen, acknowledged=True), seen.counter + 1)))
+    assert lone.wanted(commands.ReadRegion)
 
 
 def test_what_was_found_for_an_older_epoch_is_not_told() -> None:
     lone = resetting()
     lone.feed(events.SinksReset(epoch=Epoch(1), found={}))
-    assert lone.wanted(effects.Acknowledge) == []
+    assert lone.wanted(commands.Acknowledge) == []
 
 
 def test_a_further_attempt_waits_for_the_sinks_of_the_one_before_it() -> None:
@@ -185,7 +189,7 @@ def test_open_entries_are_asked_for_even_after_an_acknowledgement() -> None:
 def test_a_refused_acknowledgement_is_done_again_from_the_claim_on() -> None:
     lone = resetting()
     lone.feed(events.SinksReset(epoch=Epoch(2), found={}))
-    lone.feed(events.AcknowledgementRefused(epoch=Epoch(2), why="open entries"))
+    lone.feed(answers.acknowledgement_refused(epoch=Epoch(2), why="open entries"))
     assert lone.member.claimed_epoch is None
     lone.see(later(replace(lone.view, acknowledged=False), 13))
     lone.wait(1)
@@ -210,12 +214,12 @@ def test_the_sinks_prepare_then_the_member_contributes_its_positions() -> None:
     assert lone.wanted(effects.PrepareSinks) == [prepare]
     committed = OffsetMap({MINE[0]: Offset(3)})
     lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, LOG), committed=committed))
-    part = lone.wanted(effects.Contribute)[0].part
+    part = lone.wanted(commands.Contribute)[0]
     assert (part.sequence, part.member, part.incarnation, part.epoch) == (2, ME, 1, 1)
     assert part.offsets == OffsetMap(dict.fromkeys(MINE, Offset(0)))
     assert (part.committed, part.bounds) == (committed, dict.fromkeys(MINE, LOG))
-    lone.feed(events.Contributed(sequence=CheckpointNumber(2)))
-    assert not lone.wanted(effects.Contribute)
+    lone.feed(answers.contributed(sequence=CheckpointNumber(2), view=lone.view))
+    assert not lone.wanted(commands.Contribute)
     assert not lone.wanted(effects.PrepareSinks)
 
 
@@ -232,7 +236,7 @@ def test_a_batch_in_flight_ends_first_and_a_plan_is_waited_for() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
     assert lone.wanted(effects.PrepareSinks) == []
-    lone.feed(events.BatchFinished(batch=BatchId("b1")), events.Ended(batch=BatchId("b1")))
+    lone.feed(events.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
     assert lone.wanted(effects.PrepareSinks)
     planning = LoneMember().processing().see(draining())
     assert planning.wanted(effects.PrepareSinks) == []
@@ -243,25 +247,25 @@ def test_a_batch_in_flight_ends_first_and_a_plan_is_waited_for() -> None:
 def test_what_was_prepared_for_another_checkpoint_is_prepared_anew() -> None:
     lone = LoneMember().in_batch()
     lone.see(draining())
-    lone.feed(events.BatchFinished(batch=BatchId("b1")), events.Ended(batch=BatchId("b1")))
+    lone.feed(events.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
     lone.see(later(replace(draining(sequence=CheckpointNumber(3))), 12))
     lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds={}, committed=EMPTY))
     assert [e.sequence for e in lone.wanted(effects.PrepareSinks)] == [3]
-    assert lone.wanted(effects.Contribute) == []
+    assert lone.wanted(commands.Contribute) == []
 
 
 def contributing(log: LogBounds) -> LoneMember:
     lone = LoneMember().in_batch()
     lone.see(draining())
-    lone.feed(events.BatchFinished(batch=BatchId("b1")), events.Ended(batch=BatchId("b1")))
+    lone.feed(events.BatchFinished(batch=BatchId("b1")), answers.batch_accepted(batch=BatchId("b1")))
     lone.feed(events.SinksPrepared(sequence=CheckpointNumber(2), bounds=dict.fromkeys(MINE, log), committed=EMPTY))
     return lone
 
 
 def test_a_refused_part_is_prepared_and_contributed_again() -> None:
     lone = contributing(LOG)
-    assert lone.wanted(effects.Contribute)
-    lone.feed(events.ContributionRefused(sequence=CheckpointNumber(2), why="positions differ"))
+    assert lone.wanted(commands.Contribute)
+    lone.feed(answers.contribution_refused(sequence=CheckpointNumber(2), why="positions differ"))
     assert [e.sequence for e in lone.wanted(effects.PrepareSinks)] == [2]
 
 
@@ -270,9 +274,9 @@ def test_a_refused_part_is_prepared_and_contributed_again() -> None:
 )
 def test_a_position_that_its_log_does_not_have_is_told_instead(log: LogBounds) -> None:
     lone = contributing(log)
-    assert lone.wanted(effects.Contribute) == []
-    assert lone.wanted(effects.ReportOutOfRange) == [
-        effects.ReportOutOfRange(caller=caller(), observed=dict.fromkeys(MINE, log))
+    assert lone.wanted(commands.Contribute) == []
+    assert lone.wanted(commands.ReportOutOfRange) == [
+        commands.ReportOutOfRange(caller=caller(), observed=dict.fromkeys(MINE, log))
     ]
 
 
@@ -312,8 +316,8 @@ def test_what_was_read_back_is_its_commit_read_back() -> None:
     lone = owing()
     read = OffsetMap(dict.fromkeys(MINE, Offset(19)))
     lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=read))
-    assert lone.wanted(effects.ReportReadBack) == [
-        effects.ReportReadBack(sequence=CheckpointNumber(2), incarnation=Incarnation(1), offsets=read)
+    assert lone.wanted(commands.ReportReadBack) == [
+        commands.ReportReadBack(member=ME, sequence=CheckpointNumber(2), incarnation=Incarnation(1), offsets=read)
     ]
     assert lone.wanted(effects.Commit) == []
     assert lone.state is State.PROCESSING
@@ -322,7 +326,7 @@ def test_what_was_read_back_is_its_commit_read_back() -> None:
 def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> None:
     lone = owing()
     lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=EMPTY))
-    assert not lone.wanted(effects.ReportReadBack)
+    assert not lone.wanted(commands.ReportReadBack)
     assert not lone.wanted(effects.Commit)
     assert lone.member.commit_done == 2
 
@@ -330,7 +334,7 @@ def test_what_nobody_knows_is_no_commit_read_back_and_the_member_goes_on() -> No
 def test_a_fenced_member_commit_read_backs_nothing() -> None:
     lone = owing().superseded()
     lone.feed(events.Committed(sequence=CheckpointNumber(2), offsets=OffsetMap({MINE[0]: Offset(20)})))
-    assert lone.wanted(effects.ReportReadBack) == []
+    assert lone.wanted(commands.ReportReadBack) == []
 
 
 # -- publication ------------------------------------------------------------------------------------------------------
@@ -342,7 +346,7 @@ def test_checkpoints_are_published_one_after_the_other_in_ones_turn() -> None:
     assert lone.wanted(effects.Publish) == [effects.Publish(sequence=CheckpointNumber(2))]
     lone.feed(events.Tick())
     assert lone.wanted(effects.Publish) == []
-    lone.feed(events.Published(sequence=CheckpointNumber(2)))
+    lone.feed(answers.publication_failed(sequence=CheckpointNumber(2)))
     assert lone.wanted(effects.Publish) == []
     lone.see(later(replace(SEEN, publish=(CheckpointNumber(3),)), 12))
     assert lone.wanted(effects.Publish) == [effects.Publish(sequence=CheckpointNumber(3))]

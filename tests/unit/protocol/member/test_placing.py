@@ -11,7 +11,8 @@ from airflow_kcr.protocol.member.state import Member, State, Why, awaiting, move
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, DesiredState, RegionState
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Offset
-from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support.answers import ME
+from tests.support.lone_member import MINE, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import boundary
 
 SEEN = view_of(claims_of())

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from airflow_kcr.errors import MemberInUse
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import Member, Phase, State, Why
+from airflow_kcr.protocol.member.step import REGISTER_PAUSE
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import BatchId, Epoch, EventNumber, Incarnation, Offset
-from tests.support.lone_member import ME, MINE, LoneMember, checkpoint_view, claims_of, view_of
+from tests.support import answers
+from tests.support.answers import ME
+from tests.support.lone_member import MINE, PROCESS, LoneMember, checkpoint_view, claims_of, view_of
 from tests.support.scripts import boundary
 
 SEEN = view_of(claims_of())
@@ -17,7 +23,7 @@ TIMEOUTS = Timeouts()
 
 
 def renewed(lone: LoneMember, counter: int = 10, *, needs_reconciling: bool = False) -> None:
-    lone.feed(events.Renewed(sent_at=lone.now, counter=EventNumber(counter), needs_reconciling=needs_reconciling))
+    lone.feed(answers.renewed(sent_at=lone.now, counter=EventNumber(counter), needs_reconciling=needs_reconciling))
 
 
 def away(lone: LoneMember, seconds: float) -> None:
@@ -38,7 +44,7 @@ def test_a_lease_is_renewed_in_time() -> None:
     assert lone.feed(events.Tick()) == ()
     lone.now = 2.0
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Renew) == [effects.Renew(incarnation=Incarnation(1))]
+    assert lone.wanted(commands.Renew) == [answers.RENEW]
     assert lone.feed(events.Tick()) == ()
 
 
@@ -49,16 +55,16 @@ def test_members_that_share_a_clock_ask_for_their_renewals_at_the_same_moment() 
         for begun, one in lone.items():
             one.now = tenths / 10
             one.feed(events.Tick())
-            if one.wanted(effects.Renew):
+            if one.wanted(commands.Renew):
                 asked[begun].append(one.now)
-                one.feed(events.Renewed(sent_at=one.now, counter=EventNumber(10)))
+                one.feed(answers.renewed(sent_at=one.now, counter=EventNumber(10)))
     assert asked == {begun: [2.0, 4.0, 6.0, 8.0] for begun in lone}
 
 
 def test_its_age_counts_from_before_the_renewal_was_sent() -> None:
     lone = LoneMember().processing()
     lone.now = 9.0
-    lone.feed(events.Renewed(sent_at=2.0, counter=EventNumber(10)))
+    lone.feed(answers.renewed(sent_at=2.0, counter=EventNumber(10)))
     lone.now = 11.9
     lone.feed(events.Tick())
     assert lone.member.incarnation == 1
@@ -73,14 +79,14 @@ def test_a_lost_lease_discards_the_batch_and_makes_a_new_incarnation() -> None:
     lone.feed(events.Tick())
     assert lone.state is State.JOINING
     assert lone.wanted(effects.Cancel) == [effects.Cancel(batch=BatchId("b1"))]
-    assert lone.wanted(effects.Register) == [effects.Register(previous=Incarnation(1))]
+    assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(1)]
 
 
 def test_an_older_answer_does_not_make_a_lease_older() -> None:
     lone = LoneMember().processing()
     lone.now = 5.0
     renewed(lone)
-    lone.feed(events.Renewed(sent_at=1.0, counter=EventNumber(10)))
+    lone.feed(answers.renewed(sent_at=1.0, counter=EventNumber(10)))
     assert lone.member.lease_sent_at == 5.0
 
 
@@ -89,8 +95,53 @@ def test_an_older_answer_does_not_make_a_lease_older() -> None:
 
 def test_a_member_registers_first_and_then_reads() -> None:
     lone = LoneMember()
-    assert lone.feed(events.Tick()) == (effects.Register(previous=None),)
-    assert lone.feed(events.Registered(incarnation=Incarnation(3), sent_at=0.0)) == (effects.Read(),)
+    assert lone.feed(events.Tick()) == (replace(PROCESS, token="t/None"),)
+    assert lone.feed(answers.registered(incarnation=Incarnation(3), sent_at=0.0)) == (commands.ReadRegion(member=ME),)
+
+
+def in_use(lone: LoneMember) -> bool:
+    """Hear that another process holds the index; return whether it is to be asked for again."""
+    lone.feed(answers.registration_refused(error=MemberInUse("another process holds it")))
+    assert not lone.wanted(commands.Register)
+    lone.now += REGISTER_PAUSE
+    lone.feed(events.Tick())
+    return bool(lone.wanted(commands.Register))
+
+
+@pytest.mark.parametrize(
+    ("takeover", "longest"),
+    [(False, 2 * TIMEOUTS.lease + TIMEOUTS.renew / 2), (True, 2 * TIMEOUTS.lease + TIMEOUTS.drain)],
+)
+def test_an_index_that_another_process_holds_is_asked_for_again_for_some_time(
+    takeover: bool, longest: timedelta
+) -> None:
+    lone = LoneMember(member=Member(process=replace(PROCESS, takeover=takeover), timeouts=TIMEOUTS))
+    lone.feed(events.Tick())
+    while lone.now <= longest.total_seconds():
+        assert in_use(lone)
+    assert not in_use(lone)
+    assert lone.state is State.CLOSED
+    assert isinstance(lone.member.refusal, MemberInUse)
+
+
+def test_how_long_an_index_is_waited_for_counts_anew_each_time() -> None:
+    lone = LoneMember()
+    lone.feed(events.Tick())
+    assert in_use(lone)
+    lone.feed(answers.registered(incarnation=Incarnation(2), sent_at=lone.now))
+    lone.now += 1_000
+    lone.feed(events.Tick())
+    assert lone.wanted(commands.Register), "its lease is over"
+    assert in_use(lone)
+
+
+def test_each_registration_of_a_process_has_a_token_of_its_own_and_a_repeated_one_the_same() -> None:
+    lone = LoneMember().processing()
+    lone.now = 10.0
+    lone.feed(events.Tick())
+    assert [c.token for c in lone.wanted(commands.Register)] == ["t/1"]
+    in_use(lone)
+    assert [c.token for c in lone.wanted(commands.Register)] == ["t/1"]
 
 
 def test_who_terminates_before_it_is_registered_does_not_register() -> None:
@@ -102,25 +153,26 @@ def test_who_terminates_before_it_is_registered_does_not_register() -> None:
 
 def test_a_refused_member_closes_and_does_not_ask_again() -> None:
     lone = LoneMember()
-    lone.feed(events.Tick(), events.RegistrationRefused(why="index 7 is not one of them"))
-    assert (lone.state, lone.member.refusal) == (State.CLOSED, "index 7 is not one of them")
-    assert len([e for e in lone.all if isinstance(e, effects.Register)]) == 1
+    lone.feed(events.Tick(), answers.registration_refused(why="index 7 is not one of them"))
+    assert lone.state is State.CLOSED
+    assert str(lone.member.refusal) == "index 7 is not one of them"
+    assert len([e for e in lone.all if isinstance(e, commands.Register)]) == 1
 
 
 def test_the_region_is_read_when_its_counter_moved() -> None:
     lone = LoneMember().processing()
     renewed(lone, 10)
-    assert lone.wanted(effects.Read) == []
+    assert lone.wanted(commands.ReadRegion) == []
     renewed(lone, 11)
-    assert lone.wanted(effects.Read) == [effects.Read()]
+    assert lone.wanted(commands.ReadRegion) == [commands.ReadRegion(member=ME)]
 
 
 def test_without_any_hint_it_is_read_once_a_lease() -> None:
     lone = LoneMember().processing()
     lone.wait(9)
-    assert lone.wanted(effects.Read) == []
+    assert lone.wanted(commands.ReadRegion) == []
     lone.wait(1)
-    assert lone.wanted(effects.Read) == [effects.Read()]
+    assert lone.wanted(commands.ReadRegion) == [commands.ReadRegion(member=ME)]
 
 
 # -- what is due ------------------------------------------------------------------------------------------------------
@@ -129,9 +181,9 @@ def test_without_any_hint_it_is_read_once_a_lease() -> None:
 def test_a_member_has_done_what_is_due() -> None:
     lone = LoneMember().processing()
     renewed(lone, needs_reconciling=True)
-    assert lone.wanted(effects.Reconcile) == [effects.Reconcile()]
+    assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Reconcile) == []
+    assert lone.wanted(commands.Reconcile) == []
 
 
 def test_it_has_the_region_look_once_when_it_is_at_the_boundary_of_an_approaching_checkpoint() -> None:
@@ -142,27 +194,27 @@ def test_it_has_the_region_look_once_when_it_is_at_the_boundary_of_an_approachin
         checkpoint=checkpoint_view(CheckpointPhase.APPROACHING),
     )
     lone = LoneMember().processing().see(there)
-    assert lone.wanted(effects.Reconcile) == [effects.Reconcile()]
+    assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Reconcile) == []
+    assert lone.wanted(commands.Reconcile) == []
 
 
 def test_it_does_not_where_the_checkpoint_drains_already_or_it_is_not_there() -> None:
     lone = LoneMember().processing().see(replace(SEEN, checkpoint=checkpoint_view(CheckpointPhase.DRAINING)))
-    assert lone.wanted(effects.Reconcile) == []
+    assert lone.wanted(commands.Reconcile) == []
     lone = (
         LoneMember()
         .processing()
         .see(replace(SEEN, limit=boundary(1), checkpoint=checkpoint_view(CheckpointPhase.APPROACHING)))
     )
-    assert lone.wanted(effects.Reconcile) == []
+    assert lone.wanted(commands.Reconcile) == []
 
 
 def test_it_has_the_region_look_when_its_count_is_reached() -> None:
     lone = LoneMember().processing().see(replace(SEEN, records_left=0))
-    assert lone.wanted(effects.Reconcile) == [effects.Reconcile()]
+    assert lone.wanted(commands.Reconcile) == [commands.Reconcile()]
     lone = LoneMember().processing().see(replace(SEEN, records_left=1))
-    assert lone.wanted(effects.Reconcile) == []
+    assert lone.wanted(commands.Reconcile) == []
 
 
 # -- a restored store -------------------------------------------------------------------------------------------------
@@ -172,13 +224,13 @@ def test_a_store_that_shows_a_lower_epoch_is_told_what_the_member_has_seen() -> 
     lone = LoneMember().processing()
     lone.see(replace(SEEN, counter=EventNumber(20), epoch=Epoch(5)))
     lone.see(replace(SEEN, counter=EventNumber(30), epoch=Epoch(4)))
-    memory = lone.wanted(effects.ReportLater)[0].memory
+    memory = lone.wanted(commands.ReportLater)[0]
     assert (memory.member, memory.epoch, memory.incarnation) == (ME, 5, 1)
 
 
 def test_one_that_shows_no_less_is_told_nothing() -> None:
     lone = LoneMember().processing().see(replace(SEEN, counter=EventNumber(20)))
-    assert lone.wanted(effects.ReportLater) == []
+    assert lone.wanted(commands.ReportLater) == []
 
 
 # -- the group --------------------------------------------------------------------------------------------------------
@@ -186,7 +238,7 @@ def test_one_that_shows_no_less_is_told_nothing() -> None:
 
 def test_a_member_joins_its_group_once_the_region_takes_claims() -> None:
     lone = LoneMember()
-    lone.feed(events.Tick(), events.Registered(incarnation=Incarnation(1), sent_at=0.0))
+    lone.feed(events.Tick(), answers.registered(incarnation=Incarnation(1), sent_at=0.0))
     lone.see(replace(view_of(), state=RegionState.HALTED))
     assert lone.wanted(effects.Join) == []
     lone.see(replace(view_of(), counter=EventNumber(11), state=RegionState.STARTING))
@@ -210,20 +262,20 @@ def test_a_store_that_is_away_too_long_makes_the_member_leave_and_come_back_with
 
 def test_a_hint_that_the_region_changed_is_followed_by_a_look_at_it() -> None:
     lone = LoneMember().processing()
-    before, seen = len(lone.wanted(effects.Read)), lone.member.view
+    before, seen = len(lone.wanted(commands.ReadRegion)), lone.member.view
     assert seen is not None
     lone.feed(events.Changed(counter=seen.counter))
-    assert len(lone.wanted(effects.Read)) == before  # what it says is seen already
+    assert len(lone.wanted(commands.ReadRegion)) == before  # what it says is seen already
     lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
-    assert len(lone.wanted(effects.Read)) == before + 1
+    assert len(lone.wanted(commands.ReadRegion)) == before + 1
 
 
 def test_a_hint_of_less_than_was_seen_is_followed_by_a_look_too_as_the_store_may_have_been_restored() -> None:
     lone = LoneMember().processing()
-    before, seen = len(lone.wanted(effects.Read)), lone.member.view
+    before, seen = len(lone.wanted(commands.ReadRegion)), lone.member.view
     assert seen is not None
     lone.feed(events.Changed(counter=EventNumber(seen.counter - 1)))
-    assert len(lone.wanted(effects.Read)) == before + 1
+    assert len(lone.wanted(commands.ReadRegion)) == before + 1
 
 
 def test_a_hint_while_it_looks_is_followed_by_another_look_if_the_answer_is_from_before_it() -> None:
@@ -231,13 +283,13 @@ def test_a_hint_while_it_looks_is_followed_by_another_look_if_the_answer_is_from
     seen = lone.member.view
     assert seen is not None
     lone.feed(events.Changed(counter=EventNumber(seen.counter + 1)))
-    assert lone.wanted(effects.Read)
+    assert lone.wanted(commands.ReadRegion)
     lone.feed(events.Changed(counter=EventNumber(seen.counter + 2)))
-    assert not lone.wanted(effects.Read), "one look at a time"
+    assert not lone.wanted(commands.ReadRegion), "one look at a time"
     lone.see(replace(seen, counter=EventNumber(seen.counter + 1)))
-    assert lone.wanted(effects.Read)
+    assert lone.wanted(commands.ReadRegion)
     lone.see(replace(seen, counter=EventNumber(seen.counter + 2)))
-    assert not lone.wanted(effects.Read)
+    assert not lone.wanted(commands.ReadRegion)
 
 
 def test_a_store_that_was_restored_to_less_than_a_hint_told_is_not_asked_again_and_again() -> None:
@@ -245,9 +297,9 @@ def test_a_store_that_was_restored_to_less_than_a_hint_told_is_not_asked_again_a
     seen = lone.member.view
     assert seen is not None
     lone.feed(events.Changed(counter=EventNumber(seen.counter + 9)))
-    assert lone.wanted(effects.Read)
+    assert lone.wanted(commands.ReadRegion)
     lone.see(replace(seen, counter=EventNumber(seen.counter + 3)))
-    assert not lone.wanted(effects.Read)
+    assert not lone.wanted(commands.ReadRegion)
 
 
 def test_a_batch_is_void_by_then() -> None:
@@ -290,7 +342,7 @@ def test_whom_kafka_fences_asks_the_store_and_joins_again_by_a_lease_that_was_re
     renewed(lone)
     lone.feed(events.InstanceFenced())
     assert lone.state is State.JOINING
-    assert lone.last == (effects.Renew(incarnation=Incarnation(1)),), "its batch goes on, and it does not join yet"
+    assert lone.last == (answers.RENEW,), "its batch goes on, and it does not join yet"
     lone.now = 5.0
     assert lone.feed(events.Tick()) == ()
     renewed(lone)
@@ -303,7 +355,7 @@ def test_a_renewal_that_was_sent_before_the_fence_proves_nothing() -> None:
     lone = LoneMember().processing()
     lone.now = 3.0
     lone.feed(events.Tick(), events.InstanceFenced())
-    lone.feed(events.Renewed(sent_at=3.0, counter=EventNumber(10)))
+    lone.feed(answers.renewed(sent_at=3.0, counter=EventNumber(10)))
     lone.now = 3.6
     assert lone.feed(events.Tick()) == ()
     assert not lone.member.in_group
@@ -331,8 +383,10 @@ def test_without_a_lease_it_joins_as_its_next_incarnation() -> None:
     lone.feed(events.InstanceFenced())
     lone.now = 10.0
     lone.feed(events.Tick())
-    assert lone.wanted(effects.Register) == [effects.Register(previous=Incarnation(1))]
-    lone.feed(events.Registered(incarnation=Incarnation(2), sent_at=10.0), events.ViewRead(view=view_of(incarnation=2)))
+    assert [c.previous for c in lone.wanted(commands.Register)] == [Incarnation(1)]
+    lone.feed(
+        answers.registered(incarnation=Incarnation(2), sent_at=10.0), answers.view_read(view=view_of(incarnation=2))
+    )
     assert lone.wanted(effects.Join) == [effects.Join()]
 
 
@@ -340,7 +394,7 @@ def test_without_a_lease_it_joins_as_its_next_incarnation() -> None:
 
 
 def terminating(*, static: bool = True) -> LoneMember:
-    member = Member(member=ME, timeouts=TIMEOUTS, static=static)
+    member = Member(process=PROCESS, timeouts=TIMEOUTS, static=static)
     lone = LoneMember(member=member).in_batch()
     lone.feed(events.Terminated())
     return lone
@@ -366,22 +420,22 @@ def test_and_ends_the_process_where_that_does_not_help() -> None:
 def test_a_batch_that_finishes_in_time_is_accepted() -> None:
     lone = terminating()
     lone.feed(events.BatchFinished(batch=BatchId("b1")))
-    assert lone.wanted(effects.End)
-    lone.feed(events.Ended(batch=BatchId("b1")))
+    assert lone.wanted(commands.FinishBatch)
+    lone.feed(answers.batch_accepted(batch=BatchId("b1")))
     assert lone.wanted(effects.CloseKeepingSlot)
 
 
 @pytest.mark.parametrize(
     ("static", "how", "last"),
     [
-        (True, effects.CloseKeepingSlot(), effects.KeepSlot(incarnation=Incarnation(1))),
-        (False, effects.LeaveGroup(), effects.LeaveStore(incarnation=Incarnation(1))),
+        (True, effects.CloseKeepingSlot(), commands.KeepSlot(member=ME, incarnation=Incarnation(1))),
+        (False, effects.LeaveGroup(), commands.Leave(member=ME, incarnation=Incarnation(1))),
     ],
 )
 def test_a_static_member_keeps_its_slot_and_any_other_leaves(
     static: bool, how: effects.Effect, last: effects.Effect
 ) -> None:
-    lone = LoneMember(member=Member(member=ME, timeouts=TIMEOUTS, static=static)).processing()
+    lone = LoneMember(member=Member(process=PROCESS, timeouts=TIMEOUTS, static=static)).processing()
     lone.feed(events.Terminated())
     assert lone.last == (how,)
     assert lone.feed(events.Terminated(), events.Tick()) == ()
@@ -400,7 +454,7 @@ def test_a_member_leaves_a_region_that_has_stopped_or_has_no_place_for_it(view: 
     lone.see(replace(view, counter=EventNumber(11)))
     assert lone.wanted(effects.LeaveGroup) == [effects.LeaveGroup()]
     lone.feed(events.LeftGroup())
-    assert lone.wanted(effects.LeaveStore) == [effects.LeaveStore(incarnation=Incarnation(1))]
+    assert lone.wanted(commands.Leave) == [commands.Leave(member=ME, incarnation=Incarnation(1))]
     assert lone.state is State.CLOSED
 
 
@@ -410,7 +464,7 @@ def test_its_batch_is_discarded_first() -> None:
     assert lone.wanted(effects.Cancel)
     assert lone.wanted(effects.LeaveGroup) == []
     lone.feed(events.BatchQuiesced(batch=BatchId("b1")))
-    lone.feed(events.Discarded(batch=BatchId("b1")))
+    lone.feed(answers.discarded(batch=BatchId("b1")))
     assert lone.wanted(effects.LeaveGroup)
 
 
@@ -418,7 +472,7 @@ def test_a_member_that_was_refused_after_a_lost_lease_leaves_its_group_and_has_n
     lone = LoneMember().processing()
     lone.now = 10.0
     lone.feed(events.Tick())
-    lone.feed(events.RegistrationRefused(why="another process holds it"))
+    lone.feed(answers.registration_refused(why="another process holds it"))
     assert lone.wanted(effects.LeaveGroup)
     lone.feed(events.LeftGroup())
     assert lone.last == ()

@@ -5,13 +5,13 @@ import pytest
 from airflow_kcr.errors import IllegalEvent
 from airflow_kcr.protocol.member.state import ACTIVE, MOVES, Member, State, Why, answered, awaiting, moved
 from airflow_kcr.protocol.timeouts import Timeouts
-from tests.support.lone_member import ME
+from tests.support.lone_member import PROCESS
 
-FRESH = Member(member=ME, timeouts=Timeouts())
+FRESH = Member(process=PROCESS, timeouts=Timeouts())
 
 
 def at(state: State) -> Member:
-    return Member(member=ME, timeouts=Timeouts(), state=state)
+    return Member(process=PROCESS, timeouts=Timeouts(), state=state)
 
 
 def test_a_member_begins_by_joining_without_a_lease() -> None:
