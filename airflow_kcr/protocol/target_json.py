@@ -1,8 +1,8 @@
 """Reset targets as JSON, both ways: how they are stored with the reset.
 
 One object: `kind` and the target's own fields, which are texts, integers, or the list of a file's entries. Texts are
-the canonical ones of `instants` and `durations`. Nothing is formatted by locale: streamsx.kafka's identifiers of a
-thousand and more came out with separators, and every reset after the thousandth failed.
+the canonical ones of `instants` and `durations`. Nothing is formatted by locale: a number of a thousand and more
+would get separators, and could not be read again.
 """
 
 from __future__ import annotations

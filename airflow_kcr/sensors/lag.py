@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class KcrLagSensor(RegionSensor):
-    """Waits until a region's partitions are together fewer than so many offsets behind the ends of their logs.
+    """Waits until a region's total lag, in offsets, is below a threshold.
 
     Counted from the positions that the store has, not from what is committed in Kafka, which is told only at
     checkpoints. Offsets are at most as many records: aborted transactions, markers of transactions and compaction leave

@@ -361,7 +361,7 @@ class InitialOffset:
 class BoundaryOffset:
     """Where a boundary falls in one partition.
 
-    The first writer wins, so a re-checkpoint of a boundary is the same checkpoint.
+    The first writer wins, so another checkpoint of a boundary, in a later timeline, is at the same place.
     """
 
     offset: Offset

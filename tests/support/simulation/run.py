@@ -465,7 +465,7 @@ def replay(seed: int) -> None:
         print("note", note)  # noqa: T201
     for event in simulation.events():
         at: datetime = event.at
-        print(f"{event.number:5} {at:%M:%S.%f} e{event.epoch} l{event.timeline} {event.body}"[:400])  # noqa: T201
+        print(f"{event.number:5} {at:%M:%S.%f} e{event.epoch} t{event.timeline} {event.body}"[:400])  # noqa: T201
     for line in wrong:
         print("WRONG", line)  # noqa: T201
 

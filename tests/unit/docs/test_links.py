@@ -63,6 +63,27 @@ def test_every_relative_link_resolves(path: Path) -> None:
     assert broken == []
 
 
+PACKAGE = TOP / "airflow_kcr"
+CODE = re.compile(r"`(?:airflow_kcr\.)?((?:api|hooks|protocol|runtime|sinks|spec|store|triggers)(?:\.\w+)+)`")
+
+
+def is_in_the_package(name: str) -> bool:
+    """Whether a dotted name is a module of the package, or a name in one."""
+    module, parts = PACKAGE, name.split(".")
+    while parts and (module / parts[0]).is_dir():
+        module /= parts.pop(0)
+    if parts and (module / f"{parts[0]}.py").exists():
+        module /= f"{parts.pop(0)}.py"
+    source = module if module.is_file() else module / "__init__.py"
+    return not parts or bool(re.search(rf"\b{parts[0]}\b", source.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", [page for page in pages() if page.stem != "changelog"], ids=lambda path: path.stem)
+def test_every_place_in_the_code_that_a_page_names_is_there(path: Path) -> None:
+    names = CODE.findall(path.read_text(encoding="utf-8"))
+    assert [name for name in names if not is_in_the_package(name)] == []
+
+
 def test_every_page_can_be_reached_from_the_index() -> None:
     seen: set[Path] = set()
     todo = [DOCS / "index.md"]
