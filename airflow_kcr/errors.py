@@ -205,7 +205,7 @@ class NotClaimed(FencedError):
 
 
 class BatchRefused(FencedError):
-    """The batch may not begin or end; the message names the rule that forbids it."""
+    """The batch may not start or finish; the message names the rule that forbids it."""
 
 
 class ProtocolError(KcrError):

@@ -19,7 +19,7 @@ class Delivery(StrEnum):
     """Only the batch in flight is processed again."""
 
     AT_MOST_ONCE = "at_most_once"
-    """Nothing is processed twice; the begin of a batch is the consumption, so the batch in flight may be lost."""
+    """Nothing is processed twice; the start of a batch is the consumption, so the batch in flight may be lost."""
 
     EXACTLY_ONCE = "exactly_once"
     """Processed exactly once: the sink's own progress, stored with its output, says where to go on."""

@@ -123,7 +123,7 @@ _SAID: tuple[tuple[StrEnum, str], ...] = (
     (rows.HaltReason.OUT_OF_RANGE, "A position is no longer in its log, and the policy is `fail`."),
     (rows.HaltReason.RESTORED, "The store is older than what a member has already acted on."),
     (rows.HaltReason.FOREIGN_CONSUMER, "A foreign consumer is in a group, and the policy is `fail`."),
-    (rows.Outcome.DONE, "Its end was accepted; its output counts unless a reset undoes it."),
+    (rows.Outcome.DONE, "Its finish was accepted; its output counts unless a reset undoes it."),
     (rows.Outcome.DISCARDED, "Its member gave it up; nothing of it counts."),
     (rows.RequestState.QUEUED, "It waits for its checkpoint to be opened."),
     (rows.RequestState.OPEN, "Its checkpoint is open."),
@@ -309,11 +309,11 @@ COMMITTED_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
 
 OUTCOME_MOVES: Mapping[Enum | None, Mapping[Enum, str]] = {
     None: {
-        rows.Outcome.DONE: "its end was accepted",
+        rows.Outcome.DONE: "its finish was accepted",
         rows.Outcome.DISCARDED: "its member said that nothing of it runs and nothing counts",
         rows.Outcome.UNKNOWN: "a reset was done and nobody had ended it",
     },
-    rows.Outcome.DONE: {rows.Outcome.UNDONE: "a reset went back to its begin, or before, on every partition"},
+    rows.Outcome.DONE: {rows.Outcome.UNDONE: "a reset went back to its start, or before, on every partition"},
     rows.Outcome.DISCARDED: {rows.Outcome.DONE: "a fenced sink's progress proved it done"},
     rows.Outcome.UNKNOWN: {rows.Outcome.DONE: "a fenced sink's progress proved it done"},
     rows.Outcome.UNDONE: {},

@@ -76,7 +76,7 @@ class Outcome(StrEnum):
     DONE = "done"
     DISCARDED = "discarded"
     UNKNOWN = "unknown"
-    """Its member vanished between begin and end."""
+    """Its member vanished between start and finish."""
 
     UNDONE = "undone"
     """Done, then undone by a reset on every partition; a reset inside a range leaves DONE and `undone_from`.

@@ -136,7 +136,7 @@ def test_values_with_one_text_are_explained_each_by_its_own() -> None:
     assert rows.DesiredState.RUNNING.value == rows.ResetState.RUNNING.value, "two classes, one text"
     assert "Begin nothing" in docs_pages.BLOCKS["desired-state"]()
     assert "Members cancel" in docs_pages.BLOCKS["reset-states"]()
-    assert "Its end was accepted" in docs_pages.BLOCKS["outcomes"]()
+    assert "Its finish was accepted" in docs_pages.BLOCKS["outcomes"]()
 
 
 def test_every_delivery_is_explained() -> None:
