@@ -378,7 +378,7 @@ class Transactions(Protocol):
         ...
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """Return the region's counter once it has moved beyond `after`; else, after `timeout`, `after`. A hint only."""
+        """Return the region's counter once it has moved beyond `after`; else, after `timeout`, `after`."""
         ...
 
 
@@ -399,7 +399,7 @@ class MemberStore(Protocol):
         ...
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """Wait for a hint that the region's counter moved beyond `after`, and return what is known of it."""
+        """Wait to be notified that the region's counter moved beyond `after`, and return what is known of it."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The members of one process, as one: they start together, hear hints together, and end together."""
+"""The members of one process, as one: they start together, hear notifications together, and end together."""
 
 from __future__ import annotations
 
@@ -105,5 +105,5 @@ class MemberPool:
         return max((one.newest for one in self.snapshots()), default=CheckpointNumber(0))
 
     def end(self) -> None:
-        """Stop listening for hints; returns at once."""
+        """Stop listening for notifications; returns at once."""
         self._notifications.end()

@@ -1,6 +1,6 @@
 """Hears that a region changed, so that its members look at once instead of at their next renewal.
 
-A hint may come late, twice or never; whoever gets one reads, and decides from what it reads.
+A notification may come late, twice or never; whoever gets one reads, and decides from what it reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Notifications:
     def __init__(self, store: MemberStore, region: RegionName, hosts: Members[MemberHost]) -> None:
         self._store, self._region, self._hosts = store, region, hosts
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"{region} hints", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{region} notifications", daemon=True)
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -54,7 +54,7 @@ class Notifications:
             try:
                 newest = self._store.wait(self._region, known, WAIT)
             except KcrError as error:
-                _LOG.debug("no hints of region %s for now: %s", self._region, error)
+                _LOG.debug("no notifications of region %s for now: %s", self._region, error)
                 self._ending.wait(_PAUSE)
                 # A store that was restored counts from where it stood.
                 known = EventNumber(0)

@@ -201,7 +201,7 @@ class RegionStore:
         return self._transactions.chronicle(name)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
-        """Wait for a hint that the region's counter moved beyond `after`, at most `timeout`; return what is known."""
+        """Wait, at most `timeout`, until the region's counter moved beyond `after`; return what is known."""
         return self._transactions.wait(name, after, timeout)
 
     # -- members -------------------------------------------------------------------------------------------------

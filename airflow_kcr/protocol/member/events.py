@@ -69,7 +69,7 @@ class StoreBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Somebody says that the region changed; a hint, which may be late, repeated or lost."""
+    """Somebody says that the region changed; a notification may be late, repeated or lost."""
 
     counter: EventNumber
     """Of the newest event, as far as whoever says so knows."""
@@ -88,7 +88,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoked:
-    """Kafka revoked the assignment, or said that it was lost. A hint: the claim decides."""
+    """Kafka revoked the assignment, or said that it was lost. It only notifies: the claim decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 A member claims its whole assignment at once. A rebalance is absorbed at the resume point where nothing was begun; where
 somebody has begun in this epoch, the claim begins a reset in the same transaction, because two owners may both have
 processed the same records (scenarios C2, C3, C44, C45). A member's own re-claim keeps row, position and running batch.
-Callbacks are hints; the claim decides.
+Callbacks only notify; the claim decides.
 """
 
 from __future__ import annotations
