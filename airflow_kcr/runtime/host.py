@@ -31,7 +31,6 @@ from airflow_kcr.ports import (
 )
 from airflow_kcr.protocol.commands import (
     ClaimPartitions,
-    Command,
     Contribute,
     DiscardBatch,
     FinishBatch,
@@ -351,8 +350,12 @@ class MemberHost:
         """Hand an effect to whoever does it; the answer comes later, as an event."""
         working = self._working
         match effect:
+            case effects.Ask(command=Renew() as renewal):
+                self._leases.ask(self.who.region, renewal)
             case effects.Ask(command=command):
-                self._ask(command)
+                if isinstance(command, RequestReset) and command.cause in _TEACHES:
+                    self._learn_from_failure()
+                self._requests.ask(command)
             case effects.Join():
                 self._grouping.membership.join()
             case effects.LeaveGroup():
@@ -384,17 +387,6 @@ class MemberHost:
                 self._world.end_process(why)
             case _:
                 assert_never(effect)
-
-    def _ask(self, command: Command[object]) -> None:
-        match command:
-            case Renew():
-                self._leases.ask(self.who.region, command)
-                return
-            case RequestReset(cause=cause) if cause in _TEACHES:
-                self._learn_from_failure()
-            case _:
-                pass
-        self._requests.ask(command)
 
     def _claim(self, effect: effects.Claim) -> None:
         view = self._machine.view

@@ -7,12 +7,13 @@ recognised by.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
+from airflow_kcr.errors import OutcomeUnknown
 from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span, Transactions
 from airflow_kcr.protocol.commands import (
     Command,
@@ -78,6 +79,14 @@ def _there(row: V | None) -> V:
     return row
 
 
+def _certain(attempt: Callable[[], A]) -> A:
+    """Run one transaction; where its COMMIT's answer was lost, ask again: the rule recognises what was done."""
+    try:
+        return attempt()
+    except OutcomeUnknown:
+        return attempt()
+
+
 class RegionStore:
     """The region store, as everybody uses it: members, the command line, the hook.
 
@@ -95,7 +104,8 @@ class RegionStore:
             RefusedError: the rule refuses it; nothing has changed.
             StoreError: the store did not answer; the same command may be given again.
         """
-        return verbs.handle(self._transactions, name, command)
+        handler = verbs.TABLE[type(command)]
+        return cast("A", _certain(lambda: handler(self._transactions, name, command)))
 
     # -- regions -------------------------------------------------------------------------------------------------
 
@@ -274,7 +284,7 @@ class RegionStore:
             return reconciliation.reconcile(after, now)
 
         while True:
-            region = verbs.certain(lambda: self._transactions.decide(name, rule))
+            region = _certain(lambda: self._transactions.decide(name, rule))
             if not retired[-1]:
                 return region
 
@@ -310,4 +320,4 @@ class RegionStore:
     # ------------------------------------------------------------------------------------------------------------
 
     def _decide(self, name: RegionName, rule: Rule) -> Region:
-        return verbs.decide(self._transactions, name, rule)
+        return _certain(lambda: verbs.decide(self._transactions, name, rule))

@@ -1,16 +1,15 @@
 """How the region store handles a member's command: one row a command, with its rule, its transaction and its answer.
 
-Every command may be repeated: after a lost answer (`OutcomeUnknown`) the same command finds out what became of the
-first one instead of doing it twice.
+Every rule recognises a command that it has decided before: the same command again finds the first one's result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Final, Protocol, TypeAlias, TypeVar
 
-from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
+from airflow_kcr.errors import BatchRefused, RefusedError, StoreBusy
 from airflow_kcr.ports import Renewal, Rule, Transactions
 from airflow_kcr.protocol.commands import (
     Acknowledge,
@@ -76,31 +75,13 @@ Row: TypeAlias = tuple[type[C], Handler[C, A]]
 Decision: TypeAlias = Callable[[Region, datetime, C], Region]
 
 
-def handle(transactions: Transactions, name: RegionName, command: Command[A]) -> A:
-    """Handle a command and return its answer.
-
-    Raises:
-        RefusedError: the rule refuses it; nothing has changed.
-        StoreError: the store did not answer, or could not; the same command may be given again.
-    """
-    return cast("A", TABLE[type(command)](transactions, name, command))
-
-
 def decide(transactions: Transactions, name: RegionName, rule: Rule) -> Region:
     """Run a rule under the region's lock, and everything due with it."""
 
     def with_consequences(region: Region, now: datetime) -> Region:
         return reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
 
-    return certain(lambda: transactions.decide(name, with_consequences))
-
-
-def certain(attempt: Callable[[], Region]) -> Region:
-    """Run one transaction; where its COMMIT's answer was lost, ask again: the rule recognises what was done."""
-    try:
-        return attempt()
-    except OutcomeUnknown:
-        return attempt()
+    return transactions.decide(name, with_consequences)
 
 
 # -- kinds of rows -------------------------------------------------------------------------------------------------
@@ -124,7 +105,7 @@ def _seen(kind: type[C], rule: Decision[C], see: Callable[[Region, datetime, C],
             seen.append(see(after, now, command))
             return after
 
-        certain(lambda: transactions.decide(name, looked))
+        transactions.decide(name, looked)
         return seen[-1]
 
     return kind, handler
@@ -156,30 +137,22 @@ def _renew(transactions: Transactions, name: RegionName, command: Renew) -> Hear
 
 
 def _start_batch(transactions: Transactions, name: RegionName, command: StartBatch) -> Batch:
-    partitions = frozenset(command.ranges)
-
-    def attempt() -> Region:
-        return transactions.admit(
-            name,
-            command.member,
-            command.batch,
-            partitions,
-            lambda region, now: batches.start(region, now, command),
-        )
-
-    return certain(attempt).running[command.batch]
+    region = transactions.admit(
+        name,
+        command.member,
+        command.batch,
+        frozenset(command.ranges),
+        lambda region, now: batches.start(region, now, command),
+    )
+    return region.running[command.batch]
 
 
 def _finish_batch(transactions: Transactions, name: RegionName, command: FinishBatch) -> None:
     batch, member, incarnation = command.batch, command.member, command.incarnation
-
-    def attempt() -> Region:
-        return transactions.admit(
+    try:
+        transactions.admit(
             name, member, batch, None, lambda region, now: batches.finish(region, now, batch, member, incarnation)
         )
-
-    try:
-        certain(attempt)
     except BatchRefused:
         row = transactions.batch(name, batch)
         if row is None or row.outcome is not Outcome.DONE or row.incarnation != incarnation:
