@@ -7,7 +7,7 @@ The rules, checked together at start. Each refusal names the two settings that c
 3. The session timeout lies within the broker's limits, below `reset`, not above `max_poll_interval`, and, with static
    membership, above `relaunch`.
 4. Three renewals fit into one `lease`.
-5. A dead member's batch is known to be over within one reset attempt: `lease` + `process_end_boundary` < `reset`.
+5. A dead member's batch is known to be over within one reset attempt: `lease` + `process_end_limit` < `reset`.
 6. `batch` < `drain`, unless `accept_aborted_drain`.
 7. `metadata_refresh` is at most what the client takes, 1 h.
 
@@ -241,13 +241,13 @@ def _members(timeouts: Timeouts) -> Iterator[Clash]:
             why="one slow answer of the store would cost the member its lease and its batch",
             change="lower timeouts.renew or raise timeouts.lease",
         )
-    if timeouts.lease + timeouts.process_end_boundary >= timeouts.reset:
+    if timeouts.lease + timeouts.process_end_limit >= timeouts.reset:
         yield Clash(
             "timeouts.lease",
             timeouts.lease,
             "timeouts.reset",
             timeouts.reset,
-            rule=f"a lease and the {_seconds(timeouts.process_end_boundary)} in which a process ends itself must be "
+            rule=f"a lease and the {_seconds(timeouts.process_end_limit)} in which a process ends itself must be "
             "shorter than a reset",
             why="only then is a dead member's batch known to be over, so the first attempt would always expire",
             change="lower timeouts.lease or raise timeouts.reset",

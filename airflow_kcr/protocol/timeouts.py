@@ -148,7 +148,7 @@ class Timeouts:
         return min(self.reset / 4, self.max_poll_interval / 2, LONGEST_STORE_GRACE)
 
     @property
-    def process_end_boundary(self) -> timedelta:
+    def process_end_limit(self) -> timedelta:
         """How long a batch may still run after its cancellation before its process ends itself.
 
         With the lease it limits how long a dead member's batch can keep a region from being quiesced.

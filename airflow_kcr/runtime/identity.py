@@ -61,7 +61,7 @@ class Identity:
             version=self.version,
             takeover=self.takeover,
             sinks_fenced=sinks_fenced,
-            ends_within=self.timeouts.process_end_boundary,
+            ends_within=self.timeouts.process_end_limit,
             spec_revision=self.spec_revision,
         )
 

@@ -60,7 +60,7 @@ def pursue(member: Member, now: float) -> Driven:
             return pursue(_in(member, batch, Phase.QUIESCED, now), now)
         case Phase.RUNNING if batch.doomed:
             return _in(member, batch, Phase.CANCELLING, now), (effects.Cancel(batch=batch.batch),)
-        case Phase.CANCELLING if now - batch.since >= facts.seconds(member.timeouts.process_end_boundary):
+        case Phase.CANCELLING if now - batch.since >= facts.seconds(member.timeouts.process_end_limit):
             return member, (effects.EndProcess(why=f"batch {batch.batch} did not quiesce after its cancellation"),)
         case Phase.QUIESCED:
             return _close(member, batch, now)

@@ -408,7 +408,7 @@ def _unless_behind(earlier: tuple[Wait, ...], until: datetime) -> datetime | Non
 
 def _batch(region: Region, now: datetime, seen: Seen, earlier: tuple[Wait, ...]) -> Waits:
     timeouts = region.rules.timeouts
-    longest = timeouts.batch + timeouts.process_end_boundary
+    longest = timeouts.batch + timeouts.process_end_limit
     for batch in sorted(region.running.values(), key=lambda b: b.begun_at):
         if now < batch.begun_at + longest or not is_live(region, batch.member, now) or not _is_on(region):
             continue

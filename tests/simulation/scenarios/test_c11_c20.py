@@ -77,7 +77,7 @@ def test_c12_a_pipeline_that_hangs_is_cancelled_and_then_its_process_ends() -> N
     assert [e.batch for e in wanted if isinstance(e, effects.Cancel)] == ["b1"]
     assert [e.cause for e in wanted if isinstance(e, commands.RequestReset)] == [ResetCause.BATCH_TIMEOUT]
     assert not any(isinstance(e, effects.EndProcess) for e in wanted)
-    alone.wait(timeouts.process_end_boundary.total_seconds())
+    alone.wait(timeouts.process_end_limit.total_seconds())
     assert alone.wanted(effects.EndProcess)
 
 

@@ -260,7 +260,7 @@ class Simulation:
             member=member,
             token=f"{member}/{self.world.random.getrandbits(40):x}",
             sinks_fenced=self.shape.delivery is Delivery.EXACTLY_ONCE,
-            ends_within=TIMEOUTS.process_end_boundary,
+            ends_within=TIMEOUTS.process_end_limit,
             spec_revision=spec.revision,
         )
         machine = Member(process=process, timeouts=TIMEOUTS, static=self.shape.static)

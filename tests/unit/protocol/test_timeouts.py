@@ -85,7 +85,7 @@ class TestWhatFollows:
         self, timeouts: Timeouts, grace: int
     ) -> None:
         assert timeouts.store_grace == seconds(grace)
-        assert timeouts.process_end_boundary == seconds(grace)
+        assert timeouts.process_end_limit == seconds(grace)
 
     @pytest.mark.parametrize("lease", [seconds(1), seconds(10), seconds(60)])
     def test_the_stores_timeouts_are_nested_within_a_lease(self, lease: timedelta) -> None:

@@ -198,7 +198,7 @@ def test_a_batch_that_runs_for_too_long_is_named() -> None:
     driver = running(partitions=1, members=1)
     batch = driver.begin(driver.member(0))
     timeouts = driver.region.rules.timeouts
-    longest = timeouts.batch + timeouts.process_end_boundary
+    longest = timeouts.batch + timeouts.process_end_limit
     assert judged(driver, later=longest - timedelta(seconds=1)).waits == ()
     wait = only(judged(driver, later=longest))
     assert (wait.rule, wait.what) == (Rule.BATCH, f"batch {batch} of g[0] runs for longer than 0:02:00")
