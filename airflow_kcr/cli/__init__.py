@@ -44,11 +44,11 @@ def _kcr(
 ) -> None:
     """Drain, checkpoint and reset Kafka consumer groups as one consistent region.
 
-    The region store is a Postgres; name it once, in KCR_STORE_URL. Results go to standard output (a table on a
-    terminal, JSON anywhere else, or as -o says), everything else to standard error.
+    Set KCR_STORE_URL to the URL of the region store, a Postgres database. Results go to standard output: a table on a
+    terminal, JSON anywhere else, or the format of -o. Messages and progress go to standard error.
 
-    Exit status: 0 done, 1 failed, 2 wrong usage or invalid input, 3 refused, 4 store or broker out of reach, 5 timed
-    out, 130 ended by Ctrl-C.
+    Exit status: 0 done, 1 failed, 2 wrong usage or invalid input, 3 refused, 4 store or broker unreachable, 5 timed
+    out, 130 interrupted by Ctrl-C.
     """
 
 

@@ -65,16 +65,16 @@ def list_(
     store: Url,
     last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show the last N checkpoints.")] = 50,
     before: Annotated[
-        int | None, typer.Option(min=1, help="Show checkpoints of lower numbers than this.", show_default=False)
+        int | None, typer.Option(min=1, help="Show checkpoints with a lower sequence.", show_default=False)
     ] = None,
     output: Output = None,
 ) -> None:
     """List the newest 50 checkpoints, oldest first.
 
-    `on_path` is no where a reset has undone the checkpoint, and empty where it never was complete: open or aborted.
+    `on_path` is `no` if a reset has undone the checkpoint, and empty if the checkpoint is open or aborted.
 
-    `log` says whether a checkpoint can still be gone back to: unreachable, where the newest checkpoint saw a log that
-    begins beyond it; or until when, at the speed at which the logs' starts moved between the checkpoints.
+    `log` shows whether you can still reset to the checkpoint: `unreachable` if a log now starts after it, or the
+    estimated time at which retention overtakes it.
 
     Example: kcr checkpoint list flights --last 10
     """
@@ -105,7 +105,7 @@ def _log(row: Mapping[str, object]) -> str:
 @app.command("show")
 @reported
 def show_(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
-    """Show one checkpoint: for each partition its offset, and what Kafka holds since it was committed.
+    """Show a checkpoint: the offset of each partition, and the offset that Kafka returned after the commit.
 
     Example: kcr checkpoint show flights 12
     """
@@ -119,11 +119,11 @@ def pin(
     name: Name,
     sequence: Checkpoint,
     store: Url,
-    label: Annotated[str, typer.Option(help="A label that says what it is kept for.")] = "pinned",
-    reason: Annotated[str, typer.Option(help="Why, in a sentence.", show_default=False)] = "",
+    label: Annotated[str, typer.Option(help="A short label.")] = "pinned",
+    reason: Annotated[str, typer.Option(help="Why you keep it.", show_default=False)] = "",
     output: Output = None,
 ) -> None:
-    """Pin a checkpoint: it is not retired until it is unpinned.
+    """Pin a checkpoint: it isn't retired until you unpin it.
 
     Example: kcr checkpoint pin flights 12 --label before-upgrade
     """
@@ -134,7 +134,7 @@ def pin(
 @app.command()
 @reported
 def unpin(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
-    """Unpin a checkpoint, so that it may be retired again.
+    """Unpin a checkpoint: retention applies to it again.
 
     Example: kcr checkpoint unpin flights 12
     """
@@ -145,10 +145,10 @@ def unpin(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -
 @app.command()
 @reported
 def retire(name: Name, store: Url, output: Output = None) -> None:
-    """Retire the checkpoints that the spec's retention no longer keeps; running regions do so by themselves.
+    """Retire all checkpoints that the spec's retention no longer keeps. A running region does this by itself.
 
-    Never the restore point or what it was built from, the newest usable one, one that is unpublished or pinned, or one
-    that a reset goes to.
+    Always keeps the restore point and the checkpoint it was built from, the newest usable checkpoint, and checkpoints
+    that are unpublished, pinned or the target of a reset.
 
     Example: kcr checkpoint retire flights
     """
@@ -167,10 +167,10 @@ def retire(name: Name, store: Url, output: Output = None) -> None:
 @app.command()
 @reported
 def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
-    """Compare a checkpoint with Kafka: committed offsets, start and end of each log.
+    """Compare a checkpoint with Kafka's committed offsets and with the start and end of each log.
 
-    The finding of each partition: equal, kafka_ahead or kafka_behind (the group's committed offset), not_committed;
-    overtaken (retention has deleted what a reset to it would read), beyond_end, no_log.
+    `finding` for the committed offset: equal, kafka_ahead, kafka_behind or not_committed. For the log: overtaken
+    (retention has deleted records that a reset would read), recreated, beyond_end or no_log.
 
     Example: kcr checkpoint compare flights 12
     """
@@ -182,10 +182,10 @@ def compare(name: Name, sequence: Checkpoint, store: Url, output: Output = None)
 @app.command()
 @reported
 def repair(name: Name, sequence: Checkpoint, store: Url, output: Output = None) -> None:
-    """Commit the restore point's offsets to Kafka, where its groups' committed offsets differ or have expired.
+    """Commit the restore point's offsets to Kafka again, if the committed offsets differ or have expired.
 
-    Only the restore point, which is what `kcr region show` calls it, and only while nobody is in the groups: members
-    commit by themselves, at the latest with the next checkpoint. What Kafka then holds is read back and shown.
+    Works only for the restore point (see `kcr region show`) and only while the groups are empty. Running members don't
+    need it: they commit at the next checkpoint. Reads the committed offsets back and shows them.
 
     Example: kcr checkpoint repair flights 12
     """

@@ -1,4 +1,4 @@
-"""`kcr checkpoint clean`: deletes the files of file sinks that nobody can read any more."""
+"""`kcr checkpoint clean`: deletes the files of file sinks that no checkpoint needs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ COLUMNS: Final = ("sink", "undone", "retired", "files", "bytes")
 
 Retired = Annotated[
     bool,
-    typer.Option("--retired", help="Delete the output of retired checkpoints as well, which could be read until now."),
+    typer.Option("--retired", help="Also delete the output of retired checkpoints, which is still readable."),
 ]
 
 
 @reported
 def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, output: Output = None) -> None:
-    """Delete the files of file sinks that nobody can read any more.
+    """Delete file sink output that no checkpoint needs: of undone checkpoints and of discarded batches.
 
-    Of undone checkpoints, and of batches that never counted.
+    Keeps every file that a readable checkpoint has or that a later checkpoint may need. Members can keep running.
 
-    No file goes that a checkpoint has which can be read, or that a later checkpoint may need; members may be at work
-    meanwhile. With --retired, the output of retired checkpoints goes too, for ever: `read_checkpoint` then says that
-    they are retired. Spark is started here for its file systems, so an object store needs its jar and settings by
-    --conf, as members do.
+    --retired also deletes the output of retired checkpoints permanently: `read_checkpoint` then reports them as
+    retired.
+
+    Starts Spark for its file systems. For an object store, pass its jar and settings with --conf, as for
+    members.
 
     Example: kcr checkpoint clean flights
     """

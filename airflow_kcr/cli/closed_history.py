@@ -23,11 +23,11 @@ CERTIFICATES: Final = ("number", "after", "upto", "batches", "digest", "archive"
 @app.command()
 @reported
 def close(name: Name, store: Url, output: Output = None) -> None:
-    """Certify what is new, then archive and drop what is older than the spec's `history.keep`.
+    """Certify new history, then archive and drop history older than the spec's `history.keep`.
 
-    A closed certificate's events and batches are in a file below `history.archive`, read back and checked, before they
-    leave the store. Without `history.archive` nothing is dropped. Whatever ends it, the next call goes on. Exit status
-    1 where the history contradicts an invariant or a certificate; nothing is dropped from there on.
+    Writes events and batches to files below `history.archive`, and drops them from the store after it has read each
+    file back and checked it. Without `history.archive`, drops nothing. After an interruption, run it again: it
+    continues where it stopped. Exits with status 1 if the history contradicts an invariant or a certificate.
 
     Example: kcr history close flights
     """
@@ -54,9 +54,10 @@ def close(name: Name, store: Url, output: Output = None) -> None:
 @app.command("list")
 @reported
 def list_(name: Name, store: Url, output: Output = None) -> None:
-    """List a region's certificates, oldest first, and where what they cover is archived.
+    """List a region's certificates, oldest first, with their archive files.
 
-    Write the newest archived digest down elsewhere: with it, the checker finds out that files are missing at the end.
+    Keep a copy of the newest archived digest elsewhere: with it, the checker detects missing files at the end of the
+    archive.
 
     Example: kcr history list flights
     """

@@ -18,22 +18,21 @@ from airflow_kcr.cli.reporting import reported
 if TYPE_CHECKING:
     from airflow_kcr.embedded.demo.performance import Summary
 
-Keep = Annotated[
-    bool, typer.Option("--keep", help="Leave everything running at the end, and say where it is and how to log in.")
-]
+Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end; print addresses and logins.")]
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Where everything is kept; a folder that is empty, or not there.", show_default="a new one"),
+    typer.Option(help="The folder for all data and logs; must be empty or not exist yet.", show_default="a new one"),
 ]
 
 
 @reported
 def demo(keep: Keep = False, folder: Folder = None, output: Output = None) -> None:
-    """Show a region at work, and check every record of it: in about 5 min and 4 to 5 GiB of memory.
+    """Run a region on real data and check every record.
 
-    Starts a Kafka, a Postgres and an Airflow of its own, writes flights to a topic, has Airflow start the consumers and
-    checkpoint each data interval, kills a consumer, resets to an earlier checkpoint as a person would in Airflow, and
-    compares everything with what Kafka itself says. Ends with status 1 on any difference.
+    Takes about 5 minutes and 4 to 5 GiB of memory. Starts its own Kafka, Postgres and Airflow and writes flights to a
+    topic. Airflow starts the consumers and checkpoints each data interval. The demo then kills a consumer, resets the
+    region to an earlier checkpoint through Airflow, and compares the results with Kafka. Exits with status 1 on any
+    difference.
 
     Example: kcr demo --keep
     """
@@ -92,9 +91,9 @@ def _tell_where(summary: Summary) -> None:
         note(f"  log in as {user.name} ({user.role}) with the password {user.password}")
     note(f"export KCR_STORE_URL={found.store_url} KCR_KAFKA_BOOTSTRAP={found.kafka}")
     note(
-        f"the region is stopped; trigger flights_consumers to have it go on, and `kcr dev down --folder {found.folder}`"
+        f"the region is stopped; trigger flights_consumers to resume it. To stop everything, run "
+        f"`kcr dev down --folder {found.folder}` and delete that folder"
     )
-    note("to stop everything; then delete that folder")
 
 
 def _answer(summary: Summary) -> Answer:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="dev",
-    help="Kafka, Postgres, Spark and Airflow for trying things out: started on this machine, and left running.",
+    help="Run Kafka, Postgres, Spark and Airflow on this machine for development.",
     no_args_is_help=True,
 )
 
@@ -24,7 +24,7 @@ Folder = Annotated[
     Path | None,
     typer.Option(
         envvar="KCR_DEV_FOLDER",
-        help="Where the services keep their state, data and logs.",
+        help="The folder for the services' state, data and logs.",
         show_default="airflow-kcr/dev in ~/.local/state",
         show_envvar=True,
     ),
@@ -33,16 +33,16 @@ Folder = Annotated[
 
 Without = Annotated[
     list[str] | None,
-    typer.Option(metavar="SERVICE", help="A service that is not started, airflow or spark; may be repeated."),
+    typer.Option(metavar="SERVICE", help="Don't start this service, airflow or spark; may be repeated."),
 ]
 
 
 @app.command()
 @reported
 def up(folder: Folder = None, without: Without = None, output: Output = None) -> None:
-    """Start what is not up yet, with the data it had, and leave it running.
+    """Start the services that aren't running, with their previous data, and leave them running.
 
-    The first time it downloads Kafka and the connector of Spark from Maven Central, some 45 MB.
+    The first run downloads Kafka and Spark's Kafka connector from Maven Central, about 45 MB.
 
     Example: kcr dev up --without airflow
     """
@@ -54,7 +54,7 @@ def up(folder: Folder = None, without: Without = None, output: Output = None) ->
 @app.command()
 @reported
 def down(folder: Folder = None, output: Output = None) -> None:
-    """Stop all of them; their data stay.
+    """Stop all services; keep their data.
 
     Example: kcr dev down
     """
@@ -66,7 +66,7 @@ def down(folder: Folder = None, output: Output = None) -> None:
 @app.command()
 @reported
 def status(folder: Folder = None, output: Output = None) -> None:
-    """Show which of them are up, and where they are reached.
+    """Show which services are running, and their addresses.
 
     Example: kcr dev status -o json
     """

@@ -31,7 +31,7 @@ def assignment(
         str | None,
         typer.Argument(
             metavar="[REGION]",
-            help="A region, whose topics are asked of Kafka.",
+            help="A region; its partitions are read from Kafka.",
             show_default=False,
             autocompletion=complete_regions,
         ),
@@ -41,18 +41,18 @@ def assignment(
         typer.Option(
             "--input",
             metavar="FILE",
-            help='Members and topics instead, as JSON: {"members": {"C0": ["t0"]}, "topics": {"t0": 3}}; '
+            help='Members and topics as JSON, instead of a region: {"members": {"C0": ["t0"]}, "topics": {"t0": 3}}; '
             "- reads standard input.",
             show_default=False,
         ),
     ] = None,
     assignor: Annotated[
         Assignor | None,
-        typer.Option(help="Another assignor than the spec's; with --input it is needed.", show_default=False),
+        typer.Option(help="Use this assignor instead of the spec's; required with --input.", show_default=False),
     ] = None,
     members: Annotated[
         int | None,
-        typer.Option(min=1, help="Another number of members than the spec's, for every group.", show_default=False),
+        typer.Option(min=1, help="Assume N members in every group, instead of the spec's number.", show_default=False),
     ] = None,
     store: Annotated[
         str | None,
@@ -60,7 +60,7 @@ def assignment(
             "--store",
             envvar="KCR_STORE_URL",
             metavar="URL",
-            help="The region store; only where a REGION is named.",
+            help="The region store; needed with REGION.",
             show_default=False,
         ),
     ] = None,
@@ -78,7 +78,7 @@ def assignment(
         show(_answer(_of_region(region, store or "", members, assignor)), output)
         return
     if assignor is None or members is not None:
-        raise typer.BadParameter("--input needs --assignor, and says itself which members there are")
+        raise typer.BadParameter("--input needs --assignor and excludes --members: the file lists the members")
     show(_answer(assignment_from_json(_document(str(input_)), assignor)), output)
 
 

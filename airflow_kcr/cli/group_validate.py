@@ -1,4 +1,4 @@
-"""`kcr group validate`: whether every group is what its region takes it for, one line a check."""
+"""`kcr group validate`: checks a region's consumer groups against Kafka."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ Groups = Annotated[
 def validate(region: Name, store: Url, group: Groups = None, output: Output = None) -> None:
     """Validate a region's consumer groups against Kafka; change nothing.
 
-    Ends with status 0 where everything is fine or a warning, with 1 where a check failed or could not be made.
+    Exits with status 0 if every check passes or only warns, and with 1 if a check fails or can't be made.
 
-    Examples:
-    kcr group validate flights
+    Example: kcr group validate flights
 
-    kcr group validate flights --group flights-etl -o json
+    Example: kcr group validate flights --group flights-etl -o json
     """
     from airflow_kcr.api.group_readers import real_reader
-    from airflow_kcr.api.validation import validate as look
+    from airflow_kcr.api.validation import validate as checked
     from airflow_kcr.kafka import settings as kafka_names
     from airflow_kcr.protocol.values import GroupId, region_name
 
     with store_of(store) as opened:
         groups = [GroupId(g) for g in group] if group else None
-        found = look(opened, region_name(region), real_reader, kafka_names, groups)
+        found = checked(opened, region_name(region), real_reader, kafka_names, groups)
     show(answer_of(found.checks), output)
     if not found.is_all_right:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`kcr lag`, `kcr events` and `kcr verify`: how far a region is, what happened to it, whether all of that was right."""
+"""`kcr lag`, `kcr events` and `kcr verify`: a region's lag, its history, and checking that history."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _BRIEF: Final = 160
 
 @reported
 def lag(name: Name, store: Url, output: Output = None) -> None:
-    """Show the lag of each partition: position, Kafka's committed offset, start and end of the log.
+    """Show the lag of each partition, with its position, committed offset, and start and end of the log.
 
-    The lag counts offsets from the position, the next offset to process: at most so many records are left, fewer where
-    transactions were aborted or leave their markers, or where the topic is compacted. Committed moves only at
-    checkpoints. Where the position is not in the log, `trouble` says why.
+    The position is the next offset to process; the lag counts offsets from there to the end. Fewer records may be left,
+    because aborted transactions, transaction markers and compaction leave gaps. The committed offset moves only at
+    checkpoints. `trouble` says why a position isn't in its log.
 
     Example: kcr lag flights
     """
@@ -62,14 +62,14 @@ def events(
         int | None, typer.Option("--last", "-n", min=0, help="Show the last N events.", show_default="50")
     ] = None,
     after: Annotated[
-        int | None, typer.Option(min=0, help="Show the events after number N instead; 0: all.", show_default=False)
+        int | None, typer.Option(min=0, help="Show the events after number N; 0 shows all.", show_default=False)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Follow new events until Ctrl-C; JSON is then one event a line.")
+        bool, typer.Option("--follow", help="Follow new events until Ctrl-C; JSON output has one event per line.")
     ] = False,
     output: Output = None,
 ) -> None:
-    """Show the events of a region, in the order of their decisions.
+    """Show the events of a region, oldest first.
 
     Example: kcr events flights --follow
     """
@@ -140,14 +140,14 @@ def verify(
     name: Name,
     store: Url,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Verify what is certified again, and compare it with the certificates.")
+        bool, typer.Option("--from-start", help="Verify certified history again and compare it with the certificates.")
     ] = False,
     archive: Annotated[
         str | None,
         typer.Option(
             "--archive",
             metavar="PATH",
-            help="The folder of the archive, where it is not that of the spec; judges from the start.",
+            help="The archive folder, if it isn't the spec's; implies --from-start.",
             show_default=False,
         ),
     ] = None,
@@ -155,10 +155,11 @@ def verify(
 ) -> None:
     """Verify a region's history against the invariants; exit with status 1 if it violates one.
 
-    It goes on from the newest certificate, and certifies what it finds consistent. Events and ledger are read once,
-    page by page, up to one moment, so the region may go on meanwhile. Whether it makes progress now is told
-    as well, and contradicts nothing. From the start, closed history is read from its archive files; one that is missing
-    or was changed ends this with status 1, and its name.
+    Starts after the newest certificate, and certifies what it finds consistent. The region can keep running.
+    `progress` says whether the region makes progress now; it doesn't affect the exit status.
+
+    --from-start verifies everything, and reads closed history from its archive files. A missing or changed file is
+    named, and the exit status is 1.
 
     Example: kcr verify flights
     """

@@ -1,4 +1,4 @@
-"""`kcr ledger`: who has processed a record, and what was begun more than once, and why."""
+"""`kcr ledger`: which batches processed a record, which offsets were started more than once, and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="ledger",
-    help="Show who processed a record, and what was begun more than once.",
+    help="Show which batches processed a record, and which offsets were processed again.",
     no_args_is_help=True,
 )
 
@@ -45,7 +45,7 @@ _NUMBERS: Final = frozenset(
 )
 
 Group = Annotated[
-    str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only of this group.", show_default=False)
+    str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only this group.", show_default=False)
 ]
 
 
@@ -58,12 +58,10 @@ def record(
     group: Group = None,
     output: Output = None,
 ) -> None:
-    """Show what became of a record.
+    """Show every batch that started a record, with its member, checkpoint and DAG runs.
 
-    Every batch that has begun it, by whom, and the checkpoint and DAG run that have it.
-
-    `fate` is `processed` (a batch with it is done and was not undone), `running`, `begun` (no batch with it counts),
-    `skipped` or `not_begun`.
+    `fate` is `processed` (a batch with the record is done and not undone), `running`, `begun` (batches with it were
+    discarded or undone), `skipped` or `not_begun`.
 
     Example: kcr ledger record flights departures:3:4711
     """
@@ -84,9 +82,9 @@ def _rows(found: RecordView) -> list[dict[str, object]]:
 @app.command()
 @reported
 def repeated(name: Name, store: Url, group: Group = None, output: Output = None) -> None:
-    """Show which offsets were begun more than once, and for which reset.
+    """Show which offsets were started more than once, and because of which reset.
 
-    What was begun again by a batch that died before its pipeline had written is among them.
+    Includes offsets of batches that died before their pipeline wrote anything.
 
     Example: kcr ledger repeated flights
     """

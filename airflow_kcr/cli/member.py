@@ -9,7 +9,7 @@ import typer
 from airflow_kcr.cli.options import Name, Url
 from airflow_kcr.cli.reporting import reported
 
-app = typer.Typer(name="member", help="Members: the consumers of a region's groups.", no_args_is_help=True)
+app = typer.Typer(name="member", help="Run members, the consumers of a region's groups.", no_args_is_help=True)
 
 
 def _indexes(text: str) -> str:
@@ -68,24 +68,24 @@ Index = Annotated[
     typer.Option(
         "--index",
         metavar="N[,N…]",
-        help="Which of the group's members, from 0; several share this process and its Spark application.",
+        help="The members to run, numbered from 0; several share this process and its Spark application.",
         callback=_indexes,
     ),
 ]
 Takeover = Annotated[
     bool,
-    typer.Option("--takeover", help="Supersede a process that holds an index already, once it is not draining."),
+    typer.Option("--takeover", help="Replace a process that runs one of these members, once it is not draining."),
 ]
 Master = Annotated[
     str | None,
-    typer.Option(help="Spark's master, local[2] or spark://HOST:PORT. Without it: as spark-submit says, else local."),
+    typer.Option(help="Spark's master: local[2] or spark://HOST:PORT. Default: spark-submit's, else local."),
 ]
 Conf = Annotated[
     list[str] | None,
     typer.Option(
         "--conf",
         metavar="NAME=VALUE",
-        help="A setting of Spark; may be repeated. One that holds a secret is refused.",
+        help="A Spark setting; may be repeated. Settings that hold a secret are refused.",
         callback=_conf_given,
     ),
 ]
@@ -94,16 +94,16 @@ Reading = Annotated[
     typer.Option(
         "--read-option",
         metavar="NAME=VALUE",
-        help="An option of Spark's Kafka connector, as kafka.max.poll.records=2000; may be repeated. One that holds a "
-        "secret is refused.",
+        help="An option of Spark's Kafka connector, such as kafka.max.poll.records=2000; may be repeated. Options that "
+        "hold a secret are refused.",
         callback=_reading_given,
     ),
 ]
 Jars = Annotated[
     str | None,
-    typer.Option(help="Jars with Spark's Kafka connector, by commas; without them it is resolved by its coordinate."),
+    typer.Option(help="Jars of Spark's Kafka connector, separated by commas. Default: downloaded from Maven."),
 ]
-Connector = Annotated[str | None, typer.Option(help="The connector's Maven coordinate, where it is resolved.")]
+Connector = Annotated[str | None, typer.Option(help="The Maven coordinate of the connector to download.")]
 
 
 @app.command()
@@ -120,13 +120,13 @@ def run(  # noqa: PLR0913 (options are named where they are used)
     jars: Jars = None,
     connector: Connector = None,
 ) -> None:
-    """Host members until the region stops, or until Ctrl-C or SIGTERM.
+    """Run members until the region stops, or until Ctrl-C or SIGTERM; start the region if it is stopped.
 
-    Everything that can be wrong is looked at first: the store, the index, the pipeline, Kafka and the group. A stopped
-    region is started. Ctrl-C and SIGTERM end the process within the close time (10 s): the batch is finished or
-    cancelled, and a static member's partitions wait for it until its session is over.
+    Checks the store, the index, the pipeline, Kafka and the group before it consumes anything. Ctrl-C and SIGTERM end
+    the process within `timeouts.close` (10 s): the batch finishes or is cancelled. A static member keeps its partitions
+    until its session expires, so that a quick restart moves nothing.
 
-    The same command is what spark-submit starts: spark-submit … airflow_kcr/__main__.py member run …
+    To submit it to a cluster: spark-submit … airflow_kcr/__main__.py member run …
 
     Example: kcr member run flights --group flights-etl --index 0,1,2 --master 'local[2]'
     """

@@ -1,4 +1,4 @@
-"""Options and arguments that many commands share, and how their texts are read."""
+"""Options and arguments that many commands share, and their parsers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def instant(text: str) -> datetime:
 
 
 def _warned_of_password(context: typer.Context, value: str) -> str:
-    """Say where a password belongs: arguments of a process can be read by everybody on its machine."""
+    """Warn of a password in --store: other users of the machine can read a process's arguments."""
     source = context.get_parameter_source("store")
     if source is not None and source.name == "COMMANDLINE" and _has_password(value):
         typer.echo(
@@ -59,7 +59,7 @@ def _has_password(url: str) -> bool:
         parts = urlsplit(url)
         return parts.password is not None or any(names_secret(name) for name, _ in parse_qsl(parts.query))
     except ValueError:
-        return False  # whoever opens the store says what is wrong with it
+        return False  # opening the store reports what is wrong with it
 
 
 def complete_regions(context: typer.Context, incomplete: str) -> list[str]:
@@ -93,13 +93,13 @@ Output = Annotated[
 ]
 Name = Annotated[str, typer.Argument(metavar="REGION", help="The region's name.", autocompletion=complete_regions)]
 Checkpoint = Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="The checkpoint's sequence.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and show who or what is missing.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and show what it waits for.")]
 Timeout = Annotated[
     timedelta,
     typer.Option(
         parser=duration,
         metavar="DURATION",
-        help="The longest wait, such as 5m or PT5M; needs --wait.",
+        help="How long to wait, such as 5m or PT5M; needs --wait.",
         show_default="10m",
     ),
 ]

@@ -1,4 +1,4 @@
-"""`kcr region`: what regions there are, what they are made of, and the verbs that move them."""
+"""`kcr region`: declares, lists and shows regions, and starts, pauses, drains and stops them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def apply(
     timeout: Timeout = TEN_MINUTES,
     output: Output = None,
 ) -> None:
-    """Create the region of a spec, stopped; or change it.
+    """Create a region from a spec, or change an existing one. A new region is stopped.
 
-    Each changed field is listed with when it counts: at_once, or next_checkpoint (with a restart of the members).
-    Members that live look first whether they can run under a spec that waits for the next checkpoint; one that can't
-    refuses it, and the region keeps the one that it has. --wait returns when they have looked; a refusal is then the
-    answer. A group's id and its cluster never change in a region that exists.
+    Lists each changed field with the time it takes effect: at_once, or next_checkpoint, when the members restart. Live
+    members check first that they can run under the new spec. If one can't, it refuses the spec and the region keeps the
+    present one. --wait returns after these checks, with status 3 if the spec is refused. You can't change the group ids
+    or the cluster of an existing region.
 
     Example: kcr region apply -f flights.yaml --wait
     """
@@ -83,10 +83,10 @@ def list_(store: Url, output: Output = None) -> None:
 @app.command("show")
 @reported
 def show_(name: Name, store: Url, output: Output = None) -> None:
-    """Show a region: its state, its newest checkpoint, its members and what each of them claims.
+    """Show a region: its state, its newest checkpoint, its members and their partitions.
 
-    It reads the store alone, and answers while Kafka is away. To compare the region with Kafka, its committed offsets
-    among it, use kcr lag or kcr group validate.
+    Reads only the store, so it works while Kafka is unreachable. To compare the region with Kafka, use kcr lag or
+    kcr group validate.
 
     Example: kcr region show flights
     """
@@ -100,7 +100,7 @@ def start(
     name: Name,
     store: Url,
     skip_topic_check: Annotated[
-        bool, typer.Option("--skip-topic-check", help="Don't check first that the listed topics exist in Kafka.")
+        bool, typer.Option("--skip-topic-check", help="Don't check that the topics exist in Kafka.")
     ] = False,
     wait: Wait = False,
     timeout: Timeout = TEN_MINUTES,
@@ -108,7 +108,7 @@ def start(
 ) -> None:
     """Start a stopped or halted region; resume a paused one.
 
-    It runs as soon as its members are there; --wait says who is missing. They are started with `kcr member run`.
+    The region runs once all its members do; start them with `kcr member run`. --wait shows which are missing.
 
     Example: kcr region start flights --wait --timeout 5m
     """
@@ -122,16 +122,19 @@ def start(
         view = region.start()
         absent = [str(m.member) for _, members in view.groups for m in members if not (m.alive or m.start_failure)]
         if absent:
-            note(f"it runs once its members do; `kcr member run {name} --group … --index …` starts {', '.join(absent)}")
+            note(
+                f"the region runs once its members do; start {', '.join(absent)} with "
+                f"`kcr member run {name} --group … --index …`"
+            )
         _show_when(region, view, goals.RUNNING if wait else None, timeout, output)
 
 
 @app.command()
 @reported
 def pause(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Pause: batches in flight end, no new one begins, the members stay in their groups.
+    """Pause: finish running batches and start no new ones; the members stay in their groups.
 
-    --wait returns when no batch runs any more. A checkpoint that approaches its boundary is given up.
+    --wait returns when no batch is running. Pausing aborts a checkpoint that hasn't reached its boundary.
 
     Example: kcr region pause flights --wait
     """
@@ -170,8 +173,8 @@ def drain(
     request_id: Annotated[
         str | None,
         typer.Option(
-            help="Names the request: asked again with it, the same checkpoint is found instead of a second one made. "
-            "Without it, each call asks for a checkpoint of its own."
+            help="Name the request: a repeated call with the same id returns the same checkpoint. Without it, every "
+            "call requests a new one."
         ),
     ] = None,
     allow_inexact: Annotated[
@@ -184,8 +187,8 @@ def drain(
 ) -> None:
     """Request a checkpoint; the region continues afterwards, or stays paused.
 
-    --wait returns when the checkpoint is published: what downstream may read is then complete. The answer names the
-    checkpoint's sequence.
+    --wait returns when the checkpoint is published: downstream jobs can then read its complete output. The answer has
+    the checkpoint's sequence.
 
     Example: kcr region drain flights --request-id before-upgrade --wait
     """
@@ -203,8 +206,8 @@ def drain(
 def stop(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
     """Stop: take a checkpoint, publish it and commit it to Kafka; then all members leave.
 
-    Nothing is processed twice by a stop and a later start. Without a live member, or when halted, the region is stopped
-    at once, undrained.
+    A later start resumes at that checkpoint and processes nothing twice. A region that is halted or has no live member
+    stops at once, without a checkpoint.
 
     Example: kcr region stop flights --wait
     """
@@ -218,10 +221,10 @@ def stop(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINU
 @app.command()
 @reported
 def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINUTES, output: Output = None) -> None:
-    """Stop without a checkpoint: running work is void at once, and the members leave.
+    """Stop without a checkpoint: discard running batches at once; the members leave.
 
-    The next start resumes at the restore point, the newest checkpoint: every record since is processed again (how often
-    a record may be is what each group's delivery says). Use it where a stop can't drain.
+    The next start resumes at the restore point and reprocesses the records since, as each group's delivery allows. Use
+    kill only if a stop can't drain.
 
     Example: kcr region kill flights --wait
     """
@@ -236,7 +239,7 @@ def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINU
             else f"its restore point (sequence {view.restore_point})"
         )
         note(
-            f"region {name} is killed: epoch {view.epoch} voids whatever runs, members leave by themselves, "
+            f"region {name} is killed: epoch {view.epoch} voids running batches, members leave by themselves, "
             f"the next start resumes at {restore_point}"
         )
         _show_when(region, view, goals.STOPPED if wait else None, timeout, output)
@@ -247,20 +250,20 @@ def kill(name: Name, store: Url, wait: Wait = False, timeout: Timeout = TEN_MINU
 def delete(
     name: Name,
     store: Url,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
 ) -> None:
-    """Delete a stopped region with its checkpoints and its history.
+    """Delete a stopped region, with its checkpoints and its history, permanently.
 
-    Kafka keeps the committed offsets of its groups, and the sinks what was written. Where it was interrupted, no other
-    command finds the region any more; the same command goes on.
+    The groups' committed offsets stay in Kafka, and written output stays in the sinks. If the deletion is interrupted,
+    run it again; other commands refuse the region until it is deleted.
 
     Example: kcr region delete flights --yes
     """
     with region_of(name, store) as region:
         if not yes:
-            _confirm(f"Forget region {name}, {_what_it_has(region)}, for ever?")
+            _confirm(f"Delete region {name}, {_what_it_has(region)}, permanently?")
         region.delete()
-        note(f"region {name} is forgotten")
+        note(f"region {name} is deleted")
 
 
 def _what_it_has(region: Region) -> str:
@@ -272,7 +275,7 @@ def _what_it_has(region: Region) -> str:
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to ask: confirm with --yes", param_hint="--yes")
+        raise typer.BadParameter("no terminal to ask on; confirm with --yes", param_hint="--yes")
     typer.confirm(question, abort=True, err=True)
 
 

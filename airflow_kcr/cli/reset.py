@@ -1,4 +1,4 @@
-"""`kcr reset`: plan, look, apply; and what resets there were."""
+"""`kcr reset`: plans, applies and lists resets."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
     store: Url,
     to_checkpoint: Annotated[str | None, _target("The offsets of a checkpoint.", "SEQUENCE")] = None,
     to_run: Annotated[str | None, _target("The checkpoint that belongs to a DAG run.", "DAG/RUN")] = None,
-    to_initial: Annotated[bool, _target("Where the region began: everything it has ever read.")] = False,
-    to_current: Annotated[bool, _target("Where it is: nothing moves.")] = False,
+    to_initial: Annotated[bool, _target("Where the region first started: reprocess everything.")] = False,
+    to_current: Annotated[bool, _target("The present positions: nothing moves.")] = False,
     to_earliest: Annotated[bool, _target("The start of each log.")] = False,
     to_latest: Annotated[bool, _target("The end of each log.")] = False,
     to_datetime: Annotated[
-        str | None, _target("The first record at or after an instant of the past, as 2026-01-01T10:00:00Z.", "TIME")
+        str | None, _target("The first record at or after a past time, such as 2026-01-01T10:00:00Z.", "TIME")
     ] = None,
-    by_duration: Annotated[str | None, _target("As many hours or days back, as 6h or PT6H.", "DURATION")] = None,
-    shift_by: Annotated[str | None, _target("Back by so many records (-100), or forward.", "RECORDS")] = None,
+    by_duration: Annotated[str | None, _target("Back in time from now, such as 6h or PT6H.", "DURATION")] = None,
+    shift_by: Annotated[str | None, _target("Forward by N offsets, or back if negative (-100).", "RECORDS")] = None,
     to_offset: Annotated[str | None, _target("One offset for every partition.", "OFFSET")] = None,
     from_file: Annotated[
         str | None,
-        _target("The offsets of a reset CSV, Kafka's or that of -o csv; - reads standard input.", "FILE"),
+        _target("The offsets in a reset CSV from Kafka's tool or -o csv; - reads standard input.", "FILE"),
     ] = None,
     timezone: Annotated[
         str,
@@ -69,7 +69,7 @@ def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this topic, or some of its partitions; may be repeated.",
+            help="Only this topic, or these partitions of it; may be repeated.",
             metavar="TOPIC[:0,1]",
             rich_help_panel=SCOPE,
         ),
@@ -77,15 +77,15 @@ def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
     skip: Annotated[
         list[str] | None,
         typer.Option(
-            help="Skip one record from then on, such as one that fails every batch; may be repeated.",
+            help="Skip this record permanently, for example one that fails every batch; may be repeated.",
             metavar="TOPIC:PARTITION:OFFSET",
         ),
     ] = None,
     forward: Annotated[
-        bool, typer.Option("--forward", help="Allow a checkpoint of another branch: what lies between is not read.")
+        bool, typer.Option("--forward", help="Allow a checkpoint of another timeline; skips the records in between.")
     ] = False,
     allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Allow a checkpoint that was never complete; its gaps are filled.")
+        bool, typer.Option("--allow-partial", help="Allow an incomplete checkpoint; the plan fills and marks its gaps.")
     ] = False,
     save: Annotated[
         Path | None,
@@ -95,8 +95,8 @@ def plan(  # noqa: PLR0913 - one option for each target, as Kafka's tool has it
 ) -> None:
     """Show what a reset would do, partition by partition; change nothing.
 
-    Partitions out of scope keep their position. The plan holds in the epoch in which it was made, and is applied with
-    `kcr reset apply`. -o csv is the reset CSV of kafka-consumer-groups.
+    Partitions outside --group and --topic keep their position. Apply the plan with `kcr reset apply` before another
+    start or reset makes it invalid. -o csv prints the reset CSV of kafka-consumer-groups.
 
     Example: kcr reset plan flights --to-checkpoint 12 --save plan.json
 
@@ -145,7 +145,7 @@ def _only(given: list[tuple[str, str | None]]) -> tuple[str, str | None]:
         return given[0]
     named = ", ".join(f"--{kind}" for kind, _ in given)
     raise typer.BadParameter(
-        f"{named} exclude each other" if given else f"say where to: one of {', '.join(f'--{k}' for k in TargetKind)}"
+        f"{named} exclude each other" if given else f"name a target: one of {', '.join(f'--{k}' for k in TargetKind)}"
     )
 
 
@@ -154,7 +154,7 @@ def _read_target(region: Region, kind: str, value: str | None, scope: Scope, tim
     from airflow_kcr.protocol.targets import TargetKind, ToDatetime, parse_target
 
     if timezone and kind != TargetKind.TO_DATETIME:
-        raise typer.BadParameter("it is for --to-datetime", param_hint="--timezone")
+        raise typer.BadParameter("needs --to-datetime", param_hint="--timezone")
     match kind:
         case TargetKind.FROM_FILE:
             return region.offsets_file(_text(value or ""), scope)
@@ -205,20 +205,20 @@ def _show_plan(found: PlanView, save: Path | None, output: Output) -> None:
 @app.command()
 @reported
 def apply(
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="The plan's JSON, a file; - reads standard input.")],
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="The plan, a file from --save; - reads standard input.")],
     store: Url,
-    reason: Annotated[str, typer.Option(help="Why, in a sentence: others find it in the history.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Why you reset; shown in the history.", show_default=False)],
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Without a drain, from the last done positions: where a region is halted or can't drain."
+            "--force", help="Don't drain first; reset from the last done positions. For a region that can't drain."
         ),
     ] = False,
     consent_upsert: Annotated[
         bool,
         typer.Option(
             "--consent-upsert",
-            help="Go back although tables of sinks of mode upsert, which the plan names, can't be restored.",
+            help="Accept that the upsert tables named in the plan can't be restored.",
         ),
     ] = False,
     wait: Wait = False,
@@ -227,9 +227,10 @@ def apply(
 ) -> None:
     """Apply a plan, while the members stay in their groups.
 
-    The region drains to a checkpoint, publishes it, and goes to the plan's target, which is resolved anew then;
-    relative targets count from that checkpoint. A plan of another epoch is refused, applied twice it is one reset. In a
-    stopped region the next start goes there, and Kafka's committed offsets are altered at once; their groups have to be
+    The region drains to a checkpoint, publishes it, resolves the plan's target again and moves there. Relative targets
+    count from that checkpoint. Applying a plan twice makes one reset; a plan from an earlier epoch is refused.
+
+    For a stopped region, sets Kafka's committed offsets at once, and the next start resumes there. The groups must be
     empty.
 
     Example: kcr reset apply plan.json --reason "wrong exchange rates since Monday" --wait
@@ -263,16 +264,16 @@ def _read_plan(file: str) -> PlanView:
 def list_(
     name: Name,
     store: Url,
-    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show the last N resets that began.")] = 50,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, help="Show the last N resets.")] = 50,
     before: Annotated[
-        int | None, typer.Option(min=1, help="Show resets of lower numbers than this.", show_default=False)
+        int | None, typer.Option(min=1, help="Show resets with a lower sequence.", show_default=False)
     ] = None,
     output: Output = None,
 ) -> None:
-    """List the resets of a region, the newest 50, oldest first: people's and automatic ones, starts among them.
+    """List the newest 50 resets of a region, oldest first: manual resets, automatic resets and starts.
 
-    `replayed` counts the offsets that were begun again because of each. People's that never began, as they failed or
-    wait, are listed among those that did.
+    `replayed` counts the offsets that were processed again because of a reset. The list includes manual resets that
+    are waiting or failed before they began.
 
     Example: kcr reset list flights --last 10
     """
@@ -288,11 +289,11 @@ def list_(
 @app.command("show")
 @reported
 def show_(
-    reset: Annotated[str, typer.Argument(metavar="ID", help="As `kcr reset list` has it, or the name of a plan.")],
+    reset: Annotated[str, typer.Argument(metavar="ID", help="An id from `kcr reset list`, or the name of a plan.")],
     store: Url,
     output: Output = None,
 ) -> None:
-    """Show one reset: who asked for it and why, its attempts, what it undid, how many records were replayed.
+    """Show a reset: who requested it and why, its attempts, the checkpoints it undid, and the records replayed.
 
     Example: kcr reset show flights/12
     """

@@ -1,4 +1,4 @@
-"""How a command gets at a region: opened for as long as it runs, under the name of whoever runs it."""
+"""Opens a region or the store for one command, under the user's name."""
 
 from __future__ import annotations
 

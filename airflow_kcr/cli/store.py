@@ -13,13 +13,13 @@ from airflow_kcr.cli.reporting import reported
 if TYPE_CHECKING:
     from airflow_kcr.store.schema_upgrade import SchemaStatus
 
-app = typer.Typer(name="store", help="Show and upgrade the region store's schema.", no_args_is_help=True)
+app = typer.Typer(name="store", help="Create, upgrade and show the region store's schema.", no_args_is_help=True)
 
 
 @app.command()
 @reported
 def upgrade(store: Url, output: Output = None) -> None:
-    """Upgrade the store to the newest schema; change nothing if it is current.
+    """Create the store's schema, or upgrade it to the newest revision; change nothing if it is current.
 
     Example: kcr store upgrade --store postgresql://kcr@localhost/kcr
     """
@@ -31,7 +31,7 @@ def upgrade(store: Url, output: Output = None) -> None:
 @app.command()
 @reported
 def status(store: Url, output: Output = None) -> None:
-    """Show which revision the store has, and which one this program needs; exit status 4 where they differ.
+    """Show the store's schema revision and the one this program needs; exit with status 4 if they differ.
 
     Example: kcr store status
     """

@@ -1,4 +1,4 @@
-"""Waiting at the terminal: who is missing, shown on standard error; Ctrl-C ends the wait, not the region."""
+"""Waiting on the command line: shows what is missing on standard error; Ctrl-C ends the wait, not the region."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SHOWN: Final = 8
 
 
 def require_wait(wait: bool, timeout: timedelta) -> None:
-    """Refuse a timeout for a wait that nobody asked for."""
+    """Refuse a timeout without --wait."""
     if timeout != TEN_MINUTES and not wait:
-        raise typer.BadParameter("there is nothing to time out without --wait", param_hint="--timeout")
+        raise typer.BadParameter("needs --wait", param_hint="--timeout")
 
 
 @contextmanager
@@ -43,8 +43,8 @@ def progress(region: str) -> Iterator[OnProgress]:
             yield _Log()
     except KeyboardInterrupt:
         note(
-            f"the wait ended, region {region} goes on: what was asked of it still happens. "
-            f"`kcr region show {region}` shows how far it is"
+            f"the wait ended, region {region} goes on: your request still takes effect. "
+            f"`kcr region show {region}` shows its progress"
         )
         raise typer.Exit(INTERRUPTED) from None
 

@@ -126,7 +126,7 @@ def test_a_person_is_asked_before_a_region_is_deleted(
     os.close(theirs)
     os.close(ours)
     assert ran.returncode == status
-    assert "Forget region flights" in ran.stderr
+    assert "Delete region flights" in ran.stderr
     assert list(driver.store.names()) == left
 
 

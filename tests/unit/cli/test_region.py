@@ -183,7 +183,7 @@ def test_a_kill_says_what_it_does(kcr: Kcr, driver: Driver) -> None:
     driver.checkpoint("n")
     called = kcr("region", "kill", "flights", "-o", "json")
     assert '"state": "stopped"' in called.stdout
-    assert "epoch 2 voids whatever runs" in called.stderr
+    assert "epoch 2 voids running batches" in called.stderr
     assert "the next start resumes at its restore point (sequence 2)" in called.stderr
 
 

@@ -175,7 +175,7 @@ def test_what_is_only_had_by_name_has_a_word_for_it(kcr: Kcr, checkpoint: Driver
 @pytest.mark.parametrize(
     ("arguments", "status", "what"),
     [
-        ([], 2, "say where to: one of --to-checkpoint"),
+        ([], 2, "name a target: one of --to-checkpoint"),
         (["--to-earliest", "--to-latest"], 2, "--to-earliest, --to-latest exclude each other"),
         (["--to-checkpoint", "newest"], 2, "--to-checkpoint needs a whole number"),
         (["--to-checkpoint", "7"], 3, "no checkpoint 7"),
@@ -309,7 +309,7 @@ def test_a_table_that_can_not_be_restored_needs_consent(
 
 
 def test_a_timeout_needs_something_to_wait_for(kcr: Kcr, plan: Path) -> None:
-    assert "without --wait" in kcr.refused("reset", "apply", plan, "--reason", "r", "--timeout", "1m", status=2)
+    assert "needs --wait" in kcr.refused("reset", "apply", plan, "--reason", "r", "--timeout", "1m", status=2)
 
 
 # -- list and show -------------------------------------------------------------------------------------------------
