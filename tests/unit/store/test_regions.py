@@ -8,6 +8,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, LeaseExpired, OutcomeUnknown, RegionInState
 from airflow_kcr.ports import Rule
+from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import (
     FinishBatch,
     KeepSlot,
@@ -50,6 +51,7 @@ from airflow_kcr.protocol.values import (
 )
 from airflow_kcr.store.memory import MemoryTransactions
 from airflow_kcr.store.regions import SpecUpdate
+from airflow_kcr.store.verbs import TABLE
 from tests.support.driver import Clock, Driver
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
@@ -406,3 +408,8 @@ def test_a_wait_is_a_hint_only() -> None:
     driver = running()
     driver.store.wait(driver.name, EventNumber(0), timedelta(seconds=1))
     assert causes(driver) == ["start"]
+
+
+def test_every_command_has_its_row() -> None:
+    kinds = {kind for kind in vars(commands).values() if isinstance(kind, type) and issubclass(kind, commands.Command)}
+    assert kinds - {commands.Command} == set(TABLE)
