@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from airflow_kcr.protocol.values import AssignmentId, EventNumber, Incarnation, 
 from tests.support.kafka import QUIESCED, WITHIN, Kafka
 from tests.support.member_accounts import Account, Place
 from tests.support.members import Live, Process
+from tests.support.plain_engine import Written
 
 Note: TypeAlias = Callable[[str, object], None]
 """pytest's `record_property`: what a run showed goes into its report."""
@@ -183,12 +184,12 @@ def _is_consumed(live: Live) -> bool:
     return False
 
 
-def judged(live: Live, note: Note, wanted: Set[Place] | None = None) -> Account:
+def judged(live: Live, note: Note, wanted: Set[Place] | None = None, rows: Sequence[Written] | None = None) -> Account:
     """Judge a region whose members have nothing left to do: sound, so that R8 explains every repetition.
 
     What the run showed is noted for the table of faults.
     """
-    account = live.account(wanted)
+    account = live.account(wanted, rows)
     note("lost", len(account.missing | account.not_kept))
     note("repeated", account.repeated)
     note("explained", dict(account.explained))

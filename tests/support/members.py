@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -287,18 +287,21 @@ class Live:
 
     # -- the judgement -------------------------------------------------------------------------------------------
 
-    def account(self, wanted: Set[tuple[str, int, int]] | None = None) -> Account:
+    def account(
+        self, wanted: Set[tuple[str, int, int]] | None = None, rows: Sequence[Written] | None = None
+    ) -> Account:
         """Judge what happened: the invariants over the history, and the output by counting.
 
         Args:
             wanted: topic, partition and offset of every record that had to be processed; absent: all offsets of the
                 region's topic.
+            rows: the output to count; absent: all of it. Of a topic that was made anew, only what was written since.
         """
         with Region(self.name, self.store) as region:
             violations, history = region.verify().violations, region._store.history(region.name)
         if wanted is None:
             wanted = {(self.topic, n, o) for n, end in self.kafka.ends(self.topic).items() for o in range(end)}
-        return judged(history, violations, self.written(), wanted)
+        return judged(history, violations, self.written() if rows is None else rows, wanted)
 
 
 @contextmanager

@@ -198,7 +198,8 @@ def test_a_topic_that_was_recreated_is_read_from_its_start_in_a_timeline_of_its_
         fresh = region.written()[old:]
         assert {row.value.split(":")[0] for row in fresh} == {"new"}
         assert len({(row.partition, row.offset) for row in fresh}) == 300
-        judged(region, record_property)
+        # The offsets of before are those of other records, which the ledger does not take for repeated.
+        judged(region, record_property, rows=fresh)
 
 
 def overtaken(region: Live) -> set[Place]:
