@@ -104,7 +104,7 @@ class Database:
 
         Args:
             statement_timeout: how long a statement may take; while one runs the server does not see an idle
-                transaction, so this boundaries what it may hold up.
+                transaction, so this limits what it may hold up.
 
         Raises:
             SinkError: it failed, and nothing was changed.
