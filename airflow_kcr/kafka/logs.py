@@ -31,11 +31,11 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sh
 """Topics of the brokers themselves; a user's topic may well begin with two underscores."""
 
 _NO_RECORD: Final = -1
+"""The offset of "no record at or after that time"; any other negative one is no answer at all."""
 
 _TRIES: Final = 4
 """How often offsets are asked for whose topic is another one before and after: once as nothing was known of it before,
 and brokers may learn of a new topic one after the other."""
-"""The offset of "no record at or after that time"; any other negative one is no answer at all."""
 
 _Log: TypeAlias = tuple[str, int]
 _Instant: TypeAlias = tuple[str, int, int]

@@ -1,6 +1,6 @@
 """The verbs of a member, as values: what it asks of the region store, and the type of the answer.
 
-The member's state machine wants a command, the store handles it (`store.regions`, one table of rules), and the answer
+The member's state machine wants a command, the store handles it (`store.verbs`, one table of rules), and the answer
 comes back beside the very same value, so that whoever hears it knows what it answers. A command may be repeated: it
 names a batch, a token, an epoch or a checkpoint by which the store recognises what it has already done, and finds the
 first result again.

@@ -15,9 +15,7 @@ from typing import TypeVar, cast
 
 from airflow_kcr.errors import OutcomeUnknown
 from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span, Transactions
-from airflow_kcr.protocol.commands import (
-    Command,
-)
+from airflow_kcr.protocol.commands import Command
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.observations import LogView
@@ -234,10 +232,7 @@ class RegionStore:
         """
         return self._decide(name, lambda region, now: foreign_consumers.report(region, now, seen))
 
-    # -- batches -------------------------------------------------------------------------------------------------
-
-    # -- boundaries and checkpoints
-    # -----------------------------------------------------------------------------------------
+    # -- boundaries and checkpoints -------------------------------------------------------------------------------
 
     def request_checkpoint(
         self,

@@ -77,11 +77,11 @@ Decision: TypeAlias = Callable[[Region, datetime, C], Region]
 
 def decide(transactions: Transactions, name: RegionName, rule: Rule) -> Region:
     """Run a rule under the region's lock, and everything due with it."""
+    return transactions.decide(name, lambda region, now: _whole(region, now, rule))
 
-    def with_consequences(region: Region, now: datetime) -> Region:
-        return reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
 
-    return transactions.decide(name, with_consequences)
+def _whole(region: Region, now: datetime, rule: Rule) -> Region:
+    return reconciliation.reconcile(rule(retirement.by_itself(region, now), now), now)
 
 
 # -- kinds of rows -------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _seen(kind: type[C], rule: Decision[C], see: Callable[[Region, datetime, C],
         seen: list[A] = []
 
         def looked(region: Region, now: datetime) -> Region:
-            after = reconciliation.reconcile(rule(retirement.by_itself(region, now), now, command), now)
+            after = _whole(region, now, lambda region, now: rule(region, now, command))
             seen.append(see(after, now, command))
             return after
 
