@@ -239,7 +239,7 @@ AFTER: dict[Kind, set[Phase]] = {
 """In which phase of its batch an event about it can happen."""
 
 NOT_ONCE_CLOSED = {*AFTER, events.InstanceFenced}
-NOT_AWAITED = {(Answered, commands.Reconcile), (Refused, commands.Reconcile)}
+NOT_AWAITED = ((Answered, commands.Reconcile), (Refused, commands.Reconcile))
 """What became of commands that the table has no row for: nobody awaits it, so it is legal anywhere."""
 
 
@@ -335,7 +335,7 @@ def test_every_state_every_reason_and_every_event_is_in_the_product() -> None:
     assert {state for state, _, _ in PLACES.values()} == set(State)
     assert {why for _, why, _ in PLACES.values() if why} == set(Why)
     happened = {kind(e) for e in every_event(0.0)}
-    assert happened - NOT_AWAITED == set(TABLE)
+    assert happened - set(NOT_AWAITED) == set(TABLE)
     assert {type(e) for e in every_event(0.0)} == {get_origin(k) or k for k in get_args(Event)}
     assert set(MOVES) == set(State)
 

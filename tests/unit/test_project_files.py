@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,49 @@ def test_the_top_level_stays_small() -> None:
     )
     names = {line.partition("/")[0] for line in listing.stdout.splitlines()}
     assert {name for name in names if not name.startswith(".")} <= ALLOWED_AT_THE_TOP
+
+
+def test_the_cases_of_a_test_come_in_one_order() -> None:
+    """Each process that runs tests collects them anew, and a set of types has another order in each."""
+    unordered = [
+        f"{path.relative_to(TOP)}:{case.lineno}"
+        for path in sorted((TOP / "tests").rglob("*.py"))
+        for case in _unordered_cases(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert unordered == []
+
+
+@pytest.mark.parametrize(
+    ("cases", "told"),
+    [("{1, 2}", 1), ("[*A]", 1), ("A", 1), ("A - {1}", 1), ("sorted(A)", 0), ("[*sorted(A)]", 0), ("[A, {1}]", 0)],
+)
+def test_a_set_of_cases_is_found(cases: str, told: int) -> None:
+    text = f"A = {{1, 2}}\n@pytest.mark.parametrize('one', {cases})\ndef test_one(one): ..."
+    assert len(list(_unordered_cases(ast.parse(text)))) == told
+
+
+def _unordered_cases(module: ast.Module) -> Iterator[ast.expr]:
+    named = {
+        target.id: node.value
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for call in ast.walk(module):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "parametrize":
+            yield from (call.args[1],) if _is_unordered(call.args[1], named) else ()
+
+
+def _is_unordered(cases: ast.expr, named: Mapping[str, ast.expr]) -> bool:
+    match cases:
+        case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case ast.Name(id=name):
+            return name in named and _is_unordered(named[name], {})
+        case ast.BinOp(left=left, right=right):
+            return _is_unordered(left, named) or _is_unordered(right, named)
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            return any(_is_unordered(e.value, named) for e in elements if isinstance(e, ast.Starred))
+        case _:
+            return False
