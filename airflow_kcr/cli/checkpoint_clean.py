@@ -34,8 +34,7 @@ def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, o
     Example: kcr checkpoint clean flights
     """
     from airflow_kcr.api.opening import store_url
-    from airflow_kcr.sinks.files.cleaning import GivenUp
-    from airflow_kcr.spark.cleaning import clean_checkpoints, file_session, sinks_of
+    from airflow_kcr.sinks.files.cleanup import GivenUp, clean_checkpoints, file_session, sinks_of
 
     store_url(store)
     with file_session(settings_of(conf), sinks_of(name, store=store)) as spark:

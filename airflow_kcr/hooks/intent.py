@@ -51,8 +51,8 @@ class Intent:
 
     def _ask(self) -> None:
         from airflow_kcr.api import opened
+        from airflow_kcr.driver.parent_watchdog import ask
         from airflow_kcr.protocol.values import RequestId, region_name
-        from airflow_kcr.spark.parent_watchdog import ask
 
         try:
             with opened(self._store) as store:

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
+from airflow_kcr.driver.lines import Application, Sieve
+from airflow_kcr.driver.task import look
 from airflow_kcr.errors import BatchError, ConfigurationError, KcrError, RefusedError, ServiceFailed, ToolMissing
-from airflow_kcr.spark.fetching import PACKAGES, fetched_alone
-from airflow_kcr.spark.installation import submit_environment
-from airflow_kcr.spark.lines import Application, Sieve
-from airflow_kcr.spark.task import look
+from airflow_kcr.spark.launch import PACKAGES, fetched_alone, submit_environment
 
 if TYPE_CHECKING:
     import subprocess

@@ -15,6 +15,9 @@ from airflow.sdk import conf
 
 import airflow_kcr
 from airflow_kcr.confidential import is_secret, secrets_in
+from airflow_kcr.driver.lines import Application
+from airflow_kcr.driver.submit import Submission
+from airflow_kcr.driver.task import DRAIN_WITHIN, Task
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 from airflow_kcr.hooks import contexts
 from airflow_kcr.hooks.failing import translated
@@ -22,11 +25,8 @@ from airflow_kcr.hooks.intent import Intent
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink, SparkUiLink
 from airflow_kcr.hooks.spark_submit import KcrSparkSubmitHook
-from airflow_kcr.spark.lines import Application
 from airflow_kcr.spark.reads import REFUSED_BY_NAME
 from airflow_kcr.spark.session import CONNECTOR, DELTA, POSTGRES_DRIVER
-from airflow_kcr.spark.submit import Submission
-from airflow_kcr.spark.task import DRAIN_WITHIN, Task
 from airflow_kcr.triggers.payloads import Answer, MembersEnded
 from airflow_kcr.triggers.region import RegionTrigger
 

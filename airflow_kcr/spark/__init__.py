@@ -20,11 +20,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_kcr.spark.checkpoints import read_checkpoint
-    from airflow_kcr.spark.cleaning import clean_checkpoints
     from airflow_kcr.spark.context import BatchContext
 
-__all__ = ["BatchContext", "clean_checkpoints", "read_checkpoint"]
+__all__ = ["BatchContext"]
 
 
 def __getattr__(name: str) -> object:
@@ -33,12 +31,4 @@ def __getattr__(name: str) -> object:
         from airflow_kcr.spark.context import BatchContext
 
         return BatchContext
-    if name == "read_checkpoint":
-        from airflow_kcr.spark.checkpoints import read_checkpoint
-
-        return read_checkpoint
-    if name == "clean_checkpoints":
-        from airflow_kcr.spark.cleaning import clean_checkpoints
-
-        return clean_checkpoints
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

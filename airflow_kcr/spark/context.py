@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import (
@@ -23,6 +23,9 @@ from airflow_kcr.protocol.values import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+COORDINATES: Final = ("topic", "partition", "offset")
+"""Columns of a batch, which its pipeline keeps: they name the record that a row was made of."""
 
 
 class SinkWriter(Protocol):
@@ -116,3 +119,37 @@ class BatchContext:
 
     def __str__(self) -> str:
         return f"{self.region} {self.member} batch {self.batch_id}"
+
+
+class Output(Protocol):
+    """What one batch writes, from its begin to its publication."""
+
+    @property
+    def writers(self) -> Mapping[str, SinkWriter]:
+        """What the pipeline finds in its context, by the sinks' names."""
+        ...
+
+    def publish(self) -> None:
+        """Publish what was written; nothing of the batch runs any more.
+
+        Raises:
+            SinkError: a sink was not written to, or refuses.
+        """
+        ...
+
+
+class NoOutput:
+    """The output of a pipeline without sinks."""
+
+    @property
+    def writers(self) -> Mapping[str, SinkWriter]:
+        """None."""
+        return {}
+
+    def publish(self) -> None:
+        """Nothing is held back."""
+
+
+def no_output(call: BatchCall) -> Output:
+    """Return the output of a batch whose pipeline has no sinks."""
+    return NoOutput()

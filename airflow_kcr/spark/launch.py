@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
+import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.errors import KcrError, ServiceFailed
+from airflow_kcr.errors import ConfigurationError, KcrError, ServiceFailed, ToolMissing
+from airflow_kcr.file_locks import locked
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.fetching import PACKAGES, fetched_alone
-from airflow_kcr.spark.installation import require_java
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -106,3 +110,142 @@ def _reason(lines: tuple[str, ...]) -> str:
     said = [line.strip() for line in lines if line.strip()]
     telling = next((line for line in said if _TELLING.match(line)), "")
     return telling or "\n".join(said[-_SHOWN:]) or "it said nothing"
+
+
+# Where Spark's programs are on this machine, for a process that is about to start one.
+
+_INSTALL: Final = "install airflow-kcr[spark] where the tasks run, or set SPARK_HOME to a Spark of version 4"
+_MEND: Final = "`pip install --force-reinstall --no-deps 'pyspark>=4.0,<4.1'` mends it"
+_JAVA: Final = "install a Java runtime, version 17 or newer, where Spark is started"
+
+
+def no_pyspark(error: ImportError) -> ToolMissing:
+    """Return why PySpark can't be imported, and the command that mends it.
+
+    Args:
+        error: of the import.
+    """
+    if error.name == "pyspark" and find_spec("pyspark") is None:
+        return ToolMissing("PySpark is not installed; install airflow-kcr[spark]")
+    return ToolMissing(f"another package has overwritten a part of PySpark ({error}): {_MEND}")
+
+
+def submit_environment(environ: Mapping[str, str], program: str = "spark-submit") -> dict[str, str]:
+    """Return the variables that a process needs beside its own so that `program` is found and works.
+
+    `SPARK_HOME` counts first, then the path, then the installed PySpark; nothing that is set is changed.
+
+    Args:
+        environ: of the process.
+        program: its name.
+
+    Raises:
+        ToolMissing: there is no Spark, or no Java.
+        ConfigurationError: SPARK_HOME or JAVA_HOME leads nowhere.
+    """
+    found: dict[str, str] = {}
+    path = environ.get("PATH", os.defpath)
+    home = environ.get("SPARK_HOME", "")
+    if home:
+        if not (Path(home) / "bin" / program).is_file():
+            raise ConfigurationError(
+                f"SPARK_HOME is {home}, but there is no bin/{program} in it; correct it, or unset it where PySpark is "
+                "installed"
+            )
+        found["PATH"] = _first(Path(home) / "bin", path)
+    elif shutil.which(program, path=path) is None:
+        home = str(_pyspark(program))
+        found |= {"SPARK_HOME": home, "PATH": _first(Path(home) / "bin", path)}
+    require_java(environ)
+    if not environ.get("PYSPARK_DRIVER_PYTHON"):
+        # The driver is this package's program, so it runs where this package is; executors are the user's choice.
+        found["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    return found
+
+
+def _first(folder: Path, path: str) -> str:
+    return os.pathsep.join([str(folder), path])
+
+
+def _pyspark(program: str) -> Path:
+    """Return the folder of the installed PySpark, without importing it."""
+    spec = find_spec("pyspark")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    if not folders:
+        raise ToolMissing(f"Spark is missing: there is no {program} on the path, and no PySpark; {_INSTALL}")
+    folder = Path(folders[0])
+    if not (folder / "bin" / program).is_file():
+        raise ToolMissing(f"Spark is missing: the PySpark in {folder} is a client without bin/{program}; {_INSTALL}")
+    return folder
+
+
+def require_java(environ: Mapping[str, str]) -> None:
+    """Refuse to start Spark where there is no Java.
+
+    Args:
+        environ: of the process that starts it.
+
+    Raises:
+        ToolMissing: there is none.
+        ConfigurationError: JAVA_HOME leads nowhere.
+    """
+    home = environ.get("JAVA_HOME", "")
+    if home and not (Path(home) / "bin" / "java").is_file():
+        raise ConfigurationError(f"JAVA_HOME is {home}, but there is no bin/java in it; correct it, or {_JAVA}")
+    if not home and shutil.which("java", path=environ.get("PATH", os.defpath)) is None:
+        raise ToolMissing(f"Spark needs Java, and there is none by JAVA_HOME nor on the path; {_JAVA}")
+
+
+# The cache of jars that Spark fetches by their Maven coordinates, filled by one process at a time.
+#
+# Spark has Ivy fetch `spark.jars.packages` while it starts, into a cache that all applications of a user share, and
+# Ivy does not share it: of two that start together and miss the same jar, each may find what the other has half
+# written, and dies. So the first application fetches alone. A mark in the cache says that a set of coordinates is
+# there: those that come later need not wait for each other.
+
+PACKAGES: Final = "spark.jars.packages"
+FOLDER: Final = "spark.jars.ivy"
+FETCHED_WITHIN: Final = 900.0
+"""Seconds that one process may take to fetch; who waits for it longer gives up."""
+
+_USUAL: Final = ".ivy2.5.2"
+
+
+def folder_of(conf: Mapping[str, str]) -> Path:
+    """Return the folder of the cache: as the settings say, else Spark's own in the home folder."""
+    chosen = conf.get(FOLDER)
+    return Path(chosen).expanduser() if chosen else Path.home() / _USUAL
+
+
+@contextmanager
+def fetched_alone(conf: Mapping[str, str], within: float = FETCHED_WITHIN) -> Iterator[None]:
+    """Let no other process of this project fetch jars during the block, unless they are there; mark them at its end.
+
+    Args:
+        conf: settings of Spark, with the coordinates to fetch; without any there is nothing to wait for.
+        within: seconds to wait for another process.
+
+    Raises:
+        ConfigurationError: the cache can't be written.
+        ServiceFailed: another process has been fetching for too long.
+    """
+    coordinates, folder = conf.get(PACKAGES, ""), folder_of(conf)
+    mark = folder / f".kcr-{hashlib.sha256(coordinates.encode()).hexdigest()[:16]}"
+    if not coordinates or mark.exists():
+        yield
+        return
+    late = ServiceFailed(
+        f"another process has been fetching jars into {folder} for {within:g} s; wait for it, or end it: the lock "
+        f"{folder / '.kcr-lock'} ends with it"
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".kcr-lock").touch()
+    except OSError as error:
+        raise ConfigurationError(
+            f"Spark fetches jars into {folder}, which can't be written ({error.strerror}); name another folder in "
+            f"{FOLDER}"
+        ) from error
+    with locked(folder / ".kcr-lock", within=within, late=lambda: late):
+        yield
+        mark.touch()

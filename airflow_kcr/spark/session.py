@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 from airflow_kcr.confidential import NAMES, is_secret, secrets_in
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.installation import no_pyspark
-from airflow_kcr.spark.launch import launch
+from airflow_kcr.spark.launch import launch, no_pyspark
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

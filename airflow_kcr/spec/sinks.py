@@ -13,12 +13,10 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from airflow_kcr.confidential import names_secret
+from airflow_kcr.confidential import names_secret, secrets_in
 from airflow_kcr.kafka_settings import broken_references
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import FileFormat, SinkMode
-from airflow_kcr.spec.custom_sinks import factory_findings, options_findings
-from airflow_kcr.spec.file_sinks import path_findings, size_findings
 from airflow_kcr.spec.findings import Finding, Path
 
 LONGEST_NAME: Final = 63
@@ -43,7 +41,7 @@ class SinkKind(StrEnum):
     """Files in a folder; the manifest of each checkpoint says which of them count."""
 
     CUSTOM = "custom"
-    """Whatever a user's own code writes to; see `airflow_kcr.spark.custom_sinks`."""
+    """Whatever a user's own code writes to; see `airflow_kcr.sinks.custom.sink`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,3 +217,78 @@ def _is_identifier(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return 0 < size <= LONGEST_NAME and not set(name) & {"\0", '"'}
+
+
+# File sinks of a spec: what a folder and a size have to be.
+
+LARGEST_MIB: Final = 1_048_576
+"""A file of a tebibyte is nobody's aim."""
+
+_PATTERNS: Final = frozenset("?#*{}[]\\")
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
+
+
+def path_findings(value: str | None, path: Path) -> Iterator[Finding]:
+    """Yield what is wrong with a sink's folder; a key of an object store in it is never quoted."""
+    if value is None:
+        yield Finding(path, "is missing; write the folder of this sink: /folder, or s3a://bucket/folder")
+        return
+    if broken_references({"path": value}):
+        yield Finding(path, "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
+        return
+    plain = _REFERENCE.sub("0", value)
+    try:
+        parts = urlsplit(plain)
+        secret = parts.password is not None
+    except ValueError:
+        parts, secret = None, False
+    if parts is None or not _is_folder(plain, parts.scheme, parts.netloc, parts.path):
+        yield Finding(
+            path, "is no folder: write an absolute path, or a URI such as s3a://bucket/folder or hdfs://host/folder"
+        )
+    elif secret:
+        yield Finding(
+            path,
+            "holds a key, and specs are stored and shown; give it to Spark, as spark.hadoop.fs settings",
+        )
+    elif set(plain) & _PATTERNS:
+        yield Finding(path, "has one of ?#*{}[] or a backslash in it, which mean something else to Spark")
+
+
+def _is_folder(value: str, scheme: str, place: str, folder: str) -> bool:
+    if "\0" in value or ".." in folder.split("/") or not folder.strip("/ "):
+        return False
+    if not scheme:
+        # A reference stands for anything: a bucket, or the beginning of a path.
+        return value.startswith(("/", "0")) and not place
+    return bool(_SCHEME.fullmatch(scheme)) and folder.startswith("/") and (bool(place) or scheme in {"file", "hdfs"})
+
+
+def size_findings(value: int | None, path: Path) -> Iterator[Finding]:
+    """Yield what is wrong with the size of a checkpoint's files."""
+    if value is not None and not 0 <= value <= LARGEST_MIB:
+        yield Finding(path, f"is {value}; it must be from 0 (small files stay as they are) to {LARGEST_MIB} MiB")
+
+
+# Sinks of a user's own in a spec: the function that makes one, and what it is told.
+
+_FACTORY: Final = re.compile(r"\S.*:[A-Za-z_][A-Za-z0-9_.]*")
+
+
+def factory_findings(value: str | None, path: Path) -> Iterator[Finding]:
+    """Yield what is wrong with the name of a function that makes a sink."""
+    if value is None:
+        yield Finding(path, "is missing; write the function that makes the sink: module:function")
+    elif not _FACTORY.fullmatch(value) or "\0" in value:
+        yield Finding(path, f"{value!r} names no function: write module:function or path/to/file.py:function")
+
+
+def options_findings(options: Mapping[str, str], path: Path) -> Iterator[Finding]:
+    """Yield what is wrong with what a sink is told; no value is quoted, it may be a secret."""
+    for name in broken_references(options):
+        yield Finding((*path, name), "has a '${' that begins no reference; write ${NAME}: letters, digits and '_'")
+    for name in secrets_in(options):
+        yield Finding(
+            (*path, name),
+            "is a secret, and specs are stored and shown: write ${NAME} and set NAME in the environment",
+        )

@@ -16,11 +16,11 @@ import pytest
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.values import CheckpointNumber
+from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.spark import read_checkpoint
-from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
-from airflow_kcr.spark.hadoop import HadoopFolder
-from airflow_kcr.spark.region_ledger import RegionLedger
+from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
+from airflow_kcr.sinks.files.writer import FilesWriter, SparkRewriter
 from tests.benchmarks.contenders import Contender, Race, Reading, member
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.benchmarks.lab import PARTITIONS, Filled, Lab

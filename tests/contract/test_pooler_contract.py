@@ -13,7 +13,7 @@ from airflow_kcr import libpq
 from airflow_kcr.errors import SinkRefused, StoreRefused, StoreUnavailable
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.sinks.postgres.connecting import Database
+from airflow_kcr.sinks.postgres.connections import Database
 from airflow_kcr.store.postgres import PostgresTransactions, build_engine
 from tests.support.driver import GROUP, group_rules
 from tests.support.pgbouncer import needs_pgbouncer, pooled

@@ -14,13 +14,13 @@ from airflow_kcr.protocol.scopes import parse_scope
 from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.targets import ShiftBy
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber
+from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget
-from airflow_kcr.sinks.files.table import Table
-from airflow_kcr.spark import read_checkpoint
-from airflow_kcr.spark.file_formats import table_of
-from airflow_kcr.spark.file_sinks import FilesWriter, SparkRewriter
-from airflow_kcr.spark.hadoop import HadoopFolder
-from airflow_kcr.spark.region_ledger import RegionLedger
+from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.delta import table_of
+from airflow_kcr.sinks.files.folder import Table
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
+from airflow_kcr.sinks.files.writer import FilesWriter, SparkRewriter
 from tests.support.driver import GROUP, Driver
 from tests.support.live_region import SPEC
 

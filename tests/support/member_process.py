@@ -42,7 +42,8 @@ from airflow_kcr.runtime.identity import Identity
 from airflow_kcr.runtime.member_pool import MemberPool
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
-from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks, file_targets
+from airflow_kcr.sinks.files.layout import file_targets
+from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 from tests.support.plain_engine import PlainEngine, Rows

@@ -30,12 +30,12 @@ from airflow_kcr.protocol.values import (
     TopicPartition,
 )
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
-from airflow_kcr.sinks.files.cleaning import Cleaned, Cleaner, GivenUp
+from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.cleanup import Cleaned, Cleaner, GivenUp
 from airflow_kcr.sinks.files.documents import Manifest, Timelines
+from airflow_kcr.sinks.files.folder import NO_TABLE, Table
 from airflow_kcr.sinks.files.force import checkpoints_on, shelves, timelines_in
 from airflow_kcr.sinks.files.layout import TEMPORARY
-from airflow_kcr.sinks.files.table import NO_TABLE, Table
-from airflow_kcr.spark.region_ledger import RegionLedger
 from tests.support.driver import GROUP, Driver
 
 SCHEMA = '{"fields":[],"type":"struct"}'

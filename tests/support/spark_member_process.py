@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.driver.application import MemberRun
+from airflow_kcr.driver.process import run_members
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.postgres import PostgresSink, Published, Staging
-from airflow_kcr.spark.application import MemberRun
-from airflow_kcr.spark.process import run_members
 from airflow_kcr.spark.session import SparkSettings
 from tests.support.member_process import GatedStore, Gates
 from tests.support.spark_gated_pipeline import CONF, DRIVER, GATES, JARS, OUTPUT

@@ -8,7 +8,7 @@ the order in which a store shows files, nor a rename that copies, changes what t
 
 from __future__ import annotations
 
+from airflow_kcr.sinks.files.layout import FileTarget
 from airflow_kcr.sinks.files.sink import FileSink
-from airflow_kcr.sinks.files.target import FileTarget
 
 __all__ = ["FileSink", "FileTarget"]

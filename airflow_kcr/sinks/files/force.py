@@ -16,10 +16,8 @@ from airflow_kcr.protocol.values import Timeline
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.accepted import Ledger
 from airflow_kcr.sinks.files.documents import Timelines
-from airflow_kcr.sinks.files.folder import Folder
-from airflow_kcr.sinks.files.layout import CheckpointName
-from airflow_kcr.sinks.files.table import Table
-from airflow_kcr.sinks.files.target import FileTarget
+from airflow_kcr.sinks.files.folder import Folder, Table
+from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget
 
 _LOG = logging.getLogger(__name__)
 

@@ -18,10 +18,15 @@ is how many checkpoints TIMELINE had undone when the file was written: of severa
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, Timeline
+from airflow_kcr.protocol.sinks import FileFormat
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionName, Timeline
+from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 
 OWNER: Final = "_kcr.json"
 TIMELINES: Final = "timelines"
@@ -115,3 +120,59 @@ def named(name: str) -> CheckpointName | None:
     """Return the checkpoint that a folder of `data` or `compacted` is called after; None: it is no such folder."""
     found = _NAME.fullmatch(name)
     return None if found is None else CheckpointName(Timeline(int(found[1])), CheckpointNumber(int(found[2])))
+
+
+# What a file sink writes to, as values.
+
+MIB: Final = 1024 * 1024
+FILE_SIZE: Final = 128 * MIB
+"""Of files that are put together, where the spec names no other one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTarget:
+    """One sink of a group: which folder, and in whose name."""
+
+    region: RegionName
+    group: GroupId
+    sink: str
+    """Its name in the spec."""
+
+    path: str
+    """A path or URI; references are filled in."""
+
+    file_size: int = FILE_SIZE
+    """Into how large files small ones are put together, in bytes; 0: they stay as they are."""
+
+    format: FileFormat = FileFormat.PARQUET
+    """What readers find beside the manifests: nothing, or a table."""
+
+    def __str__(self) -> str:
+        return f"sink {self.sink} of group {self.group}"
+
+
+def file_targets(spec: RegionSpec, environ: Mapping[str, str] = os.environ) -> tuple[FileTarget, ...]:
+    """Return the file sinks of a region, of all its groups.
+
+    Whichever member publishes a checkpoint writes for all of them.
+
+    Args:
+        spec: the region's.
+        environ: where references of the paths are looked up.
+
+    Raises:
+        ConfigurationError: a variable is not set.
+    """
+    return tuple(
+        FileTarget(
+            region=RegionName(spec.region),
+            group=GroupId(group.group_id),
+            sink=sink.name,
+            path=resolve_environment({f"sinks.{sink.name}.path": sink.path or ""}, environ)[f"sinks.{sink.name}.path"],
+            file_size=FILE_SIZE if sink.file_size_mib is None else sink.file_size_mib * MIB,
+            format=sink.format or FileFormat.PARQUET,
+        )
+        for group in spec.groups
+        for sink in group.sinks
+        if sink.kind is SinkKind.FILES
+    )

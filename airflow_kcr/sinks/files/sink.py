@@ -14,13 +14,11 @@ from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, Timeline
 from airflow_kcr.sinks.files import layout
 from airflow_kcr.sinks.files.accepted import Contents, Ledger
-from airflow_kcr.sinks.files.arranging import Arrangement, Arranger
+from airflow_kcr.sinks.files.arrangement import Arrangement, Arranger
 from airflow_kcr.sinks.files.documents import BatchList, DataFile, Manifest, Owner, Retired, Timelines
-from airflow_kcr.sinks.files.folder import Folder, FolderRefused, Rewriter
+from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, FolderRefused, Rewriter, Table
 from airflow_kcr.sinks.files.force import brought_up_to_date, timelines_in
-from airflow_kcr.sinks.files.layout import CheckpointName
-from airflow_kcr.sinks.files.table import NO_TABLE, Table
-from airflow_kcr.sinks.files.target import FileTarget
+from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ The database may be another one than the store's. Beside the target table, in it
 
 from __future__ import annotations
 
-from airflow_kcr.sinks.postgres.publishing import Published
+from airflow_kcr.sinks.postgres.publication import Published
 from airflow_kcr.sinks.postgres.sink import PostgresSink
 from airflow_kcr.sinks.postgres.staging import Column, Staging
 from airflow_kcr.sinks.postgres.target import Target

@@ -7,16 +7,30 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from airflow_kcr.errors import SinkError
+import psycopg
+from psycopg import sql
+
+from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import GroupPartition, Offset
-from airflow_kcr.sinks.postgres import checking, publishing, resetting, staging
-from airflow_kcr.sinks.postgres.connecting import Database, OutcomeLost, SinkBusy
-from airflow_kcr.sinks.postgres.publishing import Published
+from airflow_kcr.protocol.values import Epoch, GroupPartition, Offset, Timeline
+from airflow_kcr.sinks.postgres import checks, publication, staging
+from airflow_kcr.sinks.postgres.bookkeeping import (
+    Progress,
+    begin_progress,
+    highest_timeline,
+    lock_fence,
+    lock_progress,
+    raise_fence,
+    set_progress,
+)
+from airflow_kcr.sinks.postgres.checks import columns_of
+from airflow_kcr.sinks.postgres.connections import Database, OutcomeLost, SinkBusy
+from airflow_kcr.sinks.postgres.publication import Published
 from airflow_kcr.sinks.postgres.staging import Column, Staging
-from airflow_kcr.sinks.postgres.target import Place, Target
+from airflow_kcr.sinks.postgres.target import SOURCE, Place, Target
 
 ATTEMPTS: Final = 3
 """How often a publication is tried that the database gave up: a lock that a frozen transaction held, a deadlock."""
@@ -54,7 +68,7 @@ class PostgresSink:
         """
         try:
             with self.database.transaction(_SHORT) as connection:
-                self._place = checking.checked(connection, self.target)
+                self._place = checks.checked(connection, self.target)
         except OutcomeLost:
             raise self._lost("check the target") from None
 
@@ -81,10 +95,10 @@ class PostgresSink:
         place = self.place
         try:
             with self.database.transaction(_SHORT) as connection:
-                resetting.fence(connection, self.target, place, order.epoch, order.timeline)
+                fence(connection, self.target, place, order.epoch, order.timeline)
             # A large table takes as long to roll back as a reset may take.
             with self.database.transaction(self._timeouts.reset) as connection:
-                answer = resetting.reset(connection, self.target, place, order)
+                answer = reset(connection, self.target, place, order)
         except OutcomeLost:
             raise self._lost(f"reset to epoch {order.epoch}") from None
         self._tidy(place, order)
@@ -125,14 +139,14 @@ class PostgresSink:
     def _publish(self, call: BatchCall, staged: Staging) -> Published:
         try:
             with self.database.transaction(self._timeouts.batch) as connection:
-                published = publishing.publish(connection, self.target, self.place, call, staged)
+                published = publication.publish(connection, self.target, self.place, call, staged)
                 staging.drop(connection, staged)
                 return published
         except OutcomeLost:
             _LOG.warning("%s: the answer to the publication of batch %s was lost", self.target, call.batch)
         try:
             with self.database.transaction(_SHORT) as connection:
-                known = publishing.is_published(connection, self.target, self.place, call)
+                known = publication.is_published(connection, self.target, self.place, call)
         except OutcomeLost:
             raise self._lost(f"publish batch {call.batch}") from None
         if not known:
@@ -159,3 +173,108 @@ class PostgresSink:
 
     def _lost(self, what: str) -> SinkError:
         return SinkError(f"{self.target}: can't tell whether the database {self.database.address} did {what}")
+
+
+# What a reset does to a target: its fence is raised first, only then progress is read and newer rows go.
+#
+# Two transactions: when the first one is over, nobody of an older epoch publishes any more; what they had published
+# until then is seen by the second one.
+
+_HINT = (
+    "the store was restored, or another region of this name was here before; then delete its rows in kcr_fence and "
+    "kcr_progress, or write to another table"
+)
+
+
+def fence(connection: psycopg.Connection, target: Target, place: Place, epoch: Epoch, timeline: Timeline) -> None:
+    """Raise the fence to an epoch.
+
+    Raises:
+        SinkAhead: it stands higher, or progress is of a later timeline.
+    """
+    stands = raise_fence(connection, place, epoch)
+    newest = highest_timeline(connection, place)
+    if stands > epoch or newest > timeline:
+        raise SinkAhead(
+            f"{target}: the fence stands at {stands} and progress is of timeline {newest}, the region is at epoch "
+            f"{epoch} and timeline {timeline}: {_HINT}",
+            fence=stands,
+            timeline=max(newest, timeline),
+        )
+
+
+def reset(
+    connection: psycopg.Connection, target: Target, place: Place, order: ResetSinks
+) -> dict[GroupPartition, Offset | None]:
+    """Roll back what a new timeline begins before, step over what a person skipped, and answer the open entries.
+
+    Raises:
+        SinkAhead: the fence was raised further meanwhile.
+    """
+    stands = lock_fence(connection, place)
+    if stands != order.epoch:
+        raise SinkAhead(f"{target}: the fence stands at {stands} already", fence=stands, timeline=order.timeline)
+    asked = {p: t for p, t in order.open.items() if t.source is SeekSource.SINK_PROGRESS}
+    found = lock_progress(connection, place, target.group, {*order.resume, *asked})
+    here = {p: row for p, row in found.items() if row.timeline == order.timeline}
+    places = {p: t.fallback for p, t in asked.items() if t.fallback is not None}
+    begins = {p: offset for p, offset in {**places, **order.resume}.items() if p not in here}
+    _roll_back(connection, target, place, order, begins)
+    skipped = _past_skips(here, order.skips)
+    if skipped:
+        _set(connection, place, order, skipped)
+    return {p: skipped.get(p, here[p].offset) if p in here else None for p in asked}
+
+
+def _roll_back(
+    connection: psycopg.Connection,
+    target: Target,
+    place: Place,
+    order: ResetSinks,
+    begins: Mapping[GroupPartition, Offset],
+) -> None:
+    """Begin partitions anew in this timeline: rows of older ones at or beyond the place go."""
+    if not begins:
+        return
+    if target.mode.restorable and SOURCE in columns_of(connection, place.schema, place.table):
+        wanted = sorted(begins)
+        connection.execute(
+            sql.SQL(
+                "DELETE FROM {} AS t USING unnest(%s::text[], %s::integer[], %s::bigint[]) "
+                "AS r (topic, partition, begins) "
+                "WHERE t.kcr_source = %s AND t.kcr_topic = r.topic AND t.kcr_partition = r.partition "
+                "AND t.kcr_offset >= r.begins AND t.kcr_timeline < %s"
+            ).format(place.target),
+            [
+                [p.topic for p in wanted],
+                [p.partition for p in wanted],
+                [begins[p] for p in wanted],
+                place.source,
+                order.timeline,
+            ],
+        )
+    begin_progress(connection, place, order.timeline, order.epoch, begins)
+    _set(connection, place, order, begins)
+
+
+def _past_skips(
+    here: Mapping[GroupPartition, Progress], skips: Mapping[GroupPartition, tuple[Offset, ...]]
+) -> dict[GroupPartition, Offset]:
+    """Return where progress goes that stands at a skipped record."""
+    moved: dict[GroupPartition, Offset] = {}
+    for partition, row in here.items():
+        offset = row.offset
+        for skipped in sorted(skips.get(partition, ())):
+            if skipped == offset:
+                offset = Offset(skipped + 1)
+        if offset != row.offset:
+            moved[partition] = offset
+    return moved
+
+
+def _set(
+    connection: psycopg.Connection, place: Place, order: ResetSinks, offsets: Mapping[GroupPartition, Offset]
+) -> None:
+    set_progress(
+        connection, place, timeline=order.timeline, epoch=order.epoch, batch="", offsets=offsets, stepped_over={}
+    )

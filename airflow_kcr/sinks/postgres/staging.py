@@ -21,7 +21,7 @@ from airflow_kcr.errors import SinkError
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.values import BatchId, Epoch
 from airflow_kcr.sinks.postgres.bookkeeping import DDL_LOCK, ensure_crash_mark
-from airflow_kcr.sinks.postgres.checking import columns_of
+from airflow_kcr.sinks.postgres.checks import columns_of
 from airflow_kcr.sinks.postgres.target import COORDINATES, OWN_COLUMNS, PREFIX, Place, Target, TargetColumn, names
 
 ROW: Final = "kcr_row"

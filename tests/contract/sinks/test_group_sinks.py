@@ -12,9 +12,9 @@ from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.runtime.no_sinks import NoSinks
-from airflow_kcr.spark.group_sinks import OpenedSinks, checked_sinks
-from airflow_kcr.spark.sinks import SinkOutput, no_output
+from airflow_kcr.sinks.contract import NoSinks, SinkOutput
+from airflow_kcr.sinks.group import OpenedSinks, checked_sinks
+from airflow_kcr.spark.context import no_output
 from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
 from tests.support.breaking_proxy import breaking_proxy
 from tests.support.sink_tables import Table

@@ -18,7 +18,7 @@ from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.errors import SinkAhead, SinkError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode
-from airflow_kcr.sinks.postgres import publishing, resetting
+from airflow_kcr.sinks.postgres import publication, sink
 from airflow_kcr.sinks.postgres import sink as sink_module
 from tests.support.breaking_proxy import Break, breaking_proxy
 from tests.support.sink_tables import Table, libpq, records
@@ -148,7 +148,7 @@ class TestTwoAtOnce:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, publishing, "publish") as stop:
+        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, publication, "publish") as stop:
             publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
             stop.reached()
             resets = pool.submit(lambda: heir.reset({0: 2, 1: 0}))
@@ -166,7 +166,7 @@ class TestTwoAtOnce:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, resetting, "fence") as stop:
+        with ThreadPoolExecutor(2) as pool, stopped_before_commit(monkeypatch, sink, "fence") as stop:
             resets = pool.submit(lambda: heir.reset({0: 0, 1: 0}))
             stop.reached()
             publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
@@ -186,7 +186,7 @@ class TestFrozen:
         heir.sink.check()
         call = zombie.call({0: (0, 5)})
         staged = zombie.staged(call)
-        with ThreadPoolExecutor(1) as pool, stopped_before_commit(monkeypatch, publishing, "publish") as stop:
+        with ThreadPoolExecutor(1) as pool, stopped_before_commit(monkeypatch, publication, "publish") as stop:
             publishes = pool.submit(lambda: outcome(lambda: zombie.sink.publish(call, staged)))
             stop.reached()
             assert heir.reset(open={0: 0}) == {0: 0}
@@ -232,7 +232,7 @@ class TestLostConnections:
             out = table(through.render_as_string(hide_password=False))
             out.run({0: (0, 5)})
             out.epoch, out.timeline = 2, 2
-            original = resetting.reset
+            original = sink.reset
 
             def then_checkpoint(*arguments: Any) -> object:  # noqa: ANN401 (the function's)
                 answer = original(*arguments)
@@ -242,10 +242,10 @@ class TestLostConnections:
             if nth == 1:
                 proxy.break_next(broken)
             else:
-                monkeypatch.setattr(resetting, "reset", then_checkpoint)
+                monkeypatch.setattr(sink, "reset", then_checkpoint)
             with pytest.raises(SinkError, match="can't tell whether"):
                 out.reset({0: 2})
-            monkeypatch.setattr(resetting, "reset", original)
+            monkeypatch.setattr(sink, "reset", original)
             out.reset({0: 2})
             out.run({0: (2, 4)})
         assert Table(url=empty_database_url).held() == records(p0=(0, 4))
@@ -253,11 +253,11 @@ class TestLostConnections:
     @pytest.mark.parametrize(
         ("module", "step"),
         [
-            (publishing, "_looked_at"),
-            (publishing, "_require_fence"),
-            (publishing, "lock_progress"),
-            (publishing, "_insert"),
-            (publishing, "set_progress"),
+            (publication, "_looked_at"),
+            (publication, "_require_fence"),
+            (publication, "lock_progress"),
+            (publication, "_insert"),
+            (publication, "set_progress"),
         ],
     )
     def test_a_publication_that_is_ended_at_any_step_leaves_nothing(

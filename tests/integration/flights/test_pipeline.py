@@ -16,8 +16,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.values import TopicName
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.job_groups import JobGroup
-from airflow_kcr.spark.scans import count_scans
+from airflow_kcr.spark.engine import JobGroup, count_scans
 from tests.integration.flights.conftest import FLIGHTS, Run, halves, nowhere
 from tests.support.kafka import Kafka
 

@@ -7,8 +7,7 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_kcr.spark.decoding import decoded, decoding
-from airflow_kcr.spark.formats import Avro
+from airflow_kcr.spark.decoding import Avro, decoded, decoding
 
 SCHEMA = """{"type": "record", "name": "delay", "fields": [
     {"name": "carrier", "type": "string"}, {"name": "delay", "type": ["null", "int"]}]}"""

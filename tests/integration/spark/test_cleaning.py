@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
 from airflow_kcr.protocol.region.rows import Requester
-from airflow_kcr.spark import clean_checkpoints, read_checkpoint
+from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
 from tests.support.lake import Lake
 from tests.support.live_region import live_region
 

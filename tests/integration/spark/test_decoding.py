@@ -15,8 +15,7 @@ from pyspark.sql import functions
 from airflow_kcr.embedded.jars import JarSet, resolve, spark_connector
 from airflow_kcr.errors import BatchFailed, ConfigurationError
 from airflow_kcr.spark import BatchContext
-from airflow_kcr.spark.decoding import Decoded, dead_letters_to_topic, decoded, decoding
-from airflow_kcr.spark.formats import Avro, Json, Protobuf
+from airflow_kcr.spark.decoding import Avro, Decoded, Json, Protobuf, dead_letters_to_topic, decoded, decoding
 from tests.integration.spark.batches import Bench, call
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.targets import ToInitial
 from airflow_kcr.protocol.values import RegionName
+from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.sinks.files.delta import delta_table, require_delta
 from airflow_kcr.sinks.files.documents import Manifest, Undone
-from airflow_kcr.sinks.files.table import Table
-from airflow_kcr.spark import clean_checkpoints, read_checkpoint
-from airflow_kcr.spark.delta import delta_table, require_delta
-from airflow_kcr.spark.file_sinks import FilesWriter
+from airflow_kcr.sinks.files.folder import Table
+from airflow_kcr.sinks.files.writer import FilesWriter
 from tests.support.driver import GROUP
 from tests.support.lake import READ, Lake, reset_order
 from tests.support.live_region import live_region

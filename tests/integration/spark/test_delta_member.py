@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.spark import read_checkpoint
+from airflow_kcr.sinks import read_checkpoint
 from tests.support.faults import checkpoints, finished
 from tests.support.kafka import Kafka
 from tests.support.members import Live, live

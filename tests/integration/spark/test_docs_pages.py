@@ -16,9 +16,9 @@ from airflow_kcr.errors import BatchFailed
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
+from airflow_kcr.sinks.contract import SinkOutput
 from airflow_kcr.spark.engine import SparkEngine
 from airflow_kcr.spark.reads import Source
-from airflow_kcr.spark.sinks import SinkOutput
 from tests.integration.spark.batches import GROUP, REGION, Bench, call
 from tests.support.airflow_tasks import triggered
 from tests.support.docs_pages import DOCS

@@ -12,7 +12,7 @@ import pytest
 from airflow_kcr.errors import BatchCancelled, BatchFailed
 from airflow_kcr.spark import engine as engine_module
 from airflow_kcr.spark import jvm
-from airflow_kcr.spark.job_groups import JobGroup
+from airflow_kcr.spark.engine import JobGroup
 from tests.integration.spark.batches import WITHIN, Bench, call, noop, started, wait_until
 
 if TYPE_CHECKING:

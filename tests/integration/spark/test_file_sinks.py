@@ -10,9 +10,9 @@ import pytest
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError, UnknownCheckpoint
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.targets import ToInitial
+from airflow_kcr.sinks import read_checkpoint
 from airflow_kcr.sinks.files import layout
-from airflow_kcr.spark import read_checkpoint
-from airflow_kcr.spark.file_sinks import FilesWriter
+from airflow_kcr.sinks.files.writer import FilesWriter
 from tests.support.lake import Lake, reset_order
 
 if TYPE_CHECKING:

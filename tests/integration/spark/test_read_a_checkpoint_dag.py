@@ -21,7 +21,7 @@ import pytest
 
 from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
 from airflow_kcr.protocol.targets import ToCheckpoint
-from airflow_kcr.spark import read_checkpoint
+from airflow_kcr.sinks import read_checkpoint
 from tests.support.airflow_home import connection_json
 from tests.support.dag_test import Order
 from tests.support.docs_pages import DOCS

@@ -14,7 +14,7 @@ import pytest
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, StoreError, UnknownCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToInitial
-from airflow_kcr.spark import read_checkpoint
+from airflow_kcr.sinks import read_checkpoint
 from tests.support.lake import PATIENT, READ, Lake, reset_order
 from tests.support.live_region import live_region
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pytest
 
+from airflow_kcr.sinks.custom import CompleteCheckpoint, CustomSink, Reset
+from airflow_kcr.sinks.custom.suite import SinkContract
 from airflow_kcr.spark import BatchContext
-from airflow_kcr.spark.custom_sinks import CompleteCheckpoint, CustomSink, Reset
-from airflow_kcr.spark.sink_contract import SinkContract
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.files import FileTarget
-from airflow_kcr.spark.file_formats import table_of
+from airflow_kcr.sinks.files.delta import table_of
 
 
 def main() -> None:

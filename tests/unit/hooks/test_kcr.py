@@ -15,7 +15,6 @@ from sqlalchemy.engine import make_url
 from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.group_readers import RealGroupReader
 from airflow_kcr.api.opening import store_url
-from airflow_kcr.api.sink_urls import sink_url
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -26,6 +25,7 @@ from airflow_kcr.errors import (
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.values import GroupId
+from airflow_kcr.sinks.group import sink_url
 from airflow_kcr.spec import RegionSpec, parse
 from airflow_kcr.store.postgres import engine
 from airflow_kcr.store.schema_upgrade import HEAD

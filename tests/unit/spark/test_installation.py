@@ -8,9 +8,9 @@ import pytest
 
 from airflow_kcr.embedded.jars import pyspark_jars
 from airflow_kcr.errors import ConfigurationError, ToolMissing
-from airflow_kcr.spark import installation
-from airflow_kcr.spark.cleaning import file_session
-from airflow_kcr.spark.installation import no_pyspark, submit_environment
+from airflow_kcr.sinks.files.cleanup import file_session
+from airflow_kcr.spark import launch
+from airflow_kcr.spark.launch import no_pyspark, submit_environment
 from airflow_kcr.spark.session import SparkSettings, open_session
 
 
@@ -34,7 +34,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> None:
     if folder is not None:
         spec = ModuleSpec("pyspark", None, is_package=True)
         spec.submodule_search_locations = [str(folder)]
-    monkeypatch.setattr(installation, "find_spec", lambda name: spec)
+    monkeypatch.setattr(launch, "find_spec", lambda name: spec)
 
 
 def test_a_spark_home_counts_and_its_programs_come_first(environ: dict[str, str], tmp_path: Path) -> None:

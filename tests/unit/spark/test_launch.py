@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
-from airflow_kcr.spark.fetching import fetched_alone, folder_of
-from airflow_kcr.spark.launch import launch
+from airflow_kcr.spark.launch import fetched_alone, folder_of, launch
 from airflow_kcr.spark.session import SparkSettings, open_session
 
 pytest.importorskip("pyspark")

@@ -10,7 +10,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.sinks.files import FileTarget
-from airflow_kcr.spark.file_formats import with_formats
+from airflow_kcr.sinks.files.delta import with_formats
 from airflow_kcr.spark.session import (
     CATALOG,
     DELTA,

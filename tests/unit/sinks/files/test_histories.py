@@ -15,7 +15,7 @@ from airflow_kcr.protocol.scopes import EVERYTHING, parse_scope
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToInitial
 from airflow_kcr.protocol.values import BatchId
 from airflow_kcr.sinks.files.accepted import accepted
-from airflow_kcr.sinks.files.cleaning import GivenUp
+from airflow_kcr.sinks.files.cleanup import GivenUp
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.sink_files import Files, Record
 

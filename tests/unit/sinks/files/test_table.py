@@ -18,8 +18,8 @@ from airflow_kcr.protocol.sinks import FileFormat
 from airflow_kcr.protocol.targets import ShiftBy, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.sinks.files import FileSink, FileTarget, layout
+from airflow_kcr.sinks.files.accepted import RegionLedger
 from airflow_kcr.sinks.files.documents import Owner
-from airflow_kcr.spark.region_ledger import RegionLedger
 from tests.support.driver import GROUP, Driver
 from tests.support.record_table import RecordTable, Rows
 from tests.support.sink_files import Files, Killed, LocalFolder, RecordRewriter

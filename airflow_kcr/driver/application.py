@@ -1,0 +1,374 @@
+"""An application that hosts members of one group: the composition root (docs/explanation/consistent-regions.md).
+
+It puts store, Kafka, Spark and the members' loops together, in an order in which everything that a person may have got
+wrong is said before anything is consumed: the store, the index, the pipeline, Kafka and the group, and only then Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr import __version__
+from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.preflight import preflight
+from airflow_kcr.api.watch import GroupWatch
+from airflow_kcr.driver import parts as spec_trials
+from airflow_kcr.driver.lines import Application
+from airflow_kcr.driver.parts import Parts, SpecTrial, load
+from airflow_kcr.driver.task import look
+from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.kafka.control import ControlConsumer
+from airflow_kcr.kafka.java_settings import spark_options
+from airflow_kcr.kafka.logs import BrokerLogs
+from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
+from airflow_kcr.ports import Membership, MembershipListener
+from airflow_kcr.protocol.evidence import Verdict
+from airflow_kcr.protocol.region.membership import require_place
+from airflow_kcr.protocol.region.rows import RegionState, Requester
+from airflow_kcr.protocol.region.state import is_live
+from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, RegionName
+from airflow_kcr.runtime.clocks import StoreClock, boot_time
+from airflow_kcr.runtime.host import MemberHost, World
+from airflow_kcr.runtime.identity import Identity
+from airflow_kcr.runtime.member_pool import MemberPool
+from airflow_kcr.runtime.renewals import Renewals
+from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.sinks.custom.adapters import opened_custom
+from airflow_kcr.sinks.files.accepted import RegionLedger
+from airflow_kcr.sinks.files.delta import with_formats
+from airflow_kcr.sinks.group import OpenedSinks, opened_files
+from airflow_kcr.sinks.postgres.writer import require_driver
+from airflow_kcr.spark.engine import SparkEngine
+from airflow_kcr.spark.reads import Source
+from airflow_kcr.spark.session import POSTGRES_DRIVER, SparkSettings, open_session, stop_session
+from airflow_kcr.spark.warmup import Warming, imports_of, warm_up
+from airflow_kcr.spec import RegionSpec, TakesEffect, differences
+from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RENEWALS: Final = 1.5
+"""Renewals of a lease to wait for before its holder counts as dead."""
+
+LOOK: Final = 0.25
+"""Seconds between two looks at a lease."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRun:
+    """What an application hosts."""
+
+    region: RegionName
+    group: GroupId
+    indexes: tuple[int, ...]
+    """The members' indexes in the group, from 0."""
+
+    takeover: bool = False
+    """Whether a live lease of another process is superseded, once a running drain is over."""
+
+    spark: SparkSettings
+    reading: Mapping[str, str] = field(default_factory=dict)
+    """Options of Spark's Kafka connector, over those of the project (`spark.reads.DEFAULTS`)."""
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """The members, in the order of their indexes.
+
+        Raises:
+            ConfigurationError: none is named, or one twice.
+        """
+        if not self.indexes or len(set(self.indexes)) < len(self.indexes):
+            raise ConfigurationError(f"name each index once, at least one: {', '.join(map(str, self.indexes)) or '-'}")
+        return tuple(MemberId(self.group, index) for index in sorted(self.indexes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run of which everything but Spark was found in order."""
+
+    run: MemberRun
+    spec: RegionSpec
+    revision: int
+    """Of the spec."""
+
+    digest: str
+    """Of the spec's text, as the store has it."""
+
+    parts: Parts
+    """What the members are built from."""
+
+    store_clock: StoreClock
+
+
+def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.environ) -> Prepared:
+    """Look at everything that a run needs; nothing is consumed, and no JVM is started.
+
+    Raises:
+        StoreError: the store can't be reached.
+        UnknownRegion, UnknownMember: there is no such region, or no such member in its spec.
+        ConfigurationError: a setting is refused, the pipeline is unusable, a topic missing, a credential wrong,
+            a sink's table can't be written as the spec wants.
+        SinkError: a sink's database can't be reached.
+        BrokerUnavailable: Kafka can't be reached.
+        ForeignConsumerInGroup: somebody else is in the group, and the policy is `fail`.
+        MemberInUse: another process holds an index, and lives.
+    """
+    store.reconcile(run.region)  # a changed spec may have waited for members who live no more
+    region, now = store.read(run.region)
+    store_clock = StoreClock(boot_time, now)
+    for member in run.members:
+        require_place(region, member)
+    if not run.takeover:
+        refuse_held(store, run)
+    spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
+    with spec_trials.told(store, run.region, run.members, revision, digest):
+        parts = load(spec, run.group, environ)
+        found = preflight(store, run.region, run.members, real_reader, kafka_names)
+    for check in found.checks:
+        if check.verdict is not Verdict.OK:
+            _LOG.warning("group %s: %s", check.group, check.detail)
+    return Prepared(run=run, spec=spec, revision=revision, digest=digest, parts=parts, store_clock=store_clock)
+
+
+def refuse_held(store: RegionStore, run: MemberRun) -> None:
+    """Refuse indexes that a live process holds, before Spark is started for them.
+
+    A lease that is not over may be that of a process that is dead; one that is renewed is not. So it takes as long as
+    a renewal does to find out. Where there is none, the members wait for the lease's end when they join.
+
+    Args:
+        store: where the region is.
+        run: the indexes; a takeover does not ask.
+
+    Raises:
+        MemberInUse: one of them is held, and its holder lives.
+    """
+    region, now = store.read(run.region)
+    held = {member: region.leases[member] for member in run.members if is_live(region, member, now)}
+    times, never = region.rules.timeouts, threading.Event()
+    deadline = time.monotonic() + RENEWALS * times.renew.total_seconds()
+    while held and time.monotonic() < deadline:
+        never.wait(LOOK)
+        region, now = store.read(run.region)
+        held = {m: lease for m, lease in held.items() if is_live(region, m, now)}
+        renewed = [m for m, lease in held.items() if region.leases[m].until > lease.until]
+        if renewed:
+            holder = region.members[renewed[0]].label
+            raise MemberInUse(f"{renewed[0]} is held by {holder}, which lives; stop that process or ask for a takeover")
+
+
+def still_wanted(store: RegionStore, run: MemberRun) -> MemberRun | None:
+    """Return the run with those of its members that the spec in force has a place for; None: it has for none.
+
+    Raises:
+        UnknownRegion: the region was deleted.
+    """
+    groups = store.read(run.region)[0].rules.groups
+    members = groups[run.group].members if run.group in groups else 0
+    indexes = tuple(index for index in run.indexes if index < members)
+    return replace(run, indexes=indexes) if indexes else None
+
+
+def follow(store: RegionStore, prepared: Prepared, member_pool: MemberPool) -> Prepared:
+    """Have the members follow the spec in force, as far as it changes while members live; return what they follow.
+
+    A spec that they have to be built anew for is none of it: it came in force with the end of their leases, and as long
+    as they stay with the revision that they were built from, the store refuses to have them back.
+
+    Args:
+        store: where the region is.
+        prepared: what they have followed so far.
+        member_pool: the members.
+    """
+    if member_pool.spec_revision() <= prepared.revision:
+        return prepared
+    try:
+        region, _ = store.read(prepared.run.region)
+    except StoreError as error:
+        _LOG.debug("the changed spec could not be read, it is tried again: %s", error)
+        return prepared
+    spec = RegionSpec.from_json(region.spec.text)
+    if any(one.takes_effect is not TakesEffect.AT_ONCE for one in differences(prepared.spec, spec)):
+        return prepared
+    member_pool.adopt(spec.rules().checkpoint, _limits(spec), region.spec.revision)
+    _LOG.info("region %s: its spec has changed, the members follow", prepared.run.region)
+    return replace(prepared, spec=spec, revision=region.spec.revision, digest=region.spec.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosted:
+    """A running application and its members."""
+
+    application: Application
+    member_pool: MemberPool
+
+
+@contextmanager
+def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str], None]) -> Iterator[Hosted]:
+    """Start Spark and the members, and lend them; a stopped region is started for them.
+
+    Args:
+        store: where the region is.
+        prepared: what was looked at.
+        end_process: ends this process at once, with a reason.
+    """
+    run, spec = prepared.run, prepared.spec
+    with ExitStack() as stack:
+        logs = stack.enter_context(closing(BrokerLogs(admin_settings(prepared.parts.kafka))))
+        reader = stack.enter_context(real_reader(spec, run.group))
+        with spec_trials.told(store, run.region, run.members, prepared.revision, prepared.digest):
+            spark = _session(prepared, logs)
+            stack.callback(stop_session, spark)
+            sinks = _opened(store, prepared, spark)
+        warming = Warming(lambda: _warm_up(prepared, spark, logs))
+        renewals = Renewals(store, boot_time)
+        stack.callback(renewals.end)
+        application = _application(spark)
+        region, _ = store.read(run.region)
+        if region.state is RegionState.STOPPED:
+            store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
+        shared = _Shared(spark, logs, end_process, application.label(), sinks, warming, renewals)
+        hosts = [_host(store, prepared, shared, member) for member in run.members]
+        member_pool = MemberPool(store, run.region, hosts)
+        stack.callback(member_pool.end)
+        watch = GroupWatch(
+            store,
+            run.region,
+            [run.group],
+            lambda spec, group: nullcontext(reader),
+            kafka_names,
+            member_pool.newest_checkpoint,
+        )
+        stack.callback(watch.end)
+        trial = SpecTrial(store, run.region, run.group, member_pool, spark)
+        stack.callback(trial.end)
+        _LOG.info("region %s: hosting %s", spec.region, ", ".join(map(str, run.members)))
+        member_pool.start()
+        watch.start()
+        trial.start()
+        yield Hosted(application=application, member_pool=member_pool)
+
+
+def _session(prepared: Prepared, logs: BrokerLogs) -> SparkSession:
+    settings, parts = prepared.run.spark, prepared.parts
+    settings = replace(settings, consumers=settings.consumers or _consumers(prepared, logs))
+    if parts.sinks:
+        settings = replace(settings, packages=(*settings.packages, POSTGRES_DRIVER))
+    return open_session(with_formats(settings, parts.files))
+
+
+def _opened(store: RegionStore, prepared: Prepared, spark: SparkSession) -> OpenedSinks:
+    """Return the sinks, of which those that Spark writes to were found to be in order."""
+    run, parts = prepared.run, prepared.parts
+    if parts.sinks:
+        require_driver(spark)
+    return OpenedSinks(
+        group=run.group,
+        tables=parts.sinks,
+        files=opened_files(parts.files, spark, store, run.group),
+        custom=opened_custom(parts.custom, spark, RegionLedger(store, run.region), run.group),
+    )
+
+
+def _application(spark: SparkSession) -> Application:
+    """Return this process's application, as whoever looks for it finds it."""
+    state = look(os.getpid())
+    return Application(
+        application=spark.sparkContext.applicationId or "",
+        ui=spark.sparkContext.uiWebUrl or "",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=0 if state is None else state.started,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the members of one application share."""
+
+    spark: SparkSession
+    logs: BrokerLogs
+    end_process: Callable[[str], None]
+    label: str
+    sinks: OpenedSinks
+    warming: Warming
+    renewals: Renewals
+
+
+def _host(store: RegionStore, prepared: Prepared, shared: _Shared, member: MemberId) -> MemberHost:
+    run, spec = prepared.run, prepared.spec
+    rules = spec.rules()
+    group = rules.groups[run.group]
+    settings = member_settings(
+        prepared.parts.kafka, region=run.region, member=member, rules=group, timeouts=rules.timeouts
+    )
+
+    def membership(listener: MembershipListener) -> Membership:
+        return ControlConsumer(settings, group=run.group, topics=subscription(group), listener=listener)
+
+    source = _source(prepared, member)
+    world = World(
+        store=store,
+        logs=shared.logs,
+        engine=SparkEngine(shared.spark, prepared.parts.pipeline, source, shared.sinks.output()),
+        sinks=shared.sinks.of_member(spec),
+        membership=membership,
+        end_process=shared.end_process,
+        clock=boot_time,
+        store_clock=prepared.store_clock,
+        renewals=shared.renewals,
+        is_ready=shared.warming.is_over,
+    )
+    who = Identity(
+        region=run.region,
+        member=member,
+        group=group,
+        timeouts=rules.timeouts,
+        takeover=run.takeover,
+        label=shared.label,
+        version=__version__,
+        spec_revision=prepared.revision,
+    )
+    return MemberHost(who, rules.checkpoint, _limits(spec), world)
+
+
+def _source(prepared: Prepared, member: MemberId) -> Source:
+    kafka = {name.removeprefix("kafka."): value for name, value in spark_options(prepared.parts.kafka).items()}
+    return Source(region=prepared.run.region, member=member, kafka=kafka, options=prepared.run.reading)
+
+
+def _warm_up(prepared: Prepared, spark: SparkSession, logs: BrokerLogs) -> None:
+    run = prepared.run
+    group = prepared.spec.rules().groups[run.group]
+    topics = {topic: count for topic, count in logs.topics().items() if group.subscribes(topic)}
+    partitions = [GroupPartition(run.group, topic, n) for topic, count in topics.items() for n in range(count)]
+    warm_up(spark, _source(prepared, run.members[0]), logs.bounds(partitions), imports_of(prepared.parts.pipeline))
+
+
+def _limits(spec: RegionSpec) -> Limits:
+    return Limits(
+        target=spec.batch.target,
+        least=spec.batch.min_records,
+        most=spec.batch.max_records,
+        linger=spec.batch.linger,
+        longest=spec.batch.timeout / 4,
+    )
+
+
+def _consumers(prepared: Prepared, logs: BrokerLogs) -> int:
+    """Return how many Kafka consumers an executor may come to need: one for each partition of each member."""
+    group = prepared.spec.rules().groups[prepared.run.group]
+    partitions = sum(count for topic, count in logs.topics().items() if group.subscribes(topic))
+    return len(prepared.run.indexes) * partitions

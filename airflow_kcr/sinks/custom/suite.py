@@ -1,0 +1,256 @@
+"""What a sink of your own has to do, as tests for pytest, which runs them where they are subclassed.
+
+    class TestLake(SinkContract):
+        @pytest.fixture(autouse=True)
+        def _target(self, tmp_path, spark):
+            self._path, self._spark = str(tmp_path / "lake"), spark
+
+        def session(self):
+            return self._spark
+
+        def make(self):
+            return lake.make({"path": self._path}, self._spark)
+
+        def shown(self):
+            return [(row.topic, row.partition, row.offset) for row in lake.read(self._path)]
+
+Each test says in its name what it looks at, and in its error what readers saw instead. They need Spark, no broker and
+no store: the contract plays the region.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    GroupId,
+    MemberId,
+    Offset,
+    Range,
+    RegionName,
+    Timeline,
+    TopicName,
+    TopicPartition,
+)
+from airflow_kcr.sinks.custom.sink import AcceptedBatch, CheckpointId, CompleteCheckpoint, CustomSink, Reset
+from airflow_kcr.spark.context import BatchContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC: Final = TopicName("topic")
+PLACE: Final = TopicPartition(TOPIC, 0)
+_MEMBER: Final = MemberId(GroupId("group"), 0)
+_COLUMNS: Final = "topic STRING, partition INT, offset BIGINT, value STRING"
+
+
+def checkpoint_id(sequence: int, timeline: int = 1) -> CheckpointId:
+    """Return the name of a checkpoint."""
+    return CheckpointId(timeline=Timeline(timeline), sequence=CheckpointNumber(sequence))
+
+
+def batch_of(name: str, offsets: range, sequence: int = 1, timeline: int = 1, epoch: int = 1) -> BatchContext:
+    """Return a batch of partition 0."""
+    return BatchContext(
+        region=RegionName("region"),
+        member=_MEMBER,
+        batch_id=BatchId(name),
+        epoch=Epoch(epoch),
+        timeline=Timeline(timeline),
+        sequence=CheckpointNumber(sequence),
+        ranges={PLACE: Range(Offset(offsets.start), Offset(offsets.stop))},
+    )
+
+
+def accepted(batch: BatchContext, upto: int | None = None) -> AcceptedBatch:
+    """Return what counts of a batch.
+
+    Args:
+        batch: the batch.
+        upto: the offset from which on a reset has undone it; None: all of it counts.
+    """
+    whole = batch.ranges[PLACE]
+    return AcceptedBatch(
+        batch_id=batch.batch_id,
+        epoch=batch.epoch,
+        checkpoint=CheckpointId(timeline=batch.timeline, sequence=batch.sequence),
+        ranges={PLACE: whole if upto is None else Range(whole.from_, Offset(upto))},
+        is_whole=upto is None,
+    )
+
+
+def checkpoint_of(
+    checkpoint: CheckpointId, *batches: AcceptedBatch, previous: CheckpointId | None = None
+) -> CompleteCheckpoint:
+    """Return a complete checkpoint."""
+    return CompleteCheckpoint(id=checkpoint, previous=previous, boundary=None, batches=batches)
+
+
+def reset_to(epoch: int, timeline: int, undone: Mapping[CheckpointId, int], resume: int) -> Reset:
+    """Return a reset of partition 0."""
+    return Reset(
+        epoch=Epoch(epoch),
+        timeline=Timeline(timeline),
+        undone={checkpoint: Timeline(by) for checkpoint, by in undone.items()},
+        resume={PLACE: Offset(resume)},
+    )
+
+
+class SinkContract(ABC):
+    """The tests; what is abstract here is for the subclass to say."""
+
+    keeps_back: ClassVar[bool] = True
+    """Whether the sink shows output with its checkpoint. One that overwrites shows it at once, and is asked less."""
+
+    @abstractmethod
+    def session(self) -> SparkSession:
+        """Return a Spark session."""
+
+    @abstractmethod
+    def make(self) -> CustomSink:
+        """Return a new object for this test's target, as another process would make one; at first it is empty."""
+
+    @abstractmethod
+    def shown(self) -> Iterable[tuple[str, int, int]]:
+        """Return topic, partition and offset of the rows that readers see now, each as often as it is there."""
+
+    # -- the tests -----------------------------------------------------------------------------------------------
+
+    def test_what_is_published_is_shown_once(self) -> None:
+        """Two batches of a checkpoint, and a second checkpoint."""
+        sink = self._checked()
+        one, two, three = batch_of("a", range(5)), batch_of("b", range(5, 8)), batch_of("c", range(8, 9), sequence=2)
+        self._write(sink, one, two)
+        sink.prepare(CheckpointNumber(1))
+        sink.publish(checkpoint_of(checkpoint_id(1), accepted(one), accepted(two)))
+        self._expect(range(8))
+        self._write(sink, three)
+        sink.prepare(CheckpointNumber(2))
+        sink.publish(checkpoint_of(checkpoint_id(2), accepted(three), previous=checkpoint_id(1)))
+        self._expect(range(9))
+
+    def test_publishing_again_changes_nothing(self) -> None:
+        """By the same object, and by another one."""
+        sink, one = self._checked(), batch_of("a", range(5))
+        self._write(sink, one)
+        sink.prepare(CheckpointNumber(1))
+        for publisher in (sink, sink, self._checked()):
+            publisher.publish(checkpoint_of(checkpoint_id(1), accepted(one)))
+            self._expect(range(5))
+
+    def test_another_process_publishes_what_a_dead_one_had_prepared(self) -> None:
+        """Nothing that publishing needs is in the memory of who wrote."""
+        sink, one = self._checked(), batch_of("a", range(5))
+        self._write(sink, one)
+        sink.prepare(CheckpointNumber(1))
+        self._checked().publish(checkpoint_of(checkpoint_id(1), accepted(one)))
+        self._expect(range(5))
+
+    def test_a_checkpoint_without_batches_shows_nothing_and_harms_nothing(self) -> None:
+        """As of a group that had no records."""
+        sink, one = self._checked(), batch_of("a", range(5))
+        self._write(sink, one)
+        sink.prepare(CheckpointNumber(1))
+        sink.publish(checkpoint_of(checkpoint_id(1), accepted(one)))
+        sink.publish(checkpoint_of(checkpoint_id(2), previous=checkpoint_id(1)))
+        self._expect(range(5))
+
+    def test_a_batch_without_rows_is_fine(self) -> None:
+        """As of records that the pipeline leaves out."""
+        sink, one = self._checked(), batch_of("a", range(5))
+        sink.write(self._rows(range(0)), one)
+        sink.prepare(CheckpointNumber(1))
+        sink.publish(checkpoint_of(checkpoint_id(1), accepted(one)))
+        self._expect(range(0))
+
+    def test_nothing_is_shown_before_its_checkpoint(self) -> None:
+        """Of a sink that keeps back."""
+        if self.keeps_back:
+            sink, one = self._checked(), batch_of("a", range(5))
+            self._write(sink, one)
+            self._expect(range(0))
+            sink.prepare(CheckpointNumber(1))
+            self._expect(range(0))
+
+    def test_a_batch_that_is_not_accepted_is_never_shown(self) -> None:
+        """It failed, and its records came again in another one, with other ranges."""
+        sink = self._checked()
+        dead, one, two = batch_of("dead", range(5)), batch_of("a", range(3)), batch_of("b", range(3, 5))
+        self._write(sink, dead, one, two)
+        sink.prepare(CheckpointNumber(1))
+        sink.publish(checkpoint_of(checkpoint_id(1), accepted(one), accepted(two)))
+        self._expect(range(5))
+
+    def test_what_is_still_accepted_of_a_batch_is_shown_and_the_rest_is_not(self) -> None:
+        """A reset went back into the middle of it."""
+        sink, one = self._checked(), batch_of("a", range(6))
+        self._write(sink, one)
+        sink.rollback(reset_to(2, 2, {}, resume=4))
+        again = batch_of("b", range(4, 6), sequence=2, timeline=2, epoch=2)
+        self._write(sink, again)
+        sink.prepare(CheckpointNumber(2))
+        sink.publish(checkpoint_of(checkpoint_id(2, 2), accepted(one, upto=4), accepted(again)))
+        self._expect(range(6))
+
+    def test_a_checkpoint_that_a_reset_has_undone_is_not_shown_any_more_and_its_records_come_again(self) -> None:
+        """The checkpoint before it stays."""
+        sink = self._checked()
+        one, two = batch_of("a", range(5)), batch_of("b", range(5, 9), sequence=2)
+        self._write(sink, one)
+        sink.publish(checkpoint_of(checkpoint_id(1), accepted(one)))
+        self._write(sink, two)
+        sink.publish(checkpoint_of(checkpoint_id(2), accepted(two), previous=checkpoint_id(1)))
+        back = reset_to(2, 2, {checkpoint_id(2): 2}, resume=5)
+        for member in (sink, self._checked(), sink):
+            member.rollback(back)
+            self._expect(range(5) if self.keeps_back else range(9))
+        again = batch_of("c", range(5, 10), sequence=3, timeline=2, epoch=2)
+        self._write(sink, again)
+        sink.prepare(CheckpointNumber(3))
+        sink.publish(checkpoint_of(checkpoint_id(3, 2), accepted(again), previous=checkpoint_id(1)))
+        self._expect(range(10))
+
+    def test_what_a_zombie_writes_after_a_reset_is_never_shown(self) -> None:
+        """It was frozen, and goes on under the older epoch; a refusal is fine too."""
+        sink, zombie = self._checked(), self._checked()
+        late = batch_of("late", range(5))
+        sink.rollback(reset_to(2, 2, {}, resume=0))
+        again = batch_of("a", range(5), sequence=2, timeline=2, epoch=2)
+        self._write(sink, again)
+        # Whatever it says to that; that it is not shown is what counts.
+        with suppress(Exception):
+            self._write(zombie, late)
+        sink.prepare(CheckpointNumber(2))
+        sink.publish(checkpoint_of(checkpoint_id(2, 2), accepted(again)))
+        self._expect(range(5))
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _checked(self) -> CustomSink:
+        sink = self.make()
+        sink.check()
+        return sink
+
+    def _write(self, sink: CustomSink, *batches: BatchContext) -> None:
+        for batch in batches:
+            range_ = batch.ranges[PLACE]
+            sink.write(self._rows(range(range_.from_, range_.to)), batch)
+
+    def _rows(self, offsets: range) -> DataFrame:
+        return self.session().createDataFrame([(str(TOPIC), 0, n, f"value {n}") for n in offsets], _COLUMNS)
+
+    def _expect(self, offsets: range) -> None:
+        wanted = Counter((str(TOPIC), 0, offset) for offset in offsets)
+        found = Counter((str(topic), int(partition), int(offset)) for topic, partition, offset in self.shown())
+        lacking, surplus = sorted((wanted - found).elements()), sorted((found - wanted).elements())
+        if lacking or surplus:
+            raise AssertionError(
+                f"readers lack {lacking or 'nothing'}, and see {surplus or 'nothing'} that they should not"
+            )

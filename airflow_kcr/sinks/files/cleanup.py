@@ -1,0 +1,383 @@
+"""Deleting what nobody can read any more from file sinks: what resets have undone, what died, and what was retired.
+
+    from airflow_kcr.sinks import clean_checkpoints
+
+    clean_checkpoints(spark, "flights")                 # what resets have undone, and what died
+    clean_checkpoints(spark, "flights", "retired")      # the output of retired checkpoints as well
+
+Spark is there for its file systems; nothing is read.
+
+The newest published checkpoint settles everything before it: whatever batches of its time or before have written is in
+a manifest in force, or counts no more. So of the folders up to there, every file goes that is in no such manifest; what
+is newer is left alone, since a publisher may be at work on it. That holds in each order of steps: a checkpoint that a
+reset undoes meanwhile has its files still, and one that is published meanwhile has newer ones.
+
+Killed anywhere, or run twice at a time, it only ever deletes files that nothing names, and the next run goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from airflow_kcr.api import opened
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
+from airflow_kcr.protocol.values import CheckpointNumber, region_name
+from airflow_kcr.sinks.files import force, layout
+from airflow_kcr.sinks.files.accepted import Ledger, RegionLedger
+from airflow_kcr.sinks.files.delta import table_of, with_formats
+from airflow_kcr.sinks.files.documents import Manifest, Owner, Retired
+from airflow_kcr.sinks.files.folder import NO_TABLE, Folder, Table
+from airflow_kcr.sinks.files.force import brought_up_to_date
+from airflow_kcr.sinks.files.hadoop import HadoopFolder
+from airflow_kcr.sinks.files.layout import CheckpointName, FileTarget, file_targets
+from airflow_kcr.spark.launch import PACKAGES, launch, no_pyspark
+from airflow_kcr.spark.session import SparkSettings, missing_extensions, names_library
+from airflow_kcr.spec import RegionSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class GivenUp(StrEnum):
+    """Which output is deleted."""
+
+    UNDONE = "undone"
+    """Of checkpoints that a reset has undone, and of batches that never counted.
+
+    What no checkpoint has that can be read.
+    """
+
+    RETIRED = "retired"
+    """Of checkpoints whose checkpoint is retired as well: they could be read, and can't be afterwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What was deleted in one sink's folder."""
+
+    sink: str
+    """Which sink of which group."""
+
+    undone: tuple[CheckpointNumber, ...] = ()
+    """Checkpoints that a reset had undone, whose files are gone now."""
+
+    retired: tuple[CheckpointNumber, ...] = ()
+    """Retired checkpoints, whose files are gone now."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+class Cleaner:
+    """Deletes what nobody can read any more from one sink's folder.
+
+    Args:
+        target: the sink.
+        folder: where its files are.
+        ledger: says what is undone and retired.
+        table: the sink's; what is undone goes from there as well, what is retired stays in it.
+    """
+
+    def __init__(self, target: FileTarget, folder: Folder, ledger: Ledger, table: Table = NO_TABLE) -> None:
+        self._target, self._folder, self._ledger, self._table = target, folder, ledger, table
+
+    def clean(self, what: GivenUp) -> Cleaned:
+        """Delete files, and return what is gone; asked again, it finds nothing.
+
+        It goes through the folder shelf by shelf, oldest first, and remembers no more than one at a time.
+
+        Raises:
+            ConfigurationError: the folder is another sink's, or of another layout.
+            SinkError: the folder or the store is away, or somebody writes the same notes; then again.
+        """
+        if not self._is_ours():
+            return Cleaned(sink=str(self._target))
+        brought_up_to_date(self._target, self._folder, self._ledger, self._table)
+        checkpoints = self._ledger.checkpoints()
+        shelves = force.shelves(self._folder, layout.MANIFESTS)
+        if what is GivenUp.RETIRED:
+            for shelf in shelves:
+                self._give_up(shelf, checkpoints)
+        retired = [checkpoint for shelf in shelves for checkpoint in self._withdraw(shelf)]
+        settled = _Settled(self._folder, checkpoints)
+        files = size = 0
+        for deleted in self._deleted(settled):
+            files, size = files + 1, size + deleted
+        undone = [checkpoint for shelf in shelves for checkpoint in self._forget(shelf, settled)]
+        _LOG.info("%s: %d files of %d bytes are deleted", self._target, files, size)
+        return Cleaned(
+            sink=str(self._target),
+            undone=tuple(checkpoint.sequence for checkpoint in undone),
+            retired=tuple(checkpoint.sequence for checkpoint in retired),
+            files=files,
+            bytes=size,
+        )
+
+    def _is_ours(self) -> bool:
+        owner = Owner.of(self._folder.read(layout.OWNER))
+        mine = (self._target.region, self._target.group, self._target.sink)
+        if owner is not None and (owner.region, owner.group, owner.sink) != mine:
+            raise ConfigurationError(
+                f"{self._target} of region {self._target.region}: {self._folder.uri} is the folder of sink "
+                f"{owner.sink} of group {owner.group}, region {owner.region}; nothing is deleted"
+            )
+        return owner is not None
+
+    def _give_up(self, shelf: str, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
+        """Note of every retired checkpoint on a shelf that its output is given up; from here on nobody reads it."""
+        for checkpoint in sorted(force.checkpoints_on(self._folder, layout.MANIFESTS, shelf)):
+            row = checkpoints.get(checkpoint)
+            if row is None or row.state is not CheckpointState.RETIRED or not row.is_on_path:
+                continue
+            manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
+            if manifest is None or manifest.digest != row.digest:
+                continue
+            note = Retired(digest=row.digest, batches=manifest.batches, schemas=manifest.schemas)
+            self._folder.create(layout.retired(checkpoint), note.text())
+            if self._retired(checkpoint) is None:
+                self._folder.replace(layout.retired(checkpoint), note.text())
+            if self._retired(checkpoint) != note:
+                raise SinkError(
+                    f"{self._target}: the note that checkpoint {checkpoint} is retired is not what was written"
+                )
+
+    def _withdraw(self, shelf: str) -> list[CheckpointName]:
+        """Take the manifests of retired checkpoints away, also those that a late publisher has brought back."""
+        there, noted = (
+            force.checkpoints_on(self._folder, above, shelf) for above in (layout.MANIFESTS, layout.RETIRED)
+        )
+        found = [checkpoint for checkpoint in sorted(there & noted) if self._retired(checkpoint) is not None]
+        self._folder.delete(layout.manifest(checkpoint) for checkpoint in found)
+        return found
+
+    def _deleted(self, settled: _Settled) -> Iterator[int]:
+        """Delete what nobody needs, and yield the bytes of each file."""
+        for above, last in ((layout.DATA, settled.newest), (layout.COMPACTED, settled.newest - 1)):
+            for shelf in force.shelves(self._folder, above):
+                for name in self._folder.names(f"{above}/{shelf}"):
+                    checkpoint = layout.named(name)
+                    if checkpoint is None or checkpoint.sequence > last:
+                        continue
+                    needed = settled.files_for(checkpoint.sequence)
+                    if needed is not None:
+                        yield from self._cleared(f"{above}/{shelf}/{name}", needed)
+
+    def _forget(self, shelf: str, settled: _Settled) -> list[CheckpointName]:
+        """Take the manifests of undone checkpoints away whose files are gone."""
+        found = [
+            checkpoint
+            for checkpoint in sorted(force.checkpoints_on(self._folder, layout.MANIFESTS, shelf))
+            if settled.is_void(checkpoint)
+        ]
+        self._folder.delete(layout.manifest(checkpoint) for checkpoint in found)
+        return found
+
+    def _cleared(self, path: str, needed: Set[str]) -> Iterator[int]:
+        files = self._folder.walk(path)
+        if needed.isdisjoint(files):
+            self._folder.delete([path])
+            yield from _sizes(files.items())
+            return
+        for folder, found in groupby(files.items(), key=lambda item: item[0].rpartition("/")[0]):
+            here = dict(found)
+            if needed.isdisjoint(here) and folder != path:
+                self._folder.delete([folder])
+                yield from _sizes(here.items())
+                continue
+            superfluous = {file: size for file, size in here.items() if file not in needed and not _is_list(file)}
+            self._folder.delete(superfluous)
+            yield from superfluous.values()
+
+    def _retired(self, checkpoint: CheckpointName) -> Retired | None:
+        return Retired.of(self._folder.read(layout.retired(checkpoint)))
+
+
+class _Settled:
+    """What the published checkpoints on the path have settled.
+
+    The output up to each is in its manifest, or was given up.
+
+    Args:
+        folder: the sink's.
+        checkpoints: as the store had them at one moment. A checkpoint that a reset undoes since may have a part that
+            stands, which no newer manifest has yet; so it is taken as it was then.
+    """
+
+    def __init__(self, folder: Folder, checkpoints: Mapping[CheckpointName, Checkpoint]) -> None:
+        self._folder, self._checkpoints = folder, checkpoints
+        rows = sorted(c for c, row in checkpoints.items() if row.is_on_path and row.published_at is not None)
+        self._path = sorted(rows, key=lambda checkpoint: checkpoint.sequence)
+        self._numbers = [checkpoint.sequence for checkpoint in self._path]
+        self._last: tuple[CheckpointName, frozenset[str] | None] | None = None
+        self._kept = frozenset(self._pinned())
+        self.newest = next(
+            (c.sequence for c in self._newest_first() if self._files_of(c) is not None), CheckpointNumber(0)
+        )
+        """The newest checkpoint that is settled; 0: none is."""
+
+    def files_for(self, stamp: CheckpointNumber) -> frozenset[str] | None:
+        """Return which files are needed of what was written under a stamp; None: that can't be told yet."""
+        place = bisect_left(self._numbers, stamp)
+        if place == len(self._path):
+            return None
+        checkpoint = self._path[place]
+        if self._last is None or self._last[0] != checkpoint:
+            self._last = (checkpoint, self._files_of(checkpoint))
+        found = self._last[1]
+        return None if found is None else found | self._kept
+
+    def is_void(self, checkpoint: CheckpointName) -> bool:
+        """Whether a reset had undone a checkpoint, nobody keeps it, and what is left of it is in a newer one."""
+        row = self._checkpoints.get(checkpoint)
+        return row is not None and row.undone_by is not None and not row.pinned_as and checkpoint.sequence < self.newest
+
+    def _newest_first(self) -> Iterator[CheckpointName]:
+        """Yield the checkpoints on the path of which the folder says something."""
+        path, kinds = frozenset(self._path), (layout.MANIFESTS, layout.RETIRED)
+        there = {shelf for above in kinds for shelf in force.shelves(self._folder, above)}
+        for shelf in sorted(there, key=int, reverse=True):
+            named = {checkpoint for above in kinds for checkpoint in force.checkpoints_on(self._folder, above, shelf)}
+            yield from sorted(named & path, key=lambda checkpoint: checkpoint.sequence, reverse=True)
+
+    def _files_of(self, checkpoint: CheckpointName) -> frozenset[str] | None:
+        """Return the files of a checkpoint's manifest, none where its output was given up.
+
+        None: neither is known here.
+        """
+        digest = self._checkpoints[checkpoint].digest
+        manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
+        if manifest is not None and manifest.digest == digest:
+            return frozenset(file.path for file in manifest.files)
+        note = Retired.of(self._folder.read(layout.retired(checkpoint)))
+        return frozenset() if note is not None and note.digest == digest else None
+
+    def _pinned(self) -> Iterator[str]:
+        """Yield the files of undone checkpoints that are pinned."""
+        for checkpoint in sorted(
+            c for c, row in self._checkpoints.items() if row.undone_by is not None and row.pinned_as
+        ):
+            manifest = Manifest.of(self._folder.read(layout.manifest(checkpoint)))
+            yield from (file.path for file in (() if manifest is None else manifest.files))
+
+
+def _sizes(files: Iterable[tuple[str, int]]) -> Iterator[int]:
+    """Yield the bytes of those files that aren't lists."""
+    return (size for path, size in files if not _is_list(path))
+
+
+def _is_list(path: str) -> bool:
+    return path.rpartition("/")[2] == layout.LIST
+
+
+def clean_checkpoints(
+    spark: SparkSession,
+    region: str,
+    what: GivenUp | str = GivenUp.UNDONE,
+    *,
+    store: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Cleaned, ...]:
+    """Delete what nobody can read any more from a region's file sinks, whatever else is at work meanwhile.
+
+    No file goes that a checkpoint has which can be read, or that a later checkpoint may need. Killed, or run twice at a
+    time, it has deleted a part; the next one goes on.
+
+    Args:
+        spark: a session that can write to the folders.
+        region: whose sinks.
+        what: `undone`: files of checkpoints that resets have undone, and of batches that never counted. `retired`: the
+            output of checkpoints whose checkpoints are retired as well; these could be read until now.
+        store: the store's URL; absent: `KCR_STORE_URL`.
+        environ: where references of the sinks' paths are looked up.
+
+    Returns:
+        For each sink what was deleted, in the order of the spec.
+
+    Raises:
+        UnknownRegion: there is none of that name.
+        ConfigurationError: `what` is neither, a variable is not set, a folder is another sink's, or this session
+            can't write the format of one.
+        SinkError: a folder can't be reached or written to.
+        StoreError: the store can't be asked what is undone or retired.
+    """
+    try:
+        wanted = GivenUp(what)
+    except ValueError:
+        raise ConfigurationError(f"{what!r} can't be cleaned: say {' or '.join(GivenUp)}") from None
+    with opened(store) as found:
+        name = region_name(region)
+        targets = file_targets(RegionSpec.from_json(found.read(name)[0].spec.text), environ)
+        cleaners = [
+            Cleaner(t, HadoopFolder(spark, t.path), RegionLedger(found, name), table_of(spark, t)) for t in targets
+        ]
+        return tuple(cleaner.clean(wanted) for cleaner in cleaners)
+
+
+def sinks_of(
+    region: str, *, store: str | None = None, environ: Mapping[str, str] = os.environ
+) -> tuple[FileTarget, ...]:
+    """Return the file sinks of a region.
+
+    Args:
+        region: whose.
+        store: the store's URL; absent: `KCR_STORE_URL`.
+        environ: where references of the sinks' paths are looked up.
+
+    Raises:
+        UnknownRegion: there is none of that name.
+        ConfigurationError: a variable is not set.
+        StoreError: the store can't be asked.
+    """
+    with opened(store) as found:
+        return file_targets(RegionSpec.from_json(found.read(region_name(region))[0].spec.text), environ)
+
+
+@contextmanager
+def file_session(conf: Mapping[str, str], sinks: Iterable[FileTarget] = ()) -> Iterator[SparkSession]:
+    """Lend a session for the folders of sinks, in this process; it needs no connector.
+
+    Args:
+        conf: settings of Spark, for instance `spark.jars.packages` and `spark.hadoop.fs.…` of an object store.
+        sinks: whose formats it can write.
+
+    Raises:
+        ToolMissing: there is no PySpark or no Java.
+        ServiceFailed: Spark's JVM did not start; the message has its own words.
+        ConfigurationError: a setting holds a secret, which would stand in the command line of Spark's JVM.
+    """
+    try:
+        from pyspark import SparkConf
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise no_pyspark(error) from error
+    wanted = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.master": "local[1]", **conf}
+    wanted |= _of_formats(wanted, sinks)
+    settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
+    launch(settings)
+    spark = SparkSession.builder.config(conf=settings).appName("kcr checkpoint clean").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _of_formats(conf: Mapping[str, str], sinks: Iterable[FileTarget]) -> dict[str, str]:
+    """Return what the formats of sinks need that is not in the settings."""
+    needs = with_formats(SparkSettings(app_name="kcr checkpoint clean", conf=conf), sinks)
+    found = missing_extensions(conf, needs)
+    packages = [one for one in needs.packages if not names_library(conf, one.split(":")[1])]
+    if packages:
+        found[PACKAGES] = ",".join((*filter(None, [conf.get(PACKAGES)]), *packages))
+    return found

@@ -1,0 +1,87 @@
+"""What an application makes of a spec that was changed under it, whichever it sees first: the change or its lease."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+
+from airflow_kcr.driver.application import MemberRun, Prepared, follow
+from airflow_kcr.driver.parts import Parts
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import CheckpointRules
+from airflow_kcr.protocol.values import GroupId, RegionName
+from airflow_kcr.runtime.clocks import StoreClock
+from airflow_kcr.runtime.member_pool import MemberPool
+from airflow_kcr.runtime.sizes import Limits
+from airflow_kcr.spark.session import SparkSettings
+from airflow_kcr.spec import RegionSpec, parse
+from airflow_kcr.store.regions import RegionStore
+from tests.support.runtime_fakes import SharedTransactions
+
+if TYPE_CHECKING:
+    import pytest
+
+FLIGHTS = RegionName("flights")
+
+
+@dataclass(slots=True)
+class Watched:
+    """A member pool whose members have seen a revision of the spec; it notes which it is told to follow."""
+
+    seen: int
+    adopted: list[tuple[int, int]] = field(default_factory=list)
+
+    def spec_revision(self) -> int:
+        return self.seen
+
+    def adopt(self, checkpoint: CheckpointRules, limits: Limits, revision: int) -> None:
+        self.adopted.append((revision, limits.most))
+
+
+def spec(pipeline: str = "flights:first", more: str = "") -> RegionSpec:
+    return parse(
+        "region: flights\n"
+        "kafka: {bootstrap.servers: 'broker:9092'}\n"
+        "groups:\n"
+        f"  - {{group_id: flights, topics: [flights], members: 1, pipeline: '{pipeline}'}}\n"
+        f"{more}"
+    )
+
+
+def followed(in_force: RegionSpec, seen: int) -> tuple[Watched, Prepared, Prepared]:
+    """Let an application that was built from revision 1 look at a region whose revision 2 is `in_force`."""
+    store = RegionStore(SharedTransactions())
+    store.declare(FLIGHTS, Spec(text=in_force.to_json_text(), rules=in_force.rules(), revision=2))
+    member_pool = Watched(seen)
+    before = Prepared(
+        run=MemberRun(region=FLIGHTS, group=GroupId("flights"), indexes=(0,), spark=SparkSettings(app_name="flights")),
+        spec=spec(),
+        revision=1,
+        digest="",
+        parts=Parts(kafka={}, pipeline=lambda batch, context: None),
+        store_clock=StoreClock(lambda: 0.0, datetime.now(UTC)),
+    )
+    return member_pool, before, follow(store, before, cast("MemberPool", member_pool))
+
+
+def test_what_counts_at_once_is_followed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    member_pool, _, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=2)
+    assert member_pool.adopted == [(2, 10)]
+    assert (after.revision, after.spec.batch.max_records) == (2, 10)
+    assert "region flights: its spec has changed, the members follow" in caplog.text
+
+
+def test_members_that_have_to_be_built_anew_stay_with_the_revision_by_which_the_store_refuses_them() -> None:
+    # Told the newer revision, they would be let in again once their leases have ended, with the pipeline of the former.
+    member_pool, before, after = followed(spec("flights:second", "batch: {min_records: 10, max_records: 10}\n"), seen=2)
+    assert member_pool.adopted == []
+    assert after is before
+
+
+def test_without_news_nothing_is_read() -> None:
+    member_pool, before, after = followed(spec(more="batch: {min_records: 10, max_records: 10}\n"), seen=1)
+    assert member_pool.adopted == []
+    assert after is before

@@ -1,0 +1,97 @@
+"""An index that a live process holds is found out before Spark starts; a dead one's lease refuses nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from airflow_kcr.driver.application import MemberRun, prepare, refuse_held
+from airflow_kcr.errors import MemberInUse
+from airflow_kcr.protocol.commands import Leave, Register, Renew
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.rules import RegionRules
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import Incarnation, MemberId
+from airflow_kcr.spark.session import SparkSettings
+from airflow_kcr.store.regions import RegionStore
+from tests.support.driver import group_rules
+from tests.support.runtime_fakes import FLIGHTS, GROUP, SharedTransactions
+
+TIMES = Timeouts(lease=timedelta(seconds=30), renew=timedelta(seconds=0.5))
+MEMBER = MemberId(GROUP, 0)
+
+
+@pytest.fixture
+def store() -> RegionStore:
+    store = RegionStore(SharedTransactions())
+    store.declare(FLIGHTS, Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}, timeouts=TIMES)))
+    store.start(FLIGHTS)
+    return store
+
+
+def run(*indexes: int, takeover: bool = False) -> MemberRun:
+    return MemberRun(
+        region=FLIGHTS, group=GROUP, indexes=indexes, takeover=takeover, spark=SparkSettings(app_name="flights")
+    )
+
+
+def held(store: RegionStore) -> Incarnation:
+    return store.handle(FLIGHTS, Register(member=MEMBER, token="one", label="laptop, process 7"))
+
+
+@contextmanager
+def living(renew: Callable[[], object]) -> Iterator[None]:
+    """Renew until the block ends."""
+    over = threading.Event()
+
+    def heartbeat() -> None:
+        while not over.wait(0.05):
+            renew()
+
+    beating = threading.Thread(target=heartbeat)
+    beating.start()
+    try:
+        yield
+    finally:
+        over.set()
+        beating.join()
+
+
+def test_an_index_that_a_live_process_holds_is_refused_with_its_holder(store: RegionStore) -> None:
+    incarnation = held(store)
+    renew = lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))  # noqa: E731
+    with (
+        living(renew),
+        pytest.raises(MemberInUse, match=r"g\[0\] is held by laptop, process 7, which lives"),
+    ):
+        refuse_held(store, run(0, 1))
+
+
+def test_nothing_else_is_looked_at_before(store: RegionStore) -> None:
+    incarnation = held(store)
+    # Its spec can't even be read.
+    with (
+        living(lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))),
+        pytest.raises(MemberInUse),
+    ):
+        prepare(store, run(0))
+
+
+def test_the_lease_of_a_process_that_is_dead_refuses_nobody(store: RegionStore) -> None:
+    held(store)
+    refuse_held(store, run(0))
+
+
+def test_a_member_that_has_left_is_not_waited_for(store: RegionStore) -> None:
+    store.handle(FLIGHTS, Leave(member=MEMBER, incarnation=held(store)))
+    refuse_held(store, run(0))
+
+
+def test_an_index_that_another_process_does_not_have_is_free(store: RegionStore) -> None:
+    incarnation = held(store)
+    with living(lambda: store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=incarnation, lease=TIMES.lease))):
+        refuse_held(store, run(1))

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import cast
+
+import pytest
+
+from airflow_kcr.driver import parent_watchdog as parent_watchdog_module
+from airflow_kcr.driver.parent_watchdog import Jvm, ParentWatchdog, drain, is_settled
+from airflow_kcr.driver.task import Task, look
+from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.errors import RegionInState, StoreUnavailable
+from airflow_kcr.protocol.region.rows import DesiredState, RequestState
+from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
+from airflow_kcr.runtime.member_pool import MemberPool
+from airflow_kcr.store.regions import RegionStore
+from tests.support.driver import Driver
+
+WITHIN = 20.0
+
+
+@dataclass(slots=True)
+class FakeMemberPool:
+    """Notes what is asked of it."""
+
+    members: tuple[MemberId, ...]
+    asked: list[str] = field(default_factory=list)
+    is_ending: bool = False
+    close_time: float = 0.0
+
+    def hold(self) -> None:
+        self.asked.append("hold")
+
+    def terminate(self) -> None:
+        self.is_ending = True
+        self.asked.append("terminate")
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver(partitions=4, members=2)
+    driver.up()
+    return driver
+
+
+@pytest.fixture
+def ended() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def task_of(process: subprocess.Popen[bytes], drain: float = WITHIN) -> Task:
+    state = look(process.pid)
+    assert state is not None
+    within = timedelta(seconds=drain)
+    return Task(pid=process.pid, started=state.started, parent=state.parent, request_id="n", drain=within)
+
+
+def member_pool_of(driver: Driver, *indexes: int) -> FakeMemberPool:
+    return FakeMemberPool(tuple(driver.member(index) for index in indexes))
+
+
+def watched(
+    driver: Driver, task: Task | None, ended: list[str], jvm: Jvm | None = None, store: RegionStore | None = None
+) -> ParentWatchdog:
+    return ParentWatchdog(store or driver.store, driver.name, task=task, jvm=jvm, end_process=ended.append)
+
+
+# -- what is settled ---------------------------------------------------------------------------------------------------
+
+
+def test_members_at_the_restore_point_may_go(driver: Driver) -> None:
+    assert is_settled(driver.region, frozenset({driver.member(0)}))
+
+
+def test_a_member_that_processed_beyond_the_restore_point_may_not_until_a_checkpoint_holds_it(driver: Driver) -> None:
+    mine, other = frozenset({driver.member(0)}), frozenset({driver.member(1)})
+    driver.process(driver.member(0), width=10)
+    assert not is_settled(driver.region, mine)
+    assert is_settled(driver.region, other)
+    driver.checkpoint("a")
+    assert is_settled(driver.region, mine)
+
+
+def test_nobody_goes_while_a_checkpoint_is_open_or_before_kafka_has_it(driver: Driver) -> None:
+    mine = frozenset({driver.member(0)})
+    driver.process(driver.member(0), width=10)
+    driver.request_checkpoint("a")
+    assert not is_settled(driver.region, mine)
+    driver.complete()
+    driver.publish()
+    assert not is_settled(driver.region, mine)
+    driver.read_back(driver.member(0))
+    assert is_settled(driver.region, mine)
+
+
+# -- the drain ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_asks_for_one_checkpoint_and_returns_when_it_is_done(driver: Driver) -> None:
+    driver.process(driver.member(0), width=10)
+    task = Task(pid=1, request_id="n", drain=timedelta(seconds=WITHIN))
+    draining = threading.Thread(
+        target=drain, args=(driver.store, driver.name, frozenset({driver.member(0)}), task), daemon=True
+    )
+    draining.start()
+    assert happened(lambda: RequestId("n") in driver.region.requests, within=WITHIN)
+    driver.complete()
+    driver.publish()
+    for member in driver.all_members():
+        driver.read_back(member)
+    draining.join(WITHIN)
+    assert not draining.is_alive()
+    assert driver.region.requests[RequestId("n")].state is RequestState.ANSWERED
+
+
+def test_a_drain_of_nothing_asks_for_nothing(driver: Driver) -> None:
+    drain(driver.store, driver.name, frozenset({driver.member(0)}), Task(pid=1, request_id="n"))
+    assert driver.region.requests == {}
+
+
+def test_a_drain_ends_with_its_boundary(driver: Driver) -> None:
+    driver.process(driver.member(0), width=10)
+    task = Task(pid=1, request_id="n", drain=timedelta(seconds=0.2))
+    drain(driver.store, driver.name, frozenset({driver.member(0)}), task)
+    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
+
+
+def test_where_there_will_be_no_checkpoint_it_says_so(driver: Driver) -> None:
+    driver.process(driver.member(0), width=10)
+    driver.store.kill(driver.name)
+    assert driver.region.desired_state is DesiredState.STOPPED
+    region = driver.region
+    if is_settled(region, frozenset({driver.member(0)})):
+        return  # a kill has moved the positions back already: nothing is left to be drained
+    with pytest.raises(RegionInState):
+        drain(driver.store, driver.name, frozenset({driver.member(0)}), Task(pid=1, request_id="n"))
+
+
+# -- who is watched ----------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_is_gone_ends_its_members_after_a_drain(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
+) -> None:
+    member_pool = member_pool_of(driver, 0, 1)
+    parent_watchdog = watched(driver, task_of(process), ended)
+    parent_watchdog.hold(cast("MemberPool", member_pool))
+    with parent_watchdog.watching():
+        assert member_pool.asked == []
+        process.kill()
+        assert happened(lambda: member_pool.is_ending, within=WITHIN)
+    assert member_pool.asked == ["hold", "terminate"]
+    assert ended == []
+
+
+def test_a_task_that_says_that_it_goes_is_believed(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
+) -> None:
+    member_pool = member_pool_of(driver, 0)
+    parent_watchdog = watched(driver, task_of(process), ended)
+    parent_watchdog.hold(cast("MemberPool", member_pool))
+    with parent_watchdog.watching():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert happened(lambda: member_pool.is_ending, within=WITHIN)
+    assert process.poll() is None
+
+
+def test_a_drain_that_takes_too_long_is_left_alone(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
+) -> None:
+    driver.process(driver.member(0), width=10)
+    member_pool = member_pool_of(driver, 0)
+    parent_watchdog = watched(driver, task_of(process, drain=0.5), ended)
+    parent_watchdog.hold(cast("MemberPool", member_pool))
+    with parent_watchdog.watching():
+        process.kill()
+        assert happened(lambda: member_pool.is_ending, within=WITHIN)
+    assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
+
+
+def test_without_the_store_the_members_end_as_by_sigterm(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
+) -> None:
+    class Away(RegionStore):
+        def read(self, name: RegionName) -> tuple[Region, object]:  # type: ignore[override]
+            raise StoreUnavailable("away")
+
+    member_pool = member_pool_of(driver, 0)
+    away = Away(driver.store._transactions)
+    parent_watchdog = watched(driver, task_of(process, drain=600), ended, store=away)
+    parent_watchdog.hold(cast("MemberPool", member_pool))
+    with parent_watchdog.watching():
+        process.kill()
+        assert happened(lambda: member_pool.is_ending, within=WITHIN)
+
+
+def test_before_anything_is_consumed_there_is_nothing_to_drain(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
+) -> None:
+    with watched(driver, task_of(process), ended).watching():
+        process.kill()
+        assert happened(lambda: bool(ended), within=WITHIN)
+    assert "nothing was consumed yet" in ended[0]
+
+
+def test_members_that_don_t_end_are_ended(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_watchdog_module, "GRACE", 0.1)
+    parent_watchdog = watched(driver, task_of(process), ended)
+    parent_watchdog.hold(cast("MemberPool", member_pool_of(driver, 0)))
+    with parent_watchdog.watching():
+        process.kill()
+        assert happened(lambda: bool(ended), within=WITHIN)
+    assert ended == ["its members did not end"]
+
+
+def test_members_that_end_already_are_left_alone(
+    driver: Driver, process: subprocess.Popen[bytes], ended: list[str]
+) -> None:
+    member_pool = replace(member_pool_of(driver, 0), is_ending=True)
+    parent_watchdog = watched(driver, task_of(process), ended)
+    parent_watchdog.hold(cast("MemberPool", member_pool))
+    with parent_watchdog.watching():
+        watcher = next(t for t in threading.enumerate() if t.name == "watch task")
+        process.kill()
+        watcher.join(WITHIN)
+        assert not watcher.is_alive()
+    assert member_pool.asked == []
+
+
+# -- the JVM -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_end_of_standard_input_means_that_the_jvm_is_gone(driver: Driver, ended: list[str]) -> None:
+    ours, theirs = os.pipe()
+    try:
+        with watched(driver, None, ended, Jvm(ours)).watching():
+            os.write(theirs, b"x")
+            os.close(theirs)
+            assert happened(lambda: bool(ended), within=WITHIN)
+    finally:
+        os.close(ours)
+    assert ended == ["Spark's JVM is gone"]
+
+
+def test_a_jvm_that_ends_with_its_members_is_no_surprise(driver: Driver, ended: list[str]) -> None:
+    ours, theirs = os.pipe()
+    parent_watchdog = watched(driver, None, ended, Jvm(ours))
+    parent_watchdog.hold(cast("MemberPool", replace(member_pool_of(driver, 0), is_ending=True)))
+    try:
+        with parent_watchdog.watching():
+            watcher = next(t for t in threading.enumerate() if t.name == "watch jvm")
+            os.close(theirs)
+            watcher.join(WITHIN)
+            assert not watcher.is_alive()
+    finally:
+        os.close(ours)
+    assert ended == []
+
+
+def test_only_a_process_that_spark_submit_started_has_one() -> None:
+    assert Jvm.of_this_process({}) is None
+
+
+def test_where_there_is_nothing_to_watch_nothing_is_started(driver: Driver, ended: list[str]) -> None:
+    before = threading.active_count()
+    with watched(driver, None, ended).watching():
+        assert threading.active_count() == before

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import cast
+
+from airflow_kcr.driver.application import Hosted
+from airflow_kcr.driver.lines import Application
+from airflow_kcr.driver.process import Announcement
+from airflow_kcr.protocol.values import Incarnation, MemberId
+from airflow_kcr.runtime.member_pool import MemberPool
+from airflow_kcr.runtime.metrics import Snapshot
+from tests.support.runtime_fakes import GROUP
+
+
+@dataclass(slots=True)
+class Seen:
+    """A member of a member pool, as far as an announcement looks at it."""
+
+    member: MemberId
+    incarnation: Incarnation | None = None
+
+
+@dataclass(slots=True)
+class FakeMemberPool:
+    seen: list[Seen] = field(default_factory=lambda: [Seen(MemberId(GROUP, 0)), Seen(MemberId(GROUP, 1))])
+
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        return cast("tuple[Snapshot, ...]", tuple(self.seen))
+
+
+def hosted(member_pool: FakeMemberPool) -> Hosted:
+    return Hosted(application=Application(application="local-1", pid=7), member_pool=cast("MemberPool", member_pool))
+
+
+def told(out: io.StringIO) -> list[Application]:
+    found = [Application.read(line) for line in out.getvalue().splitlines()]
+    return [one for one in found if one is not None]
+
+
+def test_an_application_is_told_at_once_and_again_with_each_incarnation() -> None:
+    member_pool, out = FakeMemberPool(), io.StringIO()
+    announcement = Announcement(hosted(member_pool), out)
+    announcement.renew()
+    announcement.renew()
+    member_pool.seen[0].incarnation = Incarnation(3)
+    announcement.renew()
+    member_pool.seen[1].incarnation = Incarnation(1)
+    announcement.renew()
+    announcement.renew()
+    assert [one.members for one in told(out)] == [{}, {"g[0]": 3}, {"g[0]": 3, "g[1]": 1}]
+
+
+def test_where_nobody_listens_any_more_nothing_is_told() -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    member_pool = FakeMemberPool()
+    announcement = Announcement(hosted(member_pool), Broken())
+    announcement.renew()
+    member_pool.seen[0].incarnation = Incarnation(1)
+    announcement.renew()
+
+
+def test_where_no_task_listens_nothing_is_told() -> None:
+    Announcement(hosted(FakeMemberPool()), None).renew()

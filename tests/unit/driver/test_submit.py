@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from airflow_kcr.driver.submit import Submission
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.spark.session import CONNECTOR
+
+
+def submission(
+    conf: Mapping[str, str] | None = None, arguments: tuple[str, ...] = (), jars: tuple[str, ...] = ()
+) -> Submission:
+    return Submission(
+        application="app.py", name="kcr", master="spark://m:7077", conf=conf or {}, arguments=arguments, jars=jars
+    )
+
+
+def test_the_command_has_the_options_before_the_application_and_its_arguments_after_it() -> None:
+    command = submission({"spark.executor.memory": "1g"}, ("member", "run", "flights")).command("/opt/spark-submit")
+    assert command == (
+        *("/opt/spark-submit", "--name", "kcr", "--master", "spark://m:7077", "--packages", CONNECTOR),
+        *("--conf", "spark.executor.memory=1g", "app.py", "member", "run", "flights"),
+    )
+
+
+def test_jars_stand_in_for_the_connector_s_coordinate() -> None:
+    command = submission(jars=("a.jar", "b.jar")).command()
+    assert command[command.index("--jars") + 1] == "a.jar,b.jar"
+    assert "--packages" not in command
+
+
+@pytest.mark.parametrize(
+    ("conf", "arguments"),
+    [
+        ({"spark.kafka.sasl.jaas.config": "x"}, ()),
+        ({"spark.ssl.keyPassword": "x"}, ()),
+        ({"spark.kcr.store": "postgresql://me:hidden@host/db"}, ()),
+        ({}, ("--store", "postgresql://me:hidden@host/db")),
+        ({}, ("--option", "host=h password=hidden")),
+        ({}, ("--read-option", "kafka.sasl.jaas.config=hidden")),
+        ({}, ("--read-option", "kafka.sasl.oauthbearer.client.secret=hidden")),
+        ({}, ("--read-option", "kafka.ssl.keystore.key=hidden")),
+        ({"spark.executor.extraJavaOptions": "-Djavax.net.ssl.keyStorePassword=hidden"}, ()),
+    ],
+)
+def test_a_secret_never_gets_into_the_command(conf: Mapping[str, str], arguments: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError, match="KCR_STORE_URL") as caught:
+        submission(conf, arguments)
+    assert "hidden" not in caught.value.message
+
+
+def test_an_address_without_a_password_may_stand_in_the_command() -> None:
+    submission(arguments=("--store", "postgresql://me@host/db", "--url", "http://host:8080/a@b"))
+
+
+def test_a_setting_that_breaks_exactness_is_refused_before_anything_is_submitted() -> None:
+    with pytest.raises(ConfigurationError, match=r"spark\.speculation"):
+        submission({"spark.speculation": "true"})

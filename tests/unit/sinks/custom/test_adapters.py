@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.errors import ConfigurationError, PipelineUnusable, SinkError, SpecError
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.member.effects import ResetSinks
+from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.values import (
+    BatchId,
+    CheckpointNumber,
+    Epoch,
+    GroupId,
+    MemberId,
+    Offset,
+    Range,
+    RegionName,
+    Timeline,
+    TopicPartition,
+)
+from airflow_kcr.sinks.contract import WithCheckpoints
+from airflow_kcr.sinks.custom import CheckpointId, CompleteCheckpoint, CustomSink, Reset
+from airflow_kcr.sinks.custom.adapters import (
+    MemberCustomSink,
+    custom_targets,
+    opened_custom,
+)
+from airflow_kcr.sinks.files.accepted import Contents
+from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.sinks.group import OpenedSinks
+from airflow_kcr.spec import GroupSpec, RegionSpec, SinkKind, SinkSpec
+from tests.support.runtime_fakes import p
+
+MODULE = """
+from airflow_kcr.sinks.custom import CustomSink
+
+class Told(CustomSink):
+    def __init__(self, options): self.options = dict(options)
+    def check(self):
+        if self.options.get("broken"): raise RuntimeError("no target")
+    def write(self, rows, batch): pass
+    def prepare(self, sequence): pass
+    def publish(self, checkpoint): pass
+    def rollback(self, reset): pass
+
+def make(options, spark): return Told(options)
+def nothing(options, spark): return None
+def fails(options, spark): raise ValueError("no such bucket")
+def wrong(options): return None
+"""
+
+
+CALL = BatchCall(
+    region=RegionName("flights"),
+    member=MemberId(GroupId("g"), 0),
+    batch=BatchId("b"),
+    epoch=Epoch(1),
+    timeline=Timeline(1),
+    sequence=CheckpointNumber(1),
+    ranges={p(0): Range(Offset(0), Offset(5))},
+    progress=OffsetMap({p(0): Offset(5)}),
+)
+
+
+@dataclass
+class Told(CustomSink):
+    """A sink that keeps what it was told, and may fail."""
+
+    failure: Exception | None = None
+    told: list[object] = field(default_factory=list)
+
+    def _note(self, what: object) -> None:
+        self.told.append(what)
+        if self.failure is not None:
+            raise self.failure
+
+    def check(self) -> None:
+        self._note("check")
+
+    def write(self, rows: object, batch: object) -> None:
+        self._note("write")
+
+    def prepare(self, sequence: CheckpointNumber) -> None:
+        self._note(sequence)
+
+    def publish(self, checkpoint: CompleteCheckpoint) -> None:
+        self._note(checkpoint)
+
+    def rollback(self, reset: Reset) -> None:
+        self._note(reset)
+
+
+@dataclass
+class Ledger:
+    """What is accepted."""
+
+    found: Contents
+    gone: Mapping[CheckpointName, Timeline] = field(default_factory=dict)
+
+    def contents(self, sequence: CheckpointNumber, group: GroupId) -> Contents:
+        return self.found
+
+    def undone(self) -> Mapping[CheckpointName, Timeline]:
+        return self.gone
+
+
+def contents(undone_by: int | None = None) -> Contents:
+    return Contents(
+        checkpoint=CheckpointName(Timeline(1), CheckpointNumber(2)),
+        digest="d",
+        boundary=None,
+        previous=CheckpointName(Timeline(1), CheckpointNumber(1)),
+        undone_by=None if undone_by is None else Timeline(undone_by),
+        pieces=(),
+    )
+
+
+def spec(factory: str = "own_sink:make", options: Mapping[str, str] | None = None) -> RegionSpec:
+    sink = SinkSpec(name="out", kind=SinkKind.CUSTOM, factory=factory, options=options)
+    groups = (
+        GroupSpec(group_id="g", pipeline="jobs:process", topics=("t",), sinks=(sink,)),
+        GroupSpec(group_id="h", pipeline="jobs:process", topics=("t",)),
+    )
+    return RegionSpec(region="flights", kafka={"bootstrap.servers": "localhost:9092"}, groups=groups)
+
+
+@pytest.fixture
+def own_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "own_sink.py"
+    path.write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_sink", raising=False)
+    return path
+
+
+# -- in the spec ---------------------------------------------------------------------------------------------------
+
+
+def test_a_region_declares_it_with_its_function_and_its_options() -> None:
+    declared = spec(options={"path": "/lake", "token": "${TOKEN}"})
+    assert RegionSpec.from_json(declared.to_json()) == declared
+    assert declared.to_json()["groups"][0]["sinks"]["out"] == {
+        "kind": "custom",
+        "factory": "own_sink:make",
+        "options": {"path": "/lake", "token": "${TOKEN}"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("sink", "path"),
+    [
+        (SinkSpec(name="out", kind=SinkKind.CUSTOM), "factory"),
+        (SinkSpec(name="out", kind=SinkKind.CUSTOM, factory="own_sink"), "factory"),
+        (SinkSpec(name="out", kind=SinkKind.CUSTOM, factory="m:f", table="t"), "table"),
+        (SinkSpec(name="out", kind=SinkKind.CUSTOM, factory="m:f", key=("a",)), "key"),
+        (SinkSpec(name="out", kind=SinkKind.CUSTOM, factory="m:f", options={"a": "${"}), "options.a"),
+        (
+            SinkSpec(name="out", kind=SinkKind.CUSTOM, factory="m:f", options={"password": "hunter2"}),
+            "options.password",
+        ),
+        (SinkSpec(name="out", kind=SinkKind.FILES, path="/x", factory="m:f"), "factory"),
+        (SinkSpec(name="out", kind=SinkKind.POSTGRES, url="${DB}", table="t", options={"a": "b"}), "options"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said_at_its_place(sink: SinkSpec, path: str) -> None:
+    group = GroupSpec(group_id="g", pipeline="jobs:process", topics=("t",), sinks=(sink,))
+    with pytest.raises(SpecError) as caught:
+        RegionSpec(region="flights", kafka={"bootstrap.servers": "localhost:9092"}, groups=(group,))
+    assert [where for where, _ in caught.value.findings] == [f"groups[0].sinks.out.{path}"]
+    assert "hunter" not in str(caught.value)
+
+
+def test_exactly_once_is_not_to_be_had() -> None:
+    sink = SinkSpec(name="out", kind=SinkKind.CUSTOM, factory="m:f")
+    group = GroupSpec(
+        group_id="g", pipeline="jobs:process", topics=("t",), sinks=(sink,), delivery=Delivery.EXACTLY_ONCE
+    )
+    with pytest.raises(SpecError, match="custom can't be trusted with delivery exactly_once"):
+        RegionSpec(region="flights", kafka={"bootstrap.servers": "localhost:9092"}, groups=(group,))
+
+
+# -- made ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_made_by_its_function_with_the_references_filled_in(own_sink: Path) -> None:
+    targets = custom_targets(spec(options={"path": "/lake", "token": "${TOKEN}"}), {"TOKEN": "hunter2"})
+    assert "hunter2" not in repr(targets)
+    (made,) = opened_custom(targets, None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
+    assert made.sink.options == {"path": "/lake", "token": "hunter2"}  # type: ignore[attr-defined]
+
+
+def test_its_file_may_be_named(own_sink: Path) -> None:
+    (target,) = custom_targets(spec(f"{own_sink}:make"), {})
+    assert isinstance(target.factory({}, None), CustomSink)  # type: ignore[arg-type]
+
+
+def test_a_variable_that_is_not_set_is_named(own_sink: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"sinks\.out\.options\.token needs TOKEN"):
+        custom_targets(spec(options={"token": "${TOKEN}"}), {})
+
+
+@pytest.mark.parametrize(
+    ("factory", "told"),
+    [
+        ("no_such_module:make", "the factory of a sink 'no_such_module:make' can't be loaded"),
+        ("own_sink:other", "has no 'other'"),
+        ("own_sink:wrong", "can't be called with options and a Spark session"),
+    ],
+)
+def test_a_function_that_is_none_is_refused(own_sink: Path, factory: str, told: str) -> None:
+    with pytest.raises(PipelineUnusable, match=told):
+        custom_targets(spec(factory), {})
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "told"),
+    [
+        ("own_sink:nothing", {}, "made a NoneType, no CustomSink"),
+        ("own_sink:fails", {}, "sink out of group g can't be made: ValueError: no such bucket"),
+        ("own_sink:make", {"broken": "yes"}, "sink out of group g can't be made: RuntimeError: no target"),
+    ],
+)
+def test_one_that_can_not_be_made_or_does_not_work_is_refused(
+    own_sink: Path, factory: str, options: dict[str, str], told: str
+) -> None:
+    targets = custom_targets(spec(factory, options), {})
+    with pytest.raises(ConfigurationError, match=told):
+        opened_custom(targets, None, Ledger(contents()), GroupId("g"))  # type: ignore[arg-type]
+
+
+def test_only_the_groups_own_is_checked(own_sink: Path) -> None:
+    targets = custom_targets(spec(options={"broken": "yes"}), {})
+    assert len(opened_custom(targets, None, Ledger(contents()), GroupId("h"))) == 1  # type: ignore[arg-type]
+
+
+# -- told ----------------------------------------------------------------------------------------------------------
+
+
+def member(sink: Told, own_sink: Path, ledger: Ledger | None = None) -> MemberCustomSink:
+    (target,) = custom_targets(spec(), {})
+    return MemberCustomSink(target, sink, ledger or Ledger(contents()))
+
+
+def order() -> ResetSinks:
+    resume = OffsetMap({p(0): Offset(5)})
+    return ResetSinks(epoch=Epoch(3), timeline=Timeline(2), resume=resume, open={}, target=None, skips={})
+
+
+def test_it_is_told_what_counts_and_what_is_void(own_sink: Path) -> None:
+    sink = Told()
+    one = member(sink, own_sink, Ledger(contents(), {CheckpointName(Timeline(1), CheckpointNumber(7)): Timeline(2)}))
+    one.prepare(CheckpointNumber(2))
+    one.publish(CheckpointNumber(2))
+    assert one.reset(order()) == {}
+    one_two = CheckpointId(timeline=Timeline(1), sequence=CheckpointNumber(2))
+    previous = CheckpointId(timeline=Timeline(1), sequence=CheckpointNumber(1))
+    place = TopicPartition(p(0).topic, 0)
+    assert sink.told == [
+        2,
+        CompleteCheckpoint(id=one_two, previous=previous, boundary=None, batches=()),
+        Reset(
+            epoch=Epoch(3),
+            timeline=Timeline(2),
+            undone={CheckpointId(timeline=Timeline(1), sequence=CheckpointNumber(7)): Timeline(2)},
+            resume={place: Offset(5)},
+        ),
+    ]
+
+
+def test_a_checkpoint_that_a_reset_has_undone_meanwhile_is_not_published(own_sink: Path) -> None:
+    sink = Told()
+    member(sink, own_sink, Ledger(contents(undone_by=2))).publish(CheckpointNumber(2))
+    assert sink.told == []
+
+
+def test_what_its_code_raises_is_tried_again(own_sink: Path) -> None:
+    one = member(Told(failure=OSError("disk full")), own_sink)
+    for call, what in (
+        (lambda: one.prepare(CheckpointNumber(2)), "prepare checkpoint 2"),
+        (lambda: one.publish(CheckpointNumber(2)), "publish checkpoint 2"),
+        (lambda: one.reset(order()), "roll back"),
+    ):
+        with pytest.raises(SinkError, match=f"sink out of group g could not {what}: OSError: disk full"):
+            call()
+    own = member(Told(failure=SinkError("the lake is frozen")), own_sink)
+    with pytest.raises(SinkError, match=r"^the lake is frozen$"):
+        own.prepare(CheckpointNumber(2))
+
+
+def test_a_member_of_its_group_writes_and_is_asked_one_of_another_only_publishes(own_sink: Path) -> None:
+    sink = Told()
+    one = member(sink, own_sink)
+    own = OpenedSinks(group=GroupId("g"), custom=(one,)).of_member(spec())
+    other = OpenedSinks(group=GroupId("h"), custom=(one,)).of_member(spec())
+    assert isinstance(own, WithCheckpoints)
+    assert not own.fenced
+    own.prepare(CheckpointNumber(2))
+    other.prepare(CheckpointNumber(2))
+    other.publish(CheckpointNumber(2))
+    other.reset(order())
+    assert [type(told).__name__ for told in sink.told] == ["int", "CompleteCheckpoint"]
+    sink.fenced = True
+    assert own.fenced
+
+
+class Rows:
+    """A DataFrame, as far as its columns are looked at."""
+
+    columns = ("topic", "partition", "offset", "value")
+
+    @property
+    def schema(self) -> Rows:
+        return self
+
+    def simpleString(self) -> str:
+        return "struct<…>"
+
+    def toDF(self, *names: str) -> Rows:
+        return self
+
+
+def test_a_batch_writes_once_and_has_to(own_sink: Path) -> None:
+    sink = Told()
+    output = OpenedSinks(group=GroupId("g"), custom=(member(sink, own_sink),)).output()(CALL)
+    with pytest.raises(SinkError, match="was not written to"):
+        output.publish()
+    output.writers["out"].write(Rows())  # type: ignore[arg-type]
+    with pytest.raises(SinkError, match="was written to already"):
+        output.writers["out"].write(Rows())  # type: ignore[arg-type]
+    output.publish()
+    assert sink.told == ["write"]

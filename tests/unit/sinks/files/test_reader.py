@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
+from airflow_kcr.protocol.targets import ToInitial
+from airflow_kcr.protocol.values import CheckpointNumber, Timeline
+from airflow_kcr.sinks.files import layout
+from airflow_kcr.sinks.files.layout import CheckpointName
+from airflow_kcr.sinks.files.reader import Checkpoints
+from tests.support.driver import Driver
+from tests.support.sink_files import Files, LocalFolder
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A region that runs, and its sink."""
+    driver = Driver()
+    driver.up()
+    return Files(driver, tmp_path / "out")
+
+
+def checkpoint(files: Files, request_id: str) -> CheckpointNumber:
+    for index in range(2):
+        files.process_batch(files.driver.member(index))
+    return files.checkpoint(request_id)
+
+
+def reset(files: Files) -> None:
+    files.driver.reset(ToInitial())
+    files.driver.complete()
+    files.sink.reset(files.reset_order())
+    files.driver.settle_reset()
+
+
+def test_a_checkpoint_is_found_by_its_sequence_and_the_newest_without(files: Files) -> None:
+    first, second = checkpoint(files, "n1"), checkpoint(files, "n2")
+    checkpoints = Checkpoints.of(files.folder)
+    assert checkpoints.manifest(first) == files.manifests()[first]
+    assert checkpoints.manifest() == files.manifests()[second]
+
+
+def test_a_half_written_manifest_is_none_yet(files: Files) -> None:
+    first, second = checkpoint(files, "n1"), checkpoint(files, "n2")
+    where = files.root / layout.manifest(files.manifests()[second].checkpoint)
+    where.write_text(where.read_text()[:-5])
+    assert Checkpoints.of(files.folder).manifest().sequence == first
+    with pytest.raises(UnknownCheckpoint, match=f"has no checkpoint {second}"):
+        Checkpoints.of(files.folder).manifest(second)
+
+
+def test_an_unknown_checkpoint_is_told_with_those_that_there_are(files: Files) -> None:
+    found = [checkpoint(files, f"n{number}") for number in range(7)]
+    with pytest.raises(
+        UnknownCheckpoint, match=f"has no checkpoint 99; published are …, {', '.join(map(str, found[-5:]))}$"
+    ):
+        Checkpoints.of(files.folder).manifest(99)
+
+
+def test_a_superseded_checkpoint_is_told_with_the_timeline_that_replaced_it(files: Files) -> None:
+    first = checkpoint(files, "n1")
+    reset(files)
+    with pytest.raises(
+        CheckpointNotUsable, match=f"checkpoint {first} of sink out .* superseded by timeline 2.*none is pub"
+    ):
+        Checkpoints.of(files.folder).manifest(first)
+    with pytest.raises(UnknownCheckpoint, match="has no published checkpoint yet"):
+        Checkpoints.of(files.folder).manifest()
+    again = checkpoint(files, "n2")
+    assert list(Checkpoints.of(files.folder).published()) == [CheckpointName(Timeline(2), again)]
+
+
+def test_a_superseded_checkpoint_is_so_even_where_its_manifest_came_back(files: Files) -> None:
+    first = checkpoint(files, "n1")
+    where = layout.manifest(files.manifests()[first].checkpoint)
+    text = files.folder.read(where) or ""
+    reset(files)
+    files.folder.replace(where, text)
+    with pytest.raises(CheckpointNotUsable):
+        Checkpoints.of(files.folder).manifest(first)
+    with pytest.raises(UnknownCheckpoint):
+        Checkpoints.of(files.folder).manifest()
+
+
+def test_a_folder_of_nobody_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is no folder of a file sink"):
+        Checkpoints.of(LocalFolder(tmp_path))

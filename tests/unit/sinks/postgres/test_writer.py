@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from airflow_kcr.errors import ConfigurationError, SinkError
+from airflow_kcr.ports import BatchCall
+from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.timeouts import Timeouts
+from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, MemberId, RegionName, Timeline
+from airflow_kcr.sinks.contract import SinkOutput
+from airflow_kcr.sinks.postgres import PostgresSink, Staging, Target
+from airflow_kcr.sinks.postgres import writer as sinks
+from airflow_kcr.sinks.postgres.writer import TableWriter, columns_of, jdbc_options, require_reachable, sql_type
+from airflow_kcr.spark.context import no_output
+
+CALL = BatchCall(
+    region=RegionName("r"),
+    member=MemberId(GroupId("g"), 0),
+    batch=BatchId("b"),
+    epoch=Epoch(1),
+    timeline=Timeline(1),
+    sequence=CheckpointNumber(1),
+    ranges={},
+    progress=EMPTY,
+)
+STAGING = Staging(schema="a.b", table='t"x', columns=())
+
+
+def sink(url: str = "postgresql://kcr:pass@db:5433/air?sslmode=require", name: str = "x") -> PostgresSink:
+    target = Target(region=RegionName("r"), group=GroupId("g"), sink=name, table="t", delivery=Delivery.AT_LEAST_ONCE)
+    return PostgresSink(target, url, Timeouts())
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of Spark, as far as it is asked."""
+
+    name: str
+
+    def simpleString(self) -> str:
+        return self.name
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        ("kind", "expected"),
+        [
+            ("string", "text"),
+            ("int", "integer"),
+            ("bigint", "bigint"),
+            ("decimal(10,2)", "numeric(10,2)"),
+            ("timestamp", "timestamp with time zone"),
+            ("timestamp_ntz", "timestamp without time zone"),
+            ("array<string>", "text[]"),
+            ("binary", "bytea"),
+        ],
+    )
+    def test_have_their_columns(self, kind: str, expected: str) -> None:
+        assert sql_type("c", kind) == expected
+
+    @pytest.mark.parametrize("kind", ["struct<a:int>", "map<string,int>", "array<array<int>>", "void", "interval day"])
+    def test_that_no_column_can_be_are_refused_with_the_column(self, kind: str) -> None:
+        with pytest.raises(SinkError, match=r"column c is of type .*; use to_json"):
+            sql_type("c", kind)
+
+    def test_are_spark_s_own_names(self) -> None:
+        types = pytest.importorskip("pyspark.sql.types")
+        made = [
+            types.BooleanType(), types.ByteType(), types.ShortType(), types.IntegerType(), types.LongType(),
+            types.FloatType(), types.DoubleType(), types.StringType(), types.BinaryType(), types.DateType(),
+            types.TimestampType(), types.TimestampNTZType(), types.DecimalType(5, 1), types.ArrayType(types.LongType()),
+        ]  # fmt: skip
+        assert all(sql_type("c", kind.simpleString()) for kind in made)
+
+
+class TestColumns:
+    def test_are_those_beside_the_coordinates(self) -> None:
+        names = ["topic", "partition", "offset", "b", "a"]
+        found = columns_of("…", names, dict.fromkeys(names, Kind("int")))  # type: ignore[arg-type]
+        assert [(c.name, c.type) for c in found] == [("b", "integer"), ("a", "integer")]
+
+    def test_without_coordinates_are_refused(self) -> None:
+        with pytest.raises(SinkError, match="no column topic, offset"):
+            columns_of("…", ["partition"], {})
+
+    def test_that_are_there_twice_are_refused(self) -> None:
+        with pytest.raises(SinkError, match="column a is there twice"):
+            columns_of("…", ["topic", "partition", "offset", "a", "a"], {})
+
+
+class TestWriterOptions:
+    def test_lead_to_the_staging_table_with_every_name_quoted(self) -> None:
+        options = jdbc_options(sink().database, STAGING)
+        assert options["url"] == "jdbc:postgresql://db:5433/air"
+        assert options["dbtable"] == '"a.b"."t""x"'
+        assert (options["user"], options["password"], options["sslmode"]) == ("kcr", "pass", "require")
+        assert options["ApplicationName"] == "kcr sink x of group g"
+
+    def test_name_every_host_of_several(self) -> None:
+        assert (
+            jdbc_options(sink("postgresql://one:1,two:2/d").database, STAGING)["url"]
+            == "jdbc:postgresql://one:1,two:2/d"
+        )
+        assert jdbc_options(sink("postgresql://[::1]/d").database, STAGING)["url"] == "jdbc:postgresql://[::1]:5432/d"
+
+    def test_have_the_password_nowhere_else(self) -> None:
+        shown = {k: v for k, v in jdbc_options(sink().database, STAGING).items() if k != "password"}
+        assert "pass" not in str(shown)
+
+    def test_are_refused_for_a_socket(self) -> None:
+        with pytest.raises(ConfigurationError, match="write a host name"):
+            require_reachable([sink(), sink("postgresql:///d?host=/run/postgresql")])
+
+
+@dataclass(slots=True)
+class Recorder:
+    """A sink that only notes."""
+
+    target: Target
+    done: list[str] = field(default_factory=list)
+
+    def stage(self, call: BatchCall, columns: object) -> Staging:
+        self.done.append(f"stage {self.target.sink}")
+        return STAGING
+
+    def publish(self, call: BatchCall, staging: Staging) -> None:
+        self.done.append(f"publish {self.target.sink}")
+
+
+class Rows:
+    """A DataFrame that writes nothing."""
+
+    columns = ("topic", "partition", "offset")
+
+    class schema:
+        fields = ()
+
+        @staticmethod
+        def simpleString() -> str:
+            return "struct<>"
+
+    @property
+    def write(self) -> Rows:
+        return self
+
+    def format(self, source: str) -> Rows:
+        return self
+
+    def options(self, **options: str) -> Rows:
+        return self
+
+    def mode(self, mode: str) -> Rows:
+        return self
+
+    def save(self) -> None:
+        """Write nothing."""
+
+
+class TestOutput:
+    @pytest.fixture(autouse=True)
+    def _no_spark(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def options(database: object, staging: object) -> Mapping[str, str]:
+            return {}
+
+        monkeypatch.setattr(sinks, "staged_columns", lambda rows, names: rows)
+        monkeypatch.setattr(sinks, "jdbc_options", options)
+        monkeypatch.setattr(Recorder, "database", None, raising=False)
+
+    def output(self, *names: str) -> tuple[SinkOutput, list[str]]:
+        done: list[str] = []
+        recorders = [Recorder(sink(name=name).target, done) for name in names]
+        writers = [(one.target.sink, TableWriter(one, CALL)) for one in recorders]  # type: ignore[arg-type]
+        return SinkOutput(writers), done
+
+    def test_is_published_after_all_of_it_is_written(self) -> None:
+        output, done = self.output("y", "x")
+        for writer in output.writers.values():
+            writer.write(Rows())  # type: ignore[arg-type]
+        assert done == ["stage y", "stage x"]
+        output.publish()
+        assert done[2:] == ["publish x", "publish y"]
+
+    def test_that_was_not_written_is_no_output(self) -> None:
+        output, done = self.output("x", "y")
+        output.writers["y"].write(Rows())  # type: ignore[arg-type]
+        with pytest.raises(SinkError, match="sink x of group g, batch b> was not written to"):
+            output.publish()
+        assert done == ["stage y"]
+
+    def test_is_written_once_to_each_sink(self) -> None:
+        output, _ = self.output("x")
+        output.writers["x"].write(Rows())  # type: ignore[arg-type]
+        with pytest.raises(SinkError, match="was written to already"):
+            output.writers["x"].write(Rows())  # type: ignore[arg-type]
+
+    def test_of_a_pipeline_without_sinks_is_nothing(self) -> None:
+        output = no_output(CALL)
+        output.publish()
+        assert output.writers == {}
+
+    def test_shows_no_url(self) -> None:
+        assert repr(TableWriter(sink(), CALL)) == "<sink x of group g, batch b>"

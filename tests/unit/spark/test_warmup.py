@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import pytest
+
+from airflow_kcr.spark.warmup import Warming, imports_of
+from tests.support.runtime_fakes import eventually
+
+
+def test_batches_may_begin_once_spark_is_ready() -> None:
+    go = threading.Event()
+    warming = Warming(lambda: wait_for(go))
+    assert not warming.is_over()
+    go.set()
+    eventually(warming.is_over, "the end of the work")
+
+
+def wait_for(go: threading.Event) -> None:
+    assert go.wait(20)
+
+
+def test_what_fails_is_told_and_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def fail() -> None:
+        raise ValueError("no such topic")
+
+    warming = Warming(fail)
+    eventually(warming.is_over, "the end of the work")
+    assert "the first batch takes longer: ValueError: no such topic" in caplog.text
+
+
+def test_nobody_waits_for_longer_than_the_boundary() -> None:
+    go = threading.Event()
+    warming = Warming(lambda: wait_for(go), within=0.05)
+    eventually(warming.is_over, "the boundary")
+    go.set()
+
+
+def pipeline(batch: object, context: object) -> None:
+    pass
+
+
+def test_what_a_pipeline_s_module_imports_is_known() -> None:
+    assert {"pytest", "threading"} <= set(imports_of(pipeline))
+
+
+def test_a_pipeline_without_a_module_imports_nothing() -> None:
+    assert imports_of(partial(pipeline)) == ()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_without_time_to_wait_nobody_waits(seconds: float) -> None:
+    go = threading.Event()
+    assert Warming(lambda: wait_for(go), within=seconds).is_over()
+    go.set()
