@@ -6,22 +6,19 @@ docs/reference/cli.md shows.
 
 from __future__ import annotations
 
-from airflow_kcr.api.applying import Applied, Change
-from airflow_kcr.api.checkpoint_views import CheckpointRequestView, CheckpointSummary, CheckpointView
+from airflow_kcr.api.checkpoints import CheckpointRequestView, CheckpointSummary, CheckpointView, WayBack
 from airflow_kcr.api.closing import Closing
 from airflow_kcr.api.clusters import Cluster, Clusters
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.api.ledger import RecordView, Repetition
-from airflow_kcr.api.opening import opened, regions, store_url
 from airflow_kcr.api.partitions import Comparison, Lag
 from airflow_kcr.api.region import Region
-from airflow_kcr.api.reset_plans import PlanView
-from airflow_kcr.api.reset_requests import ResetRequest
+from airflow_kcr.api.regions import Applied, Change, opened, regions, store_url
+from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import MemberView, RegionSummary, RegionView
 from airflow_kcr.api.waiting import Progress
-from airflow_kcr.api.ways_back import WayBack
 
 __all__ = [
     "Applied",

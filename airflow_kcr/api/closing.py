@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from airflow_kcr.api import certificates
-from airflow_kcr.api.archive_files import ArchiveFolder
+from airflow_kcr.api import verdict
+from airflow_kcr.api.archives import ArchiveFolder
 from airflow_kcr.api.verdict import CERTIFICATE, Judged
 from airflow_kcr.ports import ArchiveFile, Certificate, Chronicle
 from airflow_kcr.protocol.invariants.history import Violation
@@ -129,7 +129,7 @@ class _Closing:
         self.closed = self.chronicle.closed()
         judged = Judged(region=self.region.name, chronicle=self.chronicle)
         if self.closed is not None:
-            if not self._holds(self.closed, certificates.flaws(self.closed)):
+            if not self._holds(self.closed, verdict.flaws(self.closed)):
                 return
             judged.go_on_from(self.closed)
         first = 0 if self.closed is None else self.closed.number
@@ -146,7 +146,7 @@ class _Closing:
         """Write one file, or find it there; return whether what it holds is what was certified."""
         with folder.writing(certificate) as written:
             anew = judged.again(certificate, self.closed, written.write)
-            flaws = certificates.flaws(certificate) or certificates.compared(certificate, anew)
+            flaws = verdict.flaws(certificate) or verdict.compared(certificate, anew)
             written.is_right = self._holds(certificate, flaws) and not judged.proof.violations
         if not written.is_right or anew.resume is None:
             self.told.violations += judged.proof.violations
@@ -155,7 +155,7 @@ class _Closing:
         file = ArchiveFile(
             name=str(path.relative_to(self.root)),
             size=folder.check(certificate),
-            resume=certificates.resume_digest(anew.resume),
+            resume=verdict.resume_digest(anew.resume),
         )
         self.chronicle.archived(certificate.number, file, anew.resume)
         self.closed = replace(certificate, archive=file, resume=anew.resume)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from airflow_kcr.api.connection_variables import kafka_variable
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.kafka_settings import connection_settings, resolve_environment
 from airflow_kcr.ports import CommittedOffset, Logs
@@ -96,3 +96,22 @@ def _json_object(text: str, variable: str) -> Mapping[str, object]:
     if not isinstance(found, dict):
         raise ConfigurationError(f'{variable} is no JSON object; write it as {{"bootstrap.servers": "HOST:PORT"}}')
     return found
+
+
+# The environment variables by which a process outside of Airflow is handed what an Airflow connection says.
+
+_NOT_IN_VARIABLES: Final = re.compile(r"[^A-Z0-9]")
+
+
+def kafka_variable(connection: str) -> str:
+    """Return the variable for the client settings of a connection of type `kafka`, as one JSON object."""
+    return f"KCR_KAFKA_{_in_variables(connection)}"
+
+
+def postgres_variable(connection: str) -> str:
+    """Return the variable for the URL of a connection of type `postgres`."""
+    return f"KCR_POSTGRES_{_in_variables(connection)}"
+
+
+def _in_variables(connection: str) -> str:
+    return _NOT_IN_VARIABLES.sub("_", connection.upper())

@@ -1,4 +1,4 @@
-"""What can be waited for: when it is reached, when it can't be any more, and who or what is still missing.
+"""What can be waited for about a region, its checkpoints and members: when it is reached, and what is still missing.
 
 A goal looks at the region as the store has it; it asks nobody else. What it calls missing has names: members,
 partitions with their last owner, how far a partition still is from its boundary.
@@ -6,13 +6,15 @@ partitions with their last owner, how far a partition still is from its boundary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from airflow_kcr.api.checkpoints import require_checkpoint, require_on_path
 from airflow_kcr.api.views import expected_members, instant
 from airflow_kcr.errors import CheckpointRefused, RegionInState, ResetFailed, SpecRefused, TimedOut
+from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import boundaries, completion, coverage, path, specs
 from airflow_kcr.protocol.region.rows import (
     Checkpoint,
@@ -30,11 +32,12 @@ from airflow_kcr.protocol.region.state import (
     checkpoint_of,
     is_live,
     live_members,
+    offsets_of,
     person_reset_of,
     request_of,
     universe,
 )
-from airflow_kcr.protocol.values import MemberId, RequestId
+from airflow_kcr.protocol.values import CheckpointNumber, MemberId, RequestId
 
 Predicate: TypeAlias = Callable[[StoredRegion, datetime], bool]
 """Asked of the region and the store's clock then; raises where it can't become true any more."""
@@ -296,3 +299,128 @@ def reset_done(request_id: RequestId) -> Goal:
             yield from _missing_to_open(region, now)
 
     return Goal(what="its reset to be done", is_reached=is_reached, missing=missing)
+
+
+# Goals about checkpoints: that one is committed, and that there is one at all.
+
+
+def committed(sequence: CheckpointNumber) -> Goal:
+    """Return the goal that a checkpoint is published, and that it is settled whether Kafka holds its offsets."""
+
+    def is_reached(region: StoredRegion, now: datetime) -> bool:
+        row = require_on_path(region, sequence)
+        return row.published_at is not None and row.committed is not Committed.PENDING
+
+    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
+        row = require_checkpoint(region, sequence)
+        if row.state is CheckpointState.OPEN:
+            yield f"checkpoint {sequence} is not complete yet"
+        elif row.published_at is None:
+            yield f"checkpoint {sequence} is complete and not published yet"
+        elif row.committed is Committed.PENDING:
+            held = region.read_backs.get(sequence, EMPTY)
+            late = [p for p in sorted(offsets_of(region, sequence) or EMPTY) if p not in held]
+            owners = sorted({str(c.owner) for p in late if (c := region.claims.get(p)) is not None and c.owner})
+            yield (
+                f"Kafka's commit read-back of checkpoint {sequence} is outstanding for {len(late)} partition(s), "
+                f"{late[0] if late else 'none'} first, held by {', '.join(owners) or 'nobody'}"
+            )
+
+    return Goal(what=f"checkpoint {sequence} to be published and committed", is_reached=is_reached, missing=missing)
+
+
+def exists(*, boundary: datetime | None = None, sequence: CheckpointNumber | None = None) -> Goal:
+    """Return the goal that the path has a published checkpoint at or beyond a boundary, and of at least a sequence.
+
+    Args:
+        boundary: an instant with a zone; None: any, or none.
+        sequence: None: any.
+    """
+
+    def is_reached(region: StoredRegion, now: datetime) -> bool:
+        return _may_exist(region, boundary, sequence) and region.archive.published_from(boundary, sequence) is not None
+
+    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
+        newest = _newest(region)
+        yield "it has no checkpoint yet" if newest is None else f"its newest checkpoint is {_named(newest)}"
+        if region.halt is not None:
+            yield f"it is halted: {region.halt.text}"
+        elif region.checkpoint is not None:
+            yield f"checkpoint {region.checkpoint.sequence} is {region.checkpoint.phase}"
+        elif region.next_boundary is not None:
+            yield f"its next boundary is {instant(region.next_boundary)}"
+
+    wanted = f"sequence {sequence}" if boundary is None else f"the boundary {instant(boundary)}"
+    return Goal(what=f"a published checkpoint at or beyond {wanted}", is_reached=is_reached, missing=missing)
+
+
+def _may_exist(region: StoredRegion, boundary: datetime | None, sequence: CheckpointNumber | None) -> bool:
+    """Whether it is worth asking for one: mostly what has not come yet is waited for, which the region itself shows."""
+    newest = path.newest_aligned(region)
+    is_beyond = boundary is not None and (newest is None or newest.boundary is None or newest.boundary < boundary)
+    return not is_beyond and (sequence is None or sequence < region.next_sequence)
+
+
+def _newest(region: StoredRegion) -> Checkpoint | None:
+    """Return the newest checkpoint on the path.
+
+    The region's restore point itself, as long as no reset has opened a timeline.
+    """
+    if region.restore_point is not None and region.restore_point_epoch is None:
+        return region.checkpoints[region.restore_point]
+    return region.archive.newest_on_path(None)
+
+
+def _named(row: Checkpoint) -> str:
+    state = "" if row.published_at is not None else ", not published yet"
+    return f"{row.sequence} (boundary {instant(row.boundary) or 'none'}{state})"
+
+
+# What can be waited for about the members of one application, from outside of it.
+
+GONE_FOR: Final = timedelta(seconds=60)
+"""How long a member may be without a lease before its application counts as ended: longer than it takes to come back by
+itself, after the store was away or its process was suspended."""
+
+
+def ended(before: Mapping[MemberId, int]) -> Goal:
+    """Return the goal that an application has ended with its region: the region has stopped, or it has no place for it.
+
+    Members that lived and do so no more, while the region goes on, make it `TimedOut`: another application has to be
+    started. Members that have not come yet are waited for: a cluster may have no room for them yet.
+
+    Args:
+        before: the members, each with its incarnation before the application was started.
+    """
+
+    def is_reached(region: StoredRegion, now: datetime) -> bool:
+        mine = [member for member in sorted(before) if _has_place(region, member)]
+        if not mine or (region.state is RegionState.STOPPED and any(has_come(region, member) for member in mine)):
+            return True  # a stopped region is started by the first member that comes
+        lost = [member for member in mine if has_come(region, member) and _is_gone(region, member, now)]
+        if lost:
+            raise TimedOut(
+                f"{', '.join(map(str, lost))} of region {region.name}, which is {region.state}, had no lease for "
+                f"{GONE_FOR.total_seconds():.0f} s: the application has ended; another try takes its members over"
+            )
+        return False
+
+    def has_come(region: StoredRegion, member: MemberId) -> bool:
+        row = region.members.get(member)
+        return row is not None and row.incarnation > before[member]
+
+    def missing(region: StoredRegion, now: datetime) -> Iterator[str]:
+        yield from (f"{member} has not come yet" for member in sorted(before) if not has_come(region, member))
+        yield from (f"{member} consumes" for member in sorted(before) if is_live(region, member, now))
+
+    return Goal(what="its application to end", is_reached=is_reached, missing=missing)
+
+
+def _has_place(region: StoredRegion, member: MemberId) -> bool:
+    group = region.rules.groups.get(member.group)
+    return group is not None and member.index < group.members
+
+
+def _is_gone(region: StoredRegion, member: MemberId, now: datetime) -> bool:
+    lease = region.leases.get(member)
+    return not is_live(region, member, now) and (lease is None or lease.until + GONE_FOR < now)

@@ -1,25 +1,28 @@
-"""What became of a record, and which records were begun more than once and why: the ledger's answers."""
+"""What became of a record, which records were begun more than once and why, and the events of a region's history."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
-from airflow_kcr.api.naming import record_named, require_groups
+from airflow_kcr.api.archives import WholeHistory
+from airflow_kcr.api.regions import record_named, require_groups
 from airflow_kcr.api.views import instant
-from airflow_kcr.api.whole_history import WholeHistory
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.invariants.accounting import Delivery, Redelivery, delivery_of, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
 from airflow_kcr.protocol.invariants.replay import indexed
+from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Requester
 from airflow_kcr.protocol.region.state import Region, universe
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RegionName
+from airflow_kcr.store.codec import to_json
 from airflow_kcr.store.regions import RegionStore
 
 _UNACCOUNTED: Final = "unaccounted"
@@ -281,3 +284,33 @@ class _Record:
         if self.offset in self.region.skips.get(self.partition, ()):
             return Fate.SKIPPED
         return Fate.BEGUN if begins else Fate.NOT_BEGUN
+
+
+# Events as JSON, and in a line for people.
+
+
+def event_to_json(event: Event) -> dict[str, object]:
+    """Return an event as in `events`; its body as it is stored, what is at its default left out."""
+    return {
+        "number": event.number,
+        "at": instant(event.at),
+        "epoch": event.epoch,
+        "timeline": event.timeline,
+        "kind": event.kind,
+        "body": _body(event),
+    }
+
+
+def brief(event: Event, width: int) -> str:
+    """Return what an event says in at most so many characters; the whole is in its JSON."""
+    texts = (f"{name}={_text(value)}" for name, value in _body(event).items())
+    text = " ".join(texts)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _body(event: Event) -> dict[str, object]:
+    return cast("dict[str, object]", to_json(event.body, type(event.body)))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

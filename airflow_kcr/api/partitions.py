@@ -1,24 +1,37 @@
-"""A region's partitions held against Kafka: lag, and a checkpoint beside what the brokers have."""
+"""A region's partitions held against Kafka: lag, a checkpoint beside what the brokers have, Kafka told of one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from airflow_kcr.api.checkpoint_views import require_checkpoint
+from airflow_kcr.api.checkpoints import require_checkpoint, require_on_path
 from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.validation import noted
-from airflow_kcr.errors import CheckpointNotUsable
+from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError
 from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.assignors import assign
 from airflow_kcr.protocol.log_checks import strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import absent, out_of_range, recreated
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import offsets_of
-from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, TopicId
+from airflow_kcr.protocol.rules import Assignor, GroupRules
+from airflow_kcr.protocol.values import (
+    CheckpointNumber,
+    GroupId,
+    GroupPartition,
+    MemberId,
+    RegionName,
+    TopicId,
+    TopicName,
+    TopicPartition,
+)
+from airflow_kcr.runtime.identity import CommitNote
 from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.regions import RegionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,3 +247,90 @@ def _comparison(
         log_end=None if bounds is None else bounds.end,
         is_recreated=bounds is not None and recreated.is_another(topic_id, bounds.topic_id),
     )
+
+
+# Kafka is told a checkpoint's offsets from outside, where no member could tell it.
+#
+# The store comes first and Kafka second, so a checkpoint is complete whatever Kafka holds; but lag tools believe
+# Kafka. Only the restore point is ever told, or Kafka would move back, and only while its groups are empty: with
+# members in them the broker refuses, and they commit by themselves.
+
+
+def is_restore_point(region: StoredRegion, sequence: CheckpointNumber) -> bool:
+    """Whether a checkpoint is the region's restore point, and so the one that Kafka should hold."""
+    return region.restore_point == sequence and region.restore_point_epoch is None
+
+
+def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clusters: Clusters) -> StoredRegion:
+    """Alter every group's committed offsets to the restore point's, read them back, and return the region.
+
+    Where one group fails, those before it are told already; to repeat it is harmless.
+
+    Args:
+        store: where the region is.
+        name: the region's.
+        sequence: the restore point.
+        clusters: how Kafka is reached.
+
+    Raises:
+        UnknownCheckpoint, CheckpointNotUsable: there is no such checkpoint, or it is undone.
+        CheckpointRefused: it is not the restore point, and nothing moves Kafka back to it; or the restore point is a
+            reset.
+        GroupNotEmpty: somebody is in a group.
+        KcrError: Kafka refused a partition, or holds something else.
+        BrokerUnavailable, CredentialsRefused: the brokers don't answer, or refuse.
+    """
+    region, _ = store.read(name)
+    if region.restore_point == sequence and region.restore_point_epoch is not None:
+        raise CheckpointRefused(
+            f"{sequence}, the restore point of region {name}, is a reset and no checkpoint; Kafka is told its "
+            "offsets when the "
+            "region is started, or by applying its plan once more"
+        )
+    row = require_on_path(region, sequence)
+    if not is_restore_point(region, sequence):
+        raise CheckpointRefused(
+            f"checkpoint {sequence} is not the restore point of region {name}; Kafka is told no other checkpoint"
+        )
+    offsets, spec = region.offsets[sequence], RegionSpec.from_json(region.spec.text)
+    note = CommitNote(region=name, timeline=row.timeline, sequence=sequence, epoch=region.epoch).text()
+    for group in sorted(region.rules.groups):
+        own = offsets.restrict([partition for partition in offsets if partition.group == group])
+        if own:
+            with clusters(spec, group) as cluster:
+                cluster.alter(group, own, note)
+    return store.repair_read_back(name, sequence, offsets)
+
+
+# Who would own what: a region's groups dealt out by the assignor, before anything is scaled.
+
+
+def preview(
+    group: GroupRules,
+    topics: Mapping[TopicName, int],
+    owned: Mapping[MemberId, Iterable[TopicPartition]],
+    *,
+    members: int | None = None,
+    assignor: Assignor | None = None,
+) -> dict[MemberId, tuple[TopicPartition, ...]]:
+    """Return what each member of a group would be assigned.
+
+    Args:
+        group: as the spec has it.
+        topics: those that exist on its cluster, with how many partitions each has.
+        owned: what its members own at present, which `sticky` leaves where it is as far as it can.
+        members: another number of members than the spec's.
+        assignor: another one than the spec's.
+
+    Raises:
+        ConfigurationError: `members` is not positive.
+    """
+    count = group.members if members is None else members
+    if count < 1:
+        raise ConfigurationError(f"a group has at least one member, not {count}")
+    subscribed = frozenset(topic for topic in topics if group.subscribes(topic))
+    # Kafka puts members in the order of their names as text; these sort as their indexes do.
+    names = {f"{index:09}": MemberId(GroupId(group.group_id), index) for index in range(count)}
+    previous = {name: owned.get(member, ()) for name, member in names.items()}
+    dealt = assign(assignor or group.assignor, dict.fromkeys(names, subscribed), topics, previous)
+    return {names[name]: partitions for name, partitions in dealt.items()}

@@ -10,41 +10,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from airflow_kcr.api import (
-    applying,
-    closing,
-    goals,
-    ledger,
-    partitions,
-    repairing,
-    reset_requests,
-    reset_views,
-    resets,
-    waiting,
-)
-from airflow_kcr.api.applying import Applied
-from airflow_kcr.api.archive_files import ArchiveFolder
-from airflow_kcr.api.checkpoint_views import (
+from airflow_kcr.api import closing, goals, ledger, partitions, regions, reset_plans, reset_views, resets, waiting
+from airflow_kcr.api.archives import ArchiveFolder, WholeHistory
+from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
     CheckpointSummary,
     CheckpointView,
+    WayBack,
     require_checkpoint,
+    ways_back,
 )
 from airflow_kcr.api.closing import Closing
 from airflow_kcr.api.clusters import Clusters
 from airflow_kcr.api.goals import Goal
-from airflow_kcr.api.group_readers import real_reader
-from airflow_kcr.api.naming import require_groups
-from airflow_kcr.api.opening import connect, store_url
-from airflow_kcr.api.preview import preview
-from airflow_kcr.api.reset_plans import PlanView
-from airflow_kcr.api.reset_requests import ResetRequest
+from airflow_kcr.api.partitions import preview
+from airflow_kcr.api.regions import Applied, connect, require_groups, store_url
+from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView
+from airflow_kcr.api.validation import real_reader
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, Progress, silent
-from airflow_kcr.api.ways_back import WayBack, ways_back
-from airflow_kcr.api.whole_history import WholeHistory
 from airflow_kcr.errors import ArchiveError, ConfigurationError, StoreBusy
 from airflow_kcr.ports import Certificate, Chronicle
 from airflow_kcr.protocol.instants import checked_instant
@@ -131,7 +117,7 @@ class Region:
         Raises:
             RegionExists: a difference is one that needs another region.
         """
-        return applying.compared(self._store, self._own(spec))
+        return regions.compared(self._store, self._own(spec))
 
     def apply(self, spec: RegionSpec) -> Applied:
         """Create the region, stopped, or change its spec; the same spec again changes nothing.
@@ -140,7 +126,7 @@ class Region:
             RegionExists: a difference is one that needs another region (a group's id, a cluster).
             GroupInOtherRegion: one of its groups belongs to another region.
         """
-        return applying.apply(self._store, self._own(spec))
+        return regions.apply(self._store, self._own(spec))
 
     def show(self) -> RegionView:
         """Return the region and its members as they are now."""
@@ -344,7 +330,7 @@ class Region:
         return checkpoint_number_of_run(self._read(), dag_id, run_id)
 
     def repair_commit(self, sequence: int) -> CheckpointView:
-        """Tell Kafka the restore point's offsets while its groups are empty, read back; see `repairing.repair`.
+        """Tell Kafka the restore point's offsets while its groups are empty, read back; see `partitions.repair`.
 
         Raises:
             CheckpointRefused: the checkpoint is not the restore point.
@@ -353,7 +339,7 @@ class Region:
             BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
         """
         return CheckpointView.of(
-            repairing.repair(self._store, self.name, CheckpointNumber(sequence), self._clusters),
+            partitions.repair(self._store, self.name, CheckpointNumber(sequence), self._clusters),
             CheckpointNumber(sequence),
         )
 
@@ -482,11 +468,11 @@ class Region:
 
     def offsets_file(self, text: str, scope: Scope = EVERYTHING) -> FromFile:
         """Return the target that the text of a reset CSV is; see `reset_requests.from_file`."""
-        return reset_requests.from_file(self._read(), text, scope)
+        return reset_plans.from_file(self._read(), text, scope)
 
     def records_to_skip(self, texts: Iterable[str], scope: Scope = EVERYTHING) -> OffsetMap:
         """Return the records that texts `TOPIC:PARTITION:OFFSET` name; see `reset_requests.skipped`."""
-        return reset_requests.skipped(self._read(), texts, scope)
+        return reset_plans.skipped(self._read(), texts, scope)
 
     # -- beside Kafka --------------------------------------------------------------------------------------------
 

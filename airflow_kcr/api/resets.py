@@ -7,26 +7,35 @@ longer has is better refused before the drain than after it; then the store deci
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.api import offline
+from airflow_kcr.api.checkpoints import reach_of
 from airflow_kcr.api.clusters import Clusters
-from airflow_kcr.api.reachability import reach_of
-from airflow_kcr.api.reset_logs import read_logs
-from airflow_kcr.api.reset_plans import PlanView
-from airflow_kcr.api.reset_requests import ResetRequest
+from airflow_kcr.api.reset_plans import PlanView, ResetRequest
 from airflow_kcr.api.reset_views import ResetView, of_plan
-from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, InvalidTarget, StalePlan
-from airflow_kcr.protocol.observations import LogView
+from airflow_kcr.errors import (
+    CheckpointNotUsable,
+    ConfigurationError,
+    GroupNotEmpty,
+    InvalidTarget,
+    KcrError,
+    StalePlan,
+)
+from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
+from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans, resolution
 from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of, universe
-from airflow_kcr.protocol.targets import ByDuration
-from airflow_kcr.protocol.values import RegionName, RequestId
+from airflow_kcr.protocol.target_resolution import times_needed
+from airflow_kcr.protocol.targets import ByDuration, FromFile, Needs
+from airflow_kcr.protocol.values import GroupId, GroupPartition, RegionName, RequestId
+from airflow_kcr.runtime.identity import CommitNote
+from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
 
 _NAMED: Final = 5
@@ -116,8 +125,8 @@ def apply(
         known = person_reset_of(region, approved.request_id)
     else:
         _require_same(known, approved.request)
-    if known is not None and offline.is_told_from_outside(region, known):
-        offline.tell_kafka(region, clusters)
+    if known is not None and is_told_from_outside(region, known):
+        tell_kafka(region, clusters)
     return of_plan(region, approved.request_id)
 
 
@@ -157,7 +166,7 @@ def _accept(
             f"was changed; {way_out(PlanView.of(found, approved.request, log))}"
         )
     if region.state is RegionState.STOPPED and not forced:
-        offline.require_empty(region, clusters)
+        require_empty(region, clusters)
     store.apply_reset(region.name, Apply(reset=asked, epoch=approved.made_under, resolved=found.seek, logs=log.bounds))
 
 
@@ -197,3 +206,145 @@ def _require_same(known: PersonReset, request: ResetRequest) -> None:
         raise ConfigurationError(
             f"the plan {known.request_id} was applied already, with another target; make a new plan"
         )
+
+
+# What a target needs of the logs, read from Kafka: bounds, and where an instant falls. One request to each broker.
+#
+# Positions are read from the store before this, so that a log's end is never below a position that was true with it.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTimes:
+    """Look-ups that were made, all for one instant; implements `TimeIndex`."""
+
+    instant: datetime | None
+    answers: Mapping[GroupPartition, TimeAnswer]
+
+    def first_at_or_after(self, partition: GroupPartition, instant: datetime) -> TimeAnswer:
+        """Return the answer for one partition."""
+        if instant != self.instant:
+            raise KeyError(partition, instant)
+        return self.answers[partition]
+
+
+def read_logs(region: StoredRegion, now: datetime, request: ResetRequest, clusters: Clusters) -> LogView:
+    """Read what a request's target needs, and nothing where it needs nothing.
+
+    Args:
+        region: as it was read from the store.
+        now: the store's clock then; durations count back from it.
+        request: what is asked for.
+        clusters: how Kafka is reached.
+
+    Raises:
+        InvalidTarget: nothing is in scope, the instant is in the future, or Kafka has no such log.
+        BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+    """
+    instant = times_needed(request.target, now)
+    spec = RegionSpec.from_json(region.spec.text)
+    bounds: dict[GroupPartition, LogBounds] = {}
+    times: dict[GroupPartition, TimeAnswer] = {}
+    for group, partitions in _wanted(region, request).items():
+        with clusters(spec, group) as cluster:
+            bounds |= cluster.logs.bounds(partitions)
+            _require(partitions, bounds)
+            if instant is not None:
+                times |= cluster.logs.first_at_or_after(dict.fromkeys(partitions, instant))
+                _require(partitions, times)
+    return LogView(bounds=bounds, committed={}, times=ReadTimes(instant, times), read_at=now)
+
+
+def _wanted(region: StoredRegion, request: ResetRequest) -> dict[GroupId, list[GroupPartition]]:
+    partitions = set(request.skip)
+    if Needs.LOG_BOUNDS in request.target.needs:
+        partitions |= request.scope.select(universe(region))
+        if isinstance(request.target, FromFile):
+            partitions &= {*request.target.entries, *request.skip}
+    found: dict[GroupId, list[GroupPartition]] = {}
+    for partition in sorted(partitions):
+        found.setdefault(partition.group, []).append(partition)
+    return found
+
+
+def _require(partitions: list[GroupPartition], answers: Mapping[GroupPartition, object]) -> None:
+    gone = [str(p) for p in partitions if p not in answers]
+    if gone:
+        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+        raise InvalidTarget(
+            f"Kafka has no log of {', '.join(gone[:_NAMED])}{more}: the topic was deleted or has fewer partitions now; "
+            "leave it out of the scope"
+        )
+
+
+# A reset while the groups are empty: the same map, told to Kafka from outside.
+#
+# The store comes first: its new epoch makes whatever a zombie still does void, and its restore point is where the
+# next start goes, whatever Kafka holds. Then Kafka's committed offsets are altered with three guards (only an empty
+# group's, every partition's result looked at, read back), so that lag tools tell the truth. What fails there can be
+# repeated with the same plan: it is one reset, and only Kafka is told again.
+
+
+def is_told_from_outside(region: StoredRegion, reset: PersonReset) -> bool:
+    """Whether a reset was applied to the stopped region as it still is: nobody but its caller tells Kafka."""
+    return (
+        region.state is RegionState.STOPPED
+        and reset.state is PersonResetState.DONE
+        and reset.epoch is not None
+        and region.restore_point_epoch == region.epoch == reset.epoch
+    )
+
+
+def require_empty(region: StoredRegion, clusters: Clusters) -> None:
+    """Refuse while anybody is in one of the region's groups; changes nothing.
+
+    Raises:
+        GroupNotEmpty: names the members of every such group.
+        BrokerUnavailable, CredentialsRefused: a cluster does not answer, or refuses.
+    """
+    spec = RegionSpec.from_json(region.spec.text)
+    found: list[str] = []
+    for group in sorted(region.rules.groups):
+        with clusters(spec, group) as cluster:
+            try:
+                cluster.require_empty(group)
+            except GroupNotEmpty as error:
+                found.append(error.message)
+    if found:
+        raise GroupNotEmpty(f"{'; '.join(found)}. Nothing was changed")
+
+
+def tell_kafka(region: StoredRegion, clusters: Clusters) -> None:
+    """Alter the committed offsets of the region's groups to its restore point, read back.
+
+    Raises:
+        GroupNotEmpty, KcrError, BrokerUnavailable, CredentialsRefused: of the first group that could not be altered;
+            the message says what stands, and how to repeat the rest.
+    """
+    spec, offsets = RegionSpec.from_json(region.spec.text), region.seek.offsets
+    note = CommitNote(
+        region=region.name,
+        timeline=region.timeline,
+        sequence=region.resets[region.epoch].sequence,
+        epoch=region.epoch,
+    ).text()
+    failed: list[tuple[GroupId, KcrError]] = []
+    for group in sorted(region.rules.groups):
+        own = offsets.restrict(_of_group(offsets, group))
+        if not own:
+            continue
+        try:
+            with clusters(spec, group) as cluster:
+                cluster.alter(group, own, note)
+        except KcrError as error:
+            failed.append((group, error))
+    if failed:
+        what = "; ".join(f"group {group}: {error.message}" for group, error in failed)
+        raise type(failed[0][1])(
+            f"the reset is stored (epoch {region.epoch}): the next start of region {region.name} resumes there, "
+            f"whatever Kafka says. But Kafka's committed offsets do not all say so: {what}. Apply the same plan again "
+            "to tell Kafka alone"
+        ) from failed[0][1]
+
+
+def _of_group(offsets: OffsetMap, group: GroupId) -> Collection[GroupPartition]:
+    return [partition for partition in offsets if partition.group == group]

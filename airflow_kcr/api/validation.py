@@ -1,4 +1,4 @@
-"""Membership validation against the real world: reads what the checks need, and tells the store of foreign consumers.
+"""Membership validation against the real world: before a member joins, at every checkpoint, and when somebody asks.
 
 A look changes nothing; `report` gives what was seen to the store, whose rules halt, hold or warn. Members do both, a
 person who only asks does the first.
@@ -6,28 +6,38 @@ person who only asks does the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol, TypeAlias, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
-from airflow_kcr.api.clusters import Cluster
-from airflow_kcr.api.naming import require_groups
-from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused
-from airflow_kcr.ports import CommittedOffset
-from airflow_kcr.protocol.evidence import Check, Evidence, Participants
+from airflow_kcr.api.clusters import Cluster, client_settings
+from airflow_kcr.api.regions import require_groups
+from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, ForeignConsumerInGroup, KcrError, UnknownTopics
+from airflow_kcr.ports import CommittedOffset, Logs
+from airflow_kcr.protocol.evidence import Check, Evidence, Participants, Question, Verdict
 from airflow_kcr.protocol.group_checks import foreign_consumers_in
 from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen
 from airflow_kcr.protocol.membership_checks import is_all_right, judge
 from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import LogEnd
+from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.rules import ForeignConsumerPolicy
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, GroupPartition, MemberId, RegionName
 from airflow_kcr.runtime.identity import read_note
 from airflow_kcr.spec import RegionSpec
 from airflow_kcr.store.regions import RegionStore
+
+if TYPE_CHECKING:
+    from airflow_kcr.kafka.groups import Groups
 
 T = TypeVar("T")
 
@@ -234,3 +244,194 @@ def _chosen(region: StoredRegion, groups: Collection[GroupId] | None) -> tuple[G
     known = region.rules.groups.keys()
     require_groups(region, groups or ())
     return tuple(sorted(known if groups is None else groups))
+
+
+# Kafka as validation reads it, over the Kafka client: logs, committed offsets, and how a group is described.
+
+
+@dataclass(frozen=True, slots=True)
+class RealGroupReader:
+    """One cluster; implements `GroupReader`."""
+
+    logs: Logs
+    groups: Groups
+    client: str | None = None
+    """See `GroupReader.client`."""
+
+    def committed(
+        self, group: GroupId, partitions: Collection[GroupPartition]
+    ) -> Mapping[GroupPartition, CommittedOffset]:
+        """See `clusters.Cluster.committed`; without partitions there is nothing to ask."""
+        return self.groups.committed(group, partitions) if partitions else {}
+
+    def describe(self, group: GroupId) -> GroupSeen:
+        """See `GroupReader.describe`."""
+        return self.groups.describe(group)
+
+    def require_empty(self, group: GroupId) -> None:
+        """See `clusters.Cluster.require_empty`."""
+        self.groups.require_empty(group)
+
+    def alter(self, group: GroupId, offsets: OffsetMap, metadata: str) -> None:
+        """See `clusters.Cluster.alter`."""
+        self.groups.alter(group, offsets, metadata)
+
+
+@contextmanager
+def reader_with(settings: Mapping[str, str]) -> Iterator[GroupReader]:
+    """Open the cluster that client settings lead to.
+
+    Args:
+        settings: the user's, secrets filled in.
+
+    Raises:
+        ConfigurationError: they can't be used by the client.
+    """
+    from airflow_kcr.kafka.groups import Groups
+    from airflow_kcr.kafka.logs import BrokerLogs
+    from airflow_kcr.kafka.settings import admin_settings
+
+    with closing(BrokerLogs(admin_settings(settings))) as logs, Groups(admin_settings(settings)) as groups:
+        yield RealGroupReader(logs, groups, client=settings.get("client.id"))
+
+
+def real_reader(spec: RegionSpec, group: GroupId) -> AbstractContextManager[GroupReader]:
+    """Open the cluster of one of a region's groups, by the environment of this process.
+
+    Raises:
+        ConfigurationError: its settings need a variable that is not set, or can't be used by the client.
+    """
+    return reader_with(client_settings(spec, group, os.environ))
+
+
+# Preflight: what has to be true before a member joins its group. Nothing is consumed, nothing is committed yet.
+#
+# Whatever can't work is said here, with the error that says it best, instead of showing later as a region that waits.
+
+
+def preflight(
+    store: RegionStore,
+    name: RegionName,
+    members: Collection[MemberId],
+    readers: GroupReaders,
+    names: Names,
+) -> Validation:
+    """Check what members are about to join, and tell the store who else is in their groups.
+
+    What is found and raises nothing is for the caller to show: it may heal, or the region decides it when it runs.
+
+    Args:
+        store: where the region is.
+        name: the region's.
+        members: those that this process is going to host.
+        readers: how Kafka is reached.
+        names: how Kafka knows the region's members.
+
+    Raises:
+        StoreError: the store can't be reached, or serves another schema.
+        UnknownRegion, UnknownMember: the store has no such region, or its spec no such member.
+        BrokerUnavailable: Kafka can't be reached.
+        CredentialsRefused: it does not let the client in, or not do what it needs.
+        UnknownTopics: a listed topic does not exist.
+        ForeignConsumerInGroup: somebody else is in a group, and the policy is `fail`.
+    """
+    region, _ = store.read(name)
+    for member in sorted(members):
+        require_place(region, member)
+    found = validate(store, name, readers, names, {member.group for member in members})
+    for question, error in ((Question.RIGHTS, CredentialsRefused), (Question.TOPICS, UnknownTopics)):
+        failed = _failed(found, question)
+        if failed:
+            raise error("; ".join(f"group {check.group}: {check.detail}" for check in failed))
+    region = report(store, name, found)
+    failed = _failed(found, Question.FOREIGN_CONSUMERS)
+    if failed and region.rules.foreign_consumers is ForeignConsumerPolicy.FAIL:
+        raise ForeignConsumerInGroup("; ".join(check.detail for check in failed))
+    return found
+
+
+def _failed(found: Validation, question: Question) -> tuple[Check, ...]:
+    return tuple(c for c in found.checks if c.question is question and c.verdict is Verdict.FAILED)
+
+
+# Looks at the groups of a region again and again while members run: at every checkpoint, and every few seconds.
+#
+# What a look finds is told to the store, whose rules halt, hold or warn; so a foreign consumer that comes is noticed,
+# and a region that is held goes on by itself when it is gone.
+
+PERIOD: Final = 10.0
+"""Seconds between two looks where nothing calls for one."""
+
+HELD_PERIOD: Final = 2.0
+"""Seconds between two looks while somebody is in a group who should not be."""
+
+SETTLING: Final = 5.0
+"""Seconds for which members that are missing, or too many, are normal: they have just been started, or stopped."""
+
+_LOOK: Final = 0.25
+
+_LOG = logging.getLogger(__name__)
+
+
+class GroupWatch:
+    """Watches the groups that a process hosts members of.
+
+    Args:
+        store: told what is found.
+        region: whose groups.
+        groups: which of them.
+        readers: how Kafka is reached.
+        names: how Kafka knows the members.
+        newest_checkpoint: the newest number that a checkpoint or a reset has used, as this process sees it. Whether one
+            is open would not do: an idle region's checkpoint is over between two looks.
+    """
+
+    def __init__(
+        self,
+        store: RegionStore,
+        region: RegionName,
+        groups: Collection[GroupId],
+        readers: GroupReaders,
+        names: Names,
+        newest_checkpoint: Callable[[], CheckpointNumber],
+    ) -> None:
+        self._store, self._region, self._groups = store, region, frozenset(groups)
+        self._readers, self._names, self._newest_checkpoint = readers, names, newest_checkpoint
+        self._ending = threading.Event()
+        self._said: frozenset[str] = frozenset()
+        self._thread = threading.Thread(target=self._run, name=f"{region} groups", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """End with the present look; returns at once."""
+        self._ending.set()
+
+    def _run(self) -> None:
+        next_look, seen = monotonic() + SETTLING, self._newest_checkpoint()
+        while not self._ending.wait(_LOOK):
+            newest = self._newest_checkpoint()
+            if monotonic() < next_look and newest == seen:
+                continue
+            seen = newest
+            next_look = monotonic() + (HELD_PERIOD if self._look() else PERIOD)
+
+    def _look(self) -> bool:
+        """Look once, and return whether somebody is in a group who should not be."""
+        try:
+            found = validate(self._store, self._region, self._readers, self._names, self._groups)
+            report(self._store, self._region, found)
+        except KcrError as error:
+            _LOG.warning("the groups of region %s could not be looked at: %s", self._region, error)
+            return False
+        self._say(found)
+        return any(found.foreign_consumers.values())
+
+    def _say(self, found: Validation) -> None:
+        """Log what failed, each only when it begins."""
+        failed = frozenset(f"group {c.group}: {c.detail}" for c in found.checks if c.verdict is Verdict.FAILED)
+        for text in sorted(failed - self._said):
+            _LOG.warning("%s", text)
+        self._said = failed

@@ -33,7 +33,7 @@ def clean(name: Name, store: Url, retired: Retired = False, conf: Conf = None, o
 
     Example: kcr checkpoint clean flights
     """
-    from airflow_kcr.api.opening import store_url
+    from airflow_kcr.api.regions import store_url
     from airflow_kcr.sinks.files.cleanup import GivenUp, clean_checkpoints, file_session, sinks_of
 
     store_url(store)

@@ -32,7 +32,7 @@ def validate(region: Name, store: Url, group: Groups = None, output: Output = No
 
     Example: kcr group validate flights --group flights-etl -o json
     """
-    from airflow_kcr.api.group_readers import real_reader
+    from airflow_kcr.api.validation import real_reader
     from airflow_kcr.api.validation import validate as checked
     from airflow_kcr.kafka import settings as kafka_names
     from airflow_kcr.protocol.values import GroupId, region_name

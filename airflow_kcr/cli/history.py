@@ -123,13 +123,13 @@ def _line(row: Mapping[str, object]) -> str:
 
 
 def _json(event: Event) -> dict[str, object]:
-    from airflow_kcr.api.history import event_to_json
+    from airflow_kcr.api.ledger import event_to_json
 
     return event_to_json(event)
 
 
 def _row(event: Event) -> dict[str, object]:
-    from airflow_kcr.api.history import brief
+    from airflow_kcr.api.ledger import brief
 
     document = _json(event)
     return {**document, "what": brief(event, _BRIEF)}

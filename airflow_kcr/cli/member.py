@@ -130,7 +130,7 @@ def run(  # noqa: PLR0913 (options are named where they are used)
 
     Example: kcr member run flights --group flights-etl --index 0,1,2 --master 'local[2]'
     """
-    from airflow_kcr.api.opening import opened
+    from airflow_kcr.api.regions import opened
     from airflow_kcr.driver.application import MemberRun
     from airflow_kcr.driver.process import run_members
     from airflow_kcr.protocol.values import group_id, region_name

@@ -64,7 +64,7 @@ def _has_password(url: str) -> bool:
 
 def complete_regions(context: typer.Context, incomplete: str) -> list[str]:
     """Return the regions of the store whose names begin so; none where the store does not answer soon."""
-    from airflow_kcr.api.opening import names_for_completion
+    from airflow_kcr.api.regions import names_for_completion
 
     return [name for name in names_for_completion(context.params.get("store")) if name.startswith(incomplete)]
 

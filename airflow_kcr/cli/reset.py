@@ -150,7 +150,7 @@ def _only(given: list[tuple[str, str | None]]) -> tuple[str, str | None]:
 
 
 def _read_target(region: Region, kind: str, value: str | None, scope: Scope, timezone: str) -> Target:
-    from airflow_kcr.api.reset_requests import local_instant
+    from airflow_kcr.api.reset_plans import local_instant
     from airflow_kcr.protocol.targets import TargetKind, ToDatetime, parse_target
 
     if timezone and kind != TargetKind.TO_DATETIME:

@@ -17,12 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_kcr import __version__
-from airflow_kcr.api.group_readers import real_reader
-from airflow_kcr.api.preflight import preflight
-from airflow_kcr.api.watch import GroupWatch
-from airflow_kcr.driver import parts as spec_trials
+from airflow_kcr.api.validation import GroupWatch, preflight, real_reader
 from airflow_kcr.driver.lines import Application
-from airflow_kcr.driver.parts import Parts, SpecTrial, load
+from airflow_kcr.driver.parts import Parts, SpecTrial, load, told
 from airflow_kcr.driver.task import look
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka import settings as kafka_names
@@ -133,7 +130,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
     if not run.takeover:
         refuse_held(store, run)
     spec, revision, digest = RegionSpec.from_json(region.spec.text), region.spec.revision, region.spec.digest
-    with spec_trials.told(store, run.region, run.members, revision, digest):
+    with told(store, run.region, run.members, revision, digest):
         parts = load(spec, run.group, environ)
         found = preflight(store, run.region, run.members, real_reader, kafka_names)
     for check in found.checks:
@@ -228,7 +225,7 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
     with ExitStack() as stack:
         logs = stack.enter_context(closing(BrokerLogs(admin_settings(prepared.parts.kafka))))
         reader = stack.enter_context(real_reader(spec, run.group))
-        with spec_trials.told(store, run.region, run.members, prepared.revision, prepared.digest):
+        with told(store, run.region, run.members, prepared.revision, prepared.digest):
             spark = _session(prepared, logs)
             stack.callback(stop_session, spark)
             sinks = _opened(store, prepared, spark)

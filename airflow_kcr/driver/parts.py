@@ -1,4 +1,4 @@
-"""What members are built from by a spec: the user's code, the sinks and the settings of Kafka, found to be in order."""
+"""What members are built from by a spec: the user's code, the sinks, the settings of Kafka; and whether they can be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_kcr.api.clusters import client_settings
-from airflow_kcr.api.group_readers import real_reader
+from airflow_kcr.api.validation import real_reader
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, SinkError, StoreError
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.specs import proposed_to

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint, UnknownRegion
 from airflow_kcr.hooks.assets import SCHEME
 from airflow_kcr.hooks.failing import translated
 from airflow_kcr.hooks.kcr import KcrHook
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow.sdk import Context
+
+    from airflow_kcr.api import Region
 
 _TIMELINE_DIGITS: Final = 6
 _SEQUENCE_DIGITS: Final = 10
@@ -89,8 +91,6 @@ def checkpoint_of(context: Context, kcr_conn_id: str = KcrHook.default_conn_name
         AirflowFailException: the run was triggered by no event of a region, or by one that names no checkpoint.
         AirflowException: the store is away.
     """
-    from airflow_kcr.api.checkpoint_goals import gone
-
     with translated():
         found = max(_events(context), key=lambda event: (event.timeline, event.sequence), default=None)
         if found is None:
@@ -110,3 +110,28 @@ def _events(context: Context) -> Iterator[PublishedCheckpoint]:
         if (getattr(asset, "uri", None) or "").startswith(f"{SCHEME}://"):
             for event in events:
                 yield PublishedCheckpoint.from_json(event.extra or {})
+
+
+def gone(region: Region, sequence: int, *, digest: str) -> str:
+    """Return why a checkpoint that was published once describes its region's past no more; empty: it does.
+
+    Args:
+        region: its region.
+        sequence: the checkpoint's.
+        digest: the hash over its offsets, as it was told.
+    """
+    name = region.name
+    try:
+        row = region.checkpoint(sequence).checkpoint
+    except UnknownRegion:
+        return f"region {name} does not exist any more"
+    except UnknownCheckpoint:
+        return f"region {name} has no checkpoint {sequence}: it was made anew, the event is of the one before"
+    if row.digest != digest:
+        return f"checkpoint {sequence} of region {name} is another one now: the region was made anew"
+    if row.undone_by is not None:
+        return (
+            f"a reset has undone checkpoint {sequence} of region {name} (it opened timeline {row.undone_by}); its "
+            "records are processed again, and the checkpoint that then holds them has an event of its own"
+        )
+    return ""

@@ -155,7 +155,7 @@ class KcrHook(BaseHook):
             ConfigurationError: a setting is missing, or can't be used.
         """
         from airflow_kcr.api.clusters import client_settings
-        from airflow_kcr.api.group_readers import reader_with
+        from airflow_kcr.api.validation import reader_with
 
         settings, connection = spec.cluster_of(group)
         known = client_settings(spec, group) if settings is not None else self.kafka_settings(connection or "")
@@ -181,8 +181,8 @@ class KcrHook(BaseHook):
         Args:
             spec: of the region that the member belongs to.
         """
-        from airflow_kcr.api.connection_variables import kafka_variable, postgres_variable
-        from airflow_kcr.api.opening import STORE_VARIABLE
+        from airflow_kcr.api.clusters import kafka_variable, postgres_variable
+        from airflow_kcr.api.regions import STORE_VARIABLE
 
         clusters = (spec.cluster_of(group.group_id) for group in spec.groups)
         kafka = {connection for _, connection in clusters if connection is not None}

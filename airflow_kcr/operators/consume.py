@@ -163,7 +163,7 @@ class KcrConsumeOperator(SparkSubmitOperator):
             AirflowFailException: a retry can't help: something is configured wrongly, or the region refuses.
             AirflowException: it may: the application was ended, or it failed.
         """
-        from airflow_kcr.api.opening import STORE_VARIABLE
+        from airflow_kcr.api.regions import STORE_VARIABLE
 
         with translated():
             RegionLink().persist(context, self.region, self.kcr_conn_id)

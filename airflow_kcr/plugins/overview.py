@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
 
-from airflow_kcr.api.checkpoint_views import CheckpointSummary
+from airflow_kcr.api.checkpoints import CheckpointSummary
 from airflow_kcr.api.reset_views import ResetView, page
 from airflow_kcr.api.views import RegionView, last_complete
 from airflow_kcr.protocol.observations import LogBounds

@@ -18,7 +18,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_kcr.api import RegionSummary
-from airflow_kcr.api.opening import regions
+from airflow_kcr.api.regions import regions
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION

@@ -1,4 +1,4 @@
-"""The sinks of one member's pipeline, as one (`ports.Sinks`)."""
+"""What sinks have in common: as one for a member (`ports.Sinks`), as a batch writes to them, and none at all."""
 
 from __future__ import annotations
 

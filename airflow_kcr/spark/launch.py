@@ -1,4 +1,4 @@
-"""Starting Spark's JVM: alone where jars have to be fetched, and with its own words where it does not start."""
+"""Starting Spark: where its programs are, jars fetched by one process at a time, and its JVM."""
 
 from __future__ import annotations
 

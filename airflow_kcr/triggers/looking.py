@@ -13,8 +13,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.api import checkpoint_goals, goals, member_goals, partitions
-from airflow_kcr.api.opening import connect
+from airflow_kcr.api import goals, partitions
+from airflow_kcr.api.regions import connect
 from airflow_kcr.api.validation import validate
 from airflow_kcr.api.waiting import AWAY, Progress, missing, reconciled
 from airflow_kcr.errors import BrokerUnavailable, KcrError, TimedOut
@@ -67,9 +67,9 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
         case CheckpointPublished(request_id=request_id):
             return goals.published(RequestId(request_id))
         case CheckpointCommitted(sequence=sequence):
-            return checkpoint_goals.committed(CheckpointNumber(sequence))
+            return goals.committed(CheckpointNumber(sequence))
         case CheckpointExists(boundary=boundary, sequence=number):
-            return checkpoint_goals.exists(
+            return goals.exists(
                 boundary=None if boundary is None else parse_instant(boundary),
                 sequence=None if number is None else CheckpointNumber(number),
             )
@@ -79,7 +79,7 @@ def goal_of(waiting_for: WaitingFor) -> Goal | None:
             return goals.reset_done(RequestId(request_id))
         case MembersEnded(group=group, indexes=indexes, before=before):
             members = (MemberId(GroupId(group), index) for index in indexes)
-            return member_goals.ended(dict(zip(members, before, strict=True)))
+            return goals.ended(dict(zip(members, before, strict=True)))
         case MembershipHealthy() | LagBelow() | Progresses():
             return None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.embedded.postgres import start_postgres

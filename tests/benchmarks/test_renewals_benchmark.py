@@ -12,7 +12,7 @@ from time import perf_counter
 
 import pytest
 
-from airflow_kcr.api.opening import store_url
+from airflow_kcr.api.regions import store_url
 from airflow_kcr.ports import Renewal
 from airflow_kcr.protocol.commands import Heartbeat
 from airflow_kcr.protocol.region.rows import Lease, Member

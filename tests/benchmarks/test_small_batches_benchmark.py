@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_kcr.api.opening import store_url
+from airflow_kcr.api.regions import store_url
 from airflow_kcr.ports import BatchCall
 from airflow_kcr.protocol.commands import FinishBatch, Renew, StartBatch
 from airflow_kcr.protocol.offsets import OffsetMap

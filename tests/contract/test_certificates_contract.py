@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import create_engine, text
 
-from airflow_kcr.api import certificates
+from airflow_kcr.api import verdict
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ProtocolError, RefusedError
 from airflow_kcr.protocol.delivery import Delivery
@@ -290,7 +290,7 @@ def test_only_the_newest_certificate_can_be_gone_on_from(driver: Driver) -> None
     newest = chronicle.newest_certificate()
     assert newest is not None
     assert newest.resume is not None
-    assert certificates.resumed(newest).moment.number == newest.horizon.counter
+    assert verdict.resumed(newest).moment.number == newest.horizon.counter
     assert [c.resume for c in chronicle.certificates()] == [None] * 3
 
 

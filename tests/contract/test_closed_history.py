@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.api import closing
-from airflow_kcr.api.archive_files import ArchiveFolder
+from airflow_kcr.api.archives import ArchiveFolder, WholeHistory
 from airflow_kcr.api.closing import Closing
 from airflow_kcr.api.verdict import Verdict
-from airflow_kcr.api.whole_history import WholeHistory
 from airflow_kcr.errors import ArchiveError, ProtocolError, RefusedError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants.history import History

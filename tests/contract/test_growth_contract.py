@@ -10,10 +10,9 @@ from datetime import datetime
 
 import pytest
 
-from airflow_kcr.api.checkpoint_views import CheckpointSummary
+from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
 from airflow_kcr.api.reset_views import page
 from airflow_kcr.api.verdict import Verdict
-from airflow_kcr.api.ways_back import ways_back
 from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import path, retirement

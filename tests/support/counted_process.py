@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import psutil
 
-from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription

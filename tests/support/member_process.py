@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs

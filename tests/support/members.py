@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.protocol.commands import Caller, RequestReset
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import CheckpointRequest, Committed, RegionState, RequestState, ResetCause

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.driver.application import MemberRun
 from airflow_kcr.driver.process import run_members
 from airflow_kcr.ports import BatchCall

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from airflow_kcr import check_history
-from airflow_kcr.api.certificates import digest_of
+from airflow_kcr.api.verdict import digest_of
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.targets import ToCheckpoint
 from tests.contract.test_certificates_contract import certified

@@ -1,4 +1,4 @@
-"""The Delta table of a file sink.
+"""The Delta table of a file sink, and what else differs between formats.
 
 Whoever reads it sees whole checkpoints, each row with the checkpoint that it came with.
 

@@ -1,4 +1,4 @@
-"""Where everything is in a file sink's folder; names that sort as checkpoints do.
+"""What a file sink writes to, and where everything is in its folder; names that sort as checkpoints do.
 
 ::
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import httpx
 import pytest
 
-from airflow_kcr.api.opening import connect, store_url
+from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.protocol.region.state import Spec

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.api.reset_requests import ResetRequest
+from airflow_kcr.api.reset_plans import ResetRequest
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, TABLE_VARIABLE, exactly_once_text

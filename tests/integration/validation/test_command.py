@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from airflow_kcr.api.opening import opened
+from airflow_kcr.api.regions import opened
 from airflow_kcr.cli.group_validate import COLUMNS, validate
 from airflow_kcr.protocol.evidence import Question
 from airflow_kcr.protocol.region.state import Spec

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.api.group_readers import real_reader
-from airflow_kcr.api.preflight import preflight
-from airflow_kcr.api.validation import Validation, report
+from airflow_kcr.api.validation import Validation, preflight, real_reader, report
 from airflow_kcr.errors import BatchRefused, ForeignConsumerInGroup, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.protocol.evidence import Question, Verdict

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.api import Region, goals
-from airflow_kcr.api.checkpoint_goals import committed, exists
+from airflow_kcr.api.goals import committed, exists
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, UnknownCheckpoint
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.targets import ToCheckpoint

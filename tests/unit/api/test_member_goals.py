@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.api import member_goals
+from airflow_kcr.api import goals
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.errors import TimedOut
 from tests.support.driver import Driver
@@ -16,7 +16,7 @@ def driver() -> Driver:
 @pytest.fixture
 def goal(driver: Driver) -> Goal:
     """The application of both members, started before any of them ever lived."""
-    return member_goals.ended(dict.fromkeys(driver.all_members(), 0))
+    return goals.ended(dict.fromkeys(driver.all_members(), 0))
 
 
 def reached(driver: Driver, goal: Goal) -> bool:
@@ -60,4 +60,4 @@ def test_members_that_stay_away_while_the_region_goes_on_need_another_applicatio
 def test_an_earlier_application_s_members_don_t_count(driver: Driver) -> None:
     driver.up()
     driver.clock.advance(3600)
-    assert not reached(driver, member_goals.ended(dict.fromkeys(driver.all_members(), 1)))
+    assert not reached(driver, goals.ended(dict.fromkeys(driver.all_members(), 1)))

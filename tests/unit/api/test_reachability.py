@@ -7,9 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_kcr.api import ways_back
-from airflow_kcr.api.checkpoint_views import CheckpointSummary
-from airflow_kcr.api.reachability import Reach, reach
+from airflow_kcr.api import checkpoints
+from airflow_kcr.api.checkpoints import CheckpointSummary, Reach, reach
 from airflow_kcr.protocol.region.archive import LogStart, Whole
 from airflow_kcr.protocol.targets import ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition
@@ -91,7 +90,7 @@ def test_a_checkpoint_without_offsets_has_no_reach(driver: Driver) -> None:
 def test_the_way_back_is_looked_for_no_further_than_the_logs_begin(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ways_back, "_PAGE", 3)
+    monkeypatch.setattr(checkpoints, "_PAGE", 3)
     for number in range(9):
         driver.process(width=10)
         driver.checkpoint(f"more-{number}")
@@ -105,6 +104,6 @@ def test_the_way_back_is_looked_for_no_further_than_the_logs_begin(
         return log_starts(self)
 
     monkeypatch.setattr(Whole, "log_starts", counted)
-    found = ways_back.ways_back(driver.held, 4)
+    found = checkpoints.ways_back(driver.held, 4)
     assert [way.checkpoint.sequence for way in found] == [12, 11], "at 290"
     assert asked == 2, "the second page has none that can be reached"

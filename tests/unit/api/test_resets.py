@@ -12,7 +12,7 @@ from threading import Barrier
 import pytest
 
 from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
-from airflow_kcr.api.reachability import reach
+from airflow_kcr.api.checkpoints import reach
 from airflow_kcr.cli.reset_answers import planned
 from airflow_kcr.errors import (
     BrokerUnavailable,

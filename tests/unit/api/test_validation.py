@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.api.preflight import preflight
-from airflow_kcr.api.validation import Validation, gather, report, validate
+from airflow_kcr.api.validation import Validation, gather, preflight, report, validate
 from airflow_kcr.errors import (
     BrokerUnavailable,
     ConfigurationError,

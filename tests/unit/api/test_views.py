@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.api import CheckpointRequestView, CheckpointSummary, Region, RegionSummary, RegionView
-from airflow_kcr.api.checkpoint_views import CheckpointView
+from airflow_kcr.api.checkpoints import CheckpointView
 from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint

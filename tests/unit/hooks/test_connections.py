@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk import Connection
 from sqlalchemy.engine import make_url
 
-from airflow_kcr.api.opening import store_url as url_of_text
+from airflow_kcr.api.regions import store_url as url_of_text
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.connections import kafka_settings, store_url
 

@@ -19,7 +19,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from fastapi.routing import APIRoute
 from sqlalchemy import create_engine, text
 
-from airflow_kcr.api.opening import opened
+from airflow_kcr.api.regions import opened
 from airflow_kcr.dags import region_dags
 from airflow_kcr.embedded.waiting import happened
 from airflow_kcr.operators.pause import KcrPauseOperator

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_kcr.api import ResetRequest
-from airflow_kcr.api.reset_requests import from_file, local_instant, skipped
+from airflow_kcr.api.reset_plans import from_file, local_instant, skipped
 from airflow_kcr.errors import ConfigurationError, InvalidOffsetsFile, InvalidTarget
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.scopes import parse_scope

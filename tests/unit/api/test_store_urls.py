@@ -4,7 +4,7 @@ import pytest
 
 import airflow_kcr
 from airflow_kcr.api import Region, opened, store_url
-from airflow_kcr.api.opening import names_for_completion
+from airflow_kcr.api.regions import names_for_completion
 from airflow_kcr.errors import ConfigurationError, InvalidIdentifier, StoreUnavailable
 
 AWAY = "postgresql://me:s3cret@127.0.0.1:1/kcr"

@@ -1,0 +1,384 @@
+"""What the API answers about checkpoints: each one, what retention has left of it, and which can be gone back to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Self
+
+from airflow_kcr.api.views import instant
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
+from airflow_kcr.protocol.region import automatic, completion, recreated, retirement
+from airflow_kcr.protocol.region.archive import LogStart
+from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointRequest, CheckpointState, Requester
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import checkpoint_of, contributions_to, offsets_of, request_of
+from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId, TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSummary:
+    """One checkpoint in a line."""
+
+    checkpoint: Checkpoint
+    kept: str = ""
+    """Why retirement leaves it; empty: age and count decide."""
+
+    reach: Reach | None = None
+    """Whether it can still be gone back to; None: it has no offsets."""
+
+    @classmethod
+    def newest_of(cls, region: StoredRegion, *, before: CheckpointNumber | None, last: int | None) -> tuple[Self, ...]:
+        """Return checkpoints, the oldest first.
+
+        Args:
+            region: as it was read.
+            before: only those of lower numbers; None: all.
+            last: only so many of these, the newest; None: all.
+        """
+        rows = region.archive.checkpoints(before=before, last=last)
+        kept, reaches = retirement.protected(region), reach(region, rows)
+        return tuple(
+            cls(
+                checkpoint=row,
+                kept=kept.get(row.sequence, "") or retirement.own_reason(row),
+                reach=reaches.get(row.sequence),
+            )
+            for row in rows
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the checkpoint as in `checkpoint list`."""
+        row = self.checkpoint
+        return {
+            "sequence": row.sequence,
+            "timeline": row.timeline,
+            "state": str(row.state),
+            "purpose": str(row.purpose),
+            "boundary": instant(row.boundary),
+            "inexact": bool(row.inexact),
+            "committed": str(row.committed) if row.is_complete else None,
+            "on_path": row.is_on_path if row.is_on_path or row.undone_by is not None else None,
+            "undone_by": row.undone_by,
+            "opened_at": instant(row.opened_at),
+            "ended_at": instant(row.ended_at),
+            "published_at": instant(row.published_at),
+            "pinned_as": row.pinned_as or None,
+            "kept_because": self.kept or None,
+            "unreachable": None if self.reach is None else self.reach.is_unreachable,
+            "overtaken_at": None if self.reach is None else instant(self.reach.overtaken_at),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """One checkpoint with its offsets."""
+
+    region: str
+    checkpoint: Checkpoint
+    requester: Requester
+    offsets: OffsetMap
+    """Of an open one, what was contributed so far; of an aborted or retired one, none."""
+
+    read_backs: OffsetMap
+    """What Kafka holds, as read back after the commit."""
+
+    lacking: tuple[str, ...] = ()
+    """What an open one waits for."""
+
+    runs: tuple[Requester, ...] = ()
+    """The DAG runs that it answers, in the order in which they asked."""
+
+    @classmethod
+    def of(cls, region: StoredRegion, sequence: CheckpointNumber) -> Self:
+        """Return one checkpoint.
+
+        Raises:
+            UnknownCheckpoint: there is none of that sequence; the message names those that there are.
+        """
+        row = require_checkpoint(region, sequence)
+        request = request_of(region, row.request_id)
+        is_open = region.open_checkpoint == sequence
+        parts = completion.merged(contributions_to(region, sequence)) if is_open else EMPTY
+        return cls(
+            region=region.name,
+            checkpoint=row,
+            requester=Requester() if request is None else request.requester,
+            offsets=offsets_of(region, sequence) or EMPTY if row.is_complete else parts,
+            read_backs=region.archive.read_backs(sequence) if row.is_complete else EMPTY,
+            lacking=completion.lacking(region, row) if is_open else (),
+            runs=_runs(region, sequence),
+        )
+
+    def inexact_at(self, partition: GroupPartition) -> str:
+        """Return why the boundary does not separate a partition's records exactly; empty: it does."""
+        return self.checkpoint.inexact.get(partition, "")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the checkpoint as in `checkpoint show`."""
+        row = self.checkpoint
+        return {
+            "region": self.region,
+            "timeline": row.timeline,
+            "sequence": row.sequence,
+            "state": str(row.state),
+            "boundary": instant(row.boundary),
+            "inexact": bool(row.inexact),
+            "requested_by": {"dag_id": self.requester.dag_id or None, "run_id": self.requester.run_id or None},
+            "offsets": [
+                {
+                    "group": p.group,
+                    "topic": p.topic,
+                    "partition": p.partition,
+                    "offset": offset,
+                    "committed": self.read_backs.get(p),
+                }
+                for p, offset in self.offsets.items()
+            ],
+        }
+
+
+def _runs(region: StoredRegion, sequence: CheckpointNumber) -> tuple[Requester, ...]:
+    return tuple(one.requester for one in region.archive.requests_for([sequence]))
+
+
+def require_checkpoint(region: StoredRegion, sequence: CheckpointNumber) -> Checkpoint:
+    """Return a checkpoint's row.
+
+    Raises:
+        UnknownCheckpoint: there is none of that sequence; the message names those that there are.
+    """
+    row = checkpoint_of(region, sequence)
+    if row is None:
+        known = [str(other.sequence) for other in region.archive.checkpoints(last=10)]
+        newest = f"its newest are {', '.join(known)}" if known else "it has none yet"
+        raise UnknownCheckpoint(f"region {region.name} has no checkpoint {sequence}; {newest}")
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequestView:
+    """Where a request for a checkpoint stands, and the checkpoint that answers it."""
+
+    region: str
+    request: CheckpointRequest
+    checkpoint: Checkpoint | None
+
+    @classmethod
+    def of(cls, region: StoredRegion, request_id: RequestId) -> Self:
+        """Return where the request of a request id stands.
+
+        Raises:
+            ConfigurationError: nobody has asked with that request id.
+        """
+        request = request_of(region, request_id)
+        if request is None:
+            raise ConfigurationError(
+                f"nobody has asked region {region.name} for a checkpoint with the request id {request_id!r}"
+            )
+        sequence = request.sequence
+        return cls(
+            region=region.name,
+            request=request,
+            checkpoint=None if sequence is None else checkpoint_of(region, sequence),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the request as in `region drain`."""
+        row = self.request
+        return {
+            "region": self.region,
+            "request_id": row.request_id,
+            "state": str(row.state),
+            "boundary": instant(row.boundary),
+            "sequence": row.sequence,
+            "checkpoint": None if self.checkpoint is None else str(self.checkpoint.state),
+            "inexact": None if self.checkpoint is None else bool(self.checkpoint.inexact),
+            "why": row.refusal or None,
+        }
+
+
+def require_on_path(region: StoredRegion, sequence: CheckpointNumber) -> Checkpoint:
+    """Return a checkpoint's row if it describes the region's past, or may yet come to.
+
+    Raises:
+        UnknownCheckpoint: there is none of that sequence.
+        CheckpointNotUsable: it was aborted, or a reset has undone it; the message says which.
+    """
+    row = require_checkpoint(region, sequence)
+    if row.undone_by is not None:
+        raise CheckpointNotUsable(
+            f"checkpoint {sequence} of region {region.name} was undone by a reset, which opened timeline "
+            f"{row.undone_by}; its records are processed again, and the checkpoint that holds them has another number"
+        )
+    if row.state is CheckpointState.ABORTED:
+        raise CheckpointNotUsable(f"checkpoint {sequence} of region {region.name} was aborted: {row.abort_reason}")
+    return row
+
+
+# Which checkpoints retention has overtaken, and when it will reach the others: from what members saw of the logs.
+#
+# Every contribution to a checkpoint has the bounds of its logs, so this asks nobody. It is as fresh as the newest
+# checkpoint; a plan reads the logs themselves.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Whether a checkpoint can still be gone back to."""
+
+    lost: tuple[GroupPartition, ...] = ()
+    """Partitions whose log began beyond the checkpoint when it was last seen, or is of another topic than then."""
+
+    overtaken_at: datetime | None = None
+    """When the first log start will have passed the checkpoint, at the speed at which it moved; None: it did not move,
+    was seen once only, or has passed it already."""
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether a reset to it would be refused."""
+        return bool(self.lost)
+
+
+def reach(region: StoredRegion, rows: Iterable[Checkpoint]) -> Mapping[CheckpointNumber, Reach]:
+    """Return, for each of these checkpoints that has offsets, whether it can still be gone back to."""
+    complete = [row.sequence for row in rows if row.is_complete]
+    if not complete:
+        return {}
+    seen, topics = region.archive.log_starts(), region.archive.topics(complete)
+    # One that was retired since it was read is not among them.
+    return {
+        sequence: _reach(offsets, seen, topics[sequence])
+        for sequence, offsets in region.archive.offsets(complete).items()
+    }
+
+
+def reach_of(region: StoredRegion, sequence: CheckpointNumber) -> Reach:
+    """Return whether one checkpoint can still be gone back to; no other one's offsets are read.
+
+    An aborted one has no offsets of its own, so there is nothing that could be overtaken.
+    """
+    offsets = offsets_of(region, sequence)
+    if offsets is None:
+        return Reach()
+    return _reach(offsets, region.archive.log_starts(), recreated.topics_of(region, sequence))
+
+
+def _reach(
+    offsets: Mapping[GroupPartition, Offset],
+    seen: Mapping[GroupPartition, tuple[LogStart, ...]],
+    topics: Mapping[GroupPartition, TopicId],
+) -> Reach:
+    lost = tuple(
+        p
+        for p, offset in offsets.items()
+        if p in seen
+        and (offset < seen[p][-1].offset or recreated.is_another(topics.get(p, TopicId("")), seen[p][-1].topic_id))
+    )
+    if lost:
+        return Reach(lost=lost)
+    moments = [m for p, offset in offsets.items() if (m := _overtaken(offset, seen.get(p, ()))) is not None]
+    return Reach(overtaken_at=min(moments, default=None))
+
+
+def _overtaken(offset: Offset, rows: tuple[LogStart, ...]) -> datetime | None:
+    if not rows:
+        return None
+    last = rows[-1]
+    first = min((row for row in rows if row.topic_id == last.topic_id), key=lambda row: row.first_seen)
+    moved, took = last.offset - first.offset, last.last_seen - first.first_seen
+    if moved <= 0 or took <= timedelta(0):
+        return None
+    try:
+        return last.last_seen + took * ((offset - last.offset) / moved)
+    except OverflowError:
+        return None  # beyond what a calendar can say
+
+
+# The checkpoints that a region can go back to, and what each would mean, as far as the store knows.
+#
+# A plan is exact, but asks Kafka. This is for whoever has to choose before there is a plan.
+
+_PAGE: Final = 50
+"""Checkpoints that are looked at together, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayBack:
+    """A checkpoint that a region can go back to."""
+
+    checkpoint: Checkpoint
+    runs: tuple[Requester, ...]
+    """The DAG runs that it answers, in the order in which they asked."""
+
+    moved: int
+    """How many partitions are elsewhere now."""
+
+    replay: int
+    """How many offsets would be processed again."""
+
+
+def ways_back(region: StoredRegion, newest: int) -> tuple[WayBack, ...]:
+    """Return the newest checkpoints that a region can go back to, the newest first.
+
+    Args:
+        region: as it was read.
+        newest: how many, at most.
+
+    Raises:
+        CheckpointNotUsable: there is none; the message says whether retention is the reason.
+    """
+    usable = _usable(region, newest)
+    reachable = [one.checkpoint for one in usable if _is_reachable(one)]
+    if not reachable:
+        lost = f" that the logs still have (the newest {len(usable)} are unreachable)" if usable else ""
+        raise CheckpointNotUsable(
+            f"region {region.name} has no complete checkpoint on its path{lost}; plan with another target"
+        )
+    chosen = [row.sequence for row in reachable[-newest:]]
+    runs, current = _runs_of_each(region, chosen), automatic.last_done(region)
+    offsets = region.archive.offsets(chosen)
+    return tuple(
+        _way_back(row, tuple(runs[row.sequence]), offsets[row.sequence], current)
+        for row in reversed(reachable[-newest:])
+        if row.sequence in offsets  # or it was retired since
+    )
+
+
+def _usable(region: StoredRegion, newest: int) -> list[CheckpointSummary]:
+    """Return usable checkpoints, oldest first: as many that can be reached, where there are, and perhaps more.
+
+    Where a page has usable ones and none can be reached, those before it can't be either: logs lose their beginnings.
+    """
+    found: list[CheckpointSummary] = []
+    before: CheckpointNumber | None = None
+    while page := CheckpointSummary.newest_of(region, before=before, last=max(newest, _PAGE)):
+        usable = [one for one in page if one.checkpoint.is_complete and one.checkpoint.is_on_path]
+        found[:0] = usable
+        before = page[0].checkpoint.sequence
+        is_last = len(page) < max(newest, _PAGE) or not any(one.checkpoint.is_complete for one in page)
+        is_overtaken = bool(usable) and not any(map(_is_reachable, usable))
+        if is_last or is_overtaken or sum(map(_is_reachable, found)) >= newest:
+            break
+    return found
+
+
+def _is_reachable(one: CheckpointSummary) -> bool:
+    return one.reach is None or not one.reach.is_unreachable
+
+
+def _way_back(row: Checkpoint, runs: tuple[Requester, ...], offsets: OffsetMap, current: OffsetMap) -> WayBack:
+    moves = [current[p] - offset for p, offset in offsets.items() if p in current and current[p] != offset]
+    return WayBack(checkpoint=row, runs=runs, moved=len(moves), replay=sum(max(by, 0) for by in moves))
+
+
+def _runs_of_each(
+    region: StoredRegion, sequences: list[CheckpointNumber]
+) -> defaultdict[CheckpointNumber, list[Requester]]:
+    found: defaultdict[CheckpointNumber, list[Requester]] = defaultdict(list)
+    for request in region.archive.requests_for(sequences):
+        if request.sequence is not None:
+            found[request.sequence].append(request.requester)
+    return found
