@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,18 @@ from airflow_kcr.spark.launch import fetched_alone, folder_of, launch
 from airflow_kcr.spark.session import SparkSettings, open_session
 
 pytest.importorskip("pyspark")
-# PySpark leaves its pipe to a JVM that has ended to the garbage collector.
+# PySpark leaves its pipe to a JVM that has ended to the garbage collector, which runs here and not in a later test.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _pipes_closed() -> Iterator[None]:
+    yield
+    gc.collect()
+
 
 COORDINATE = "org.example:connector:1.0"
 
