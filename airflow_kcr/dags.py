@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.operators.apply import KcrApplyRegionOperator
-from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
-from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
-from airflow_kcr.operators.choose_checkpoint import KcrChooseCheckpointOperator
-from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
+from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
 from airflow_kcr.operators.consume import KcrConsumeOperator
-from airflow_kcr.operators.drain import KcrDrainOperator
-from airflow_kcr.operators.plan_reset import KcrPlanResetOperator
-from airflow_kcr.operators.validate import KcrValidateGroupOperator
+from airflow_kcr.operators.region import KcrApplyRegionOperator, KcrValidateGroupOperator
+from airflow_kcr.operators.reset import (
+    KcrApplyResetOperator,
+    KcrApproveResetOperator,
+    KcrChooseCheckpointOperator,
+    KcrPlanResetOperator,
+)
 from airflow_kcr.protocol.rules import Schedule
 from airflow_kcr.schedules import CronSchedule, Every
 from airflow_kcr.spec import RegionSpec

@@ -8,23 +8,8 @@ from airflow_kcr.hooks.connections import DEFAULT_CONNECTION, SSL_MODES, STORE_T
 
 INTEGRATION: Final = "Kafka Consistent Regions"
 
-_OPERATORS: Final = (
-    "apply",
-    "apply_reset",
-    "approve_reset",
-    "choose_checkpoint",
-    "close_history",
-    "commit",
-    "consume",
-    "drain",
-    "pause",
-    "plan_reset",
-    "resume",
-    "retire",
-    "stop",
-    "validate",
-)
-_SENSORS: Final = ("checkpoint", "lag", "membership", "progress", "region_state")
+_OPERATORS: Final = ("checkpoint", "consume", "region", "reset")
+_SENSORS: Final = ("region",)
 
 
 def get_provider_info() -> dict[str, Any]:

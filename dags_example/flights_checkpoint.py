@@ -14,9 +14,8 @@ from airflow_kcr.embedded.flights.spec import airflow_spec, live_since
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import checkpoint_of
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
-from airflow_kcr.operators.drain import KcrDrainOperator
-from airflow_kcr.operators.validate import KcrValidateGroupOperator
+from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
+from airflow_kcr.operators.region import KcrValidateGroupOperator
 
 REGION = "flights"
 EVERY = airflow_spec().checkpoint.every

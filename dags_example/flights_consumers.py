@@ -13,8 +13,8 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from airflow_kcr.embedded.flights.spec import GROUP, airflow_spec, live_since
-from airflow_kcr.operators.apply import KcrApplyRegionOperator
 from airflow_kcr.operators.consume import KcrConsumeOperator
+from airflow_kcr.operators.region import KcrApplyRegionOperator
 
 APPLICATIONS = [[0, 2], [1]]
 

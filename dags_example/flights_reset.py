@@ -10,10 +10,12 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from airflow_kcr.embedded.flights.spec import live_since
-from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
-from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
-from airflow_kcr.operators.choose_checkpoint import KcrChooseCheckpointOperator
-from airflow_kcr.operators.plan_reset import KcrPlanResetOperator
+from airflow_kcr.operators.reset import (
+    KcrApplyResetOperator,
+    KcrApproveResetOperator,
+    KcrChooseCheckpointOperator,
+    KcrPlanResetOperator,
+)
 
 REGION = "flights"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_kcr import __version__
-from airflow_kcr.cli import checkpoint, closed_history, demo, dev, group, history, ledger, member, region, reset, store
+from airflow_kcr.cli import checkpoint, demo, dev, group, history, ledger, member, region, reset, store
 
 app = typer.Typer(
     name="kcr",
@@ -23,7 +23,7 @@ app.add_typer(member.app)
 app.add_typer(checkpoint.app)
 app.add_typer(reset.app)
 app.add_typer(ledger.app)
-app.add_typer(closed_history.app)
+app.add_typer(history.app)
 app.command()(demo.demo)
 app.command()(history.lag)
 app.command()(history.events)

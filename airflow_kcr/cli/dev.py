@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from airflow_kcr.cli.options import Output
-from airflow_kcr.cli.output import Answer, note, show
-from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.output import Answer, note, reported, show
 
 if TYPE_CHECKING:
     from airflow_kcr.embedded.services import StatusJson

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import Name, Output, Url
-from airflow_kcr.cli.output import Answer, show
-from airflow_kcr.cli.reporting import reported
-from airflow_kcr.cli.session import region_of
+from airflow_kcr.cli.options import Name, Output, Url, region_of
+from airflow_kcr.cli.output import Answer, reported, show
 
 if TYPE_CHECKING:
     from airflow_kcr.api import RecordView

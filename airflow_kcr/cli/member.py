@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_kcr.cli.options import Name, Url
-from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.output import reported
 
 app = typer.Typer(name="member", help="Run members, the consumers of a region's groups.", no_args_is_help=True)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.durations import parse_duration
 from airflow_kcr.protocol.instants import parse_instant
+
+if TYPE_CHECKING:
+    from airflow_kcr.api import Region
+    from airflow_kcr.store.regions import RegionStore
 
 TEN_MINUTES: Final = timedelta(minutes=10)
 
@@ -103,3 +110,40 @@ Timeout = Annotated[
         show_default="10m",
     ),
 ]
+
+# Opens a region or the store for one command, under the user's name.
+
+
+@contextmanager
+def region_of(name: str, store: str) -> Iterator[Region]:
+    """Lend a region of the store at a URL.
+
+    Raises:
+        ConfigurationError: the URL can't be read, or the name is none.
+    """
+    from airflow_kcr.api import Region
+    from airflow_kcr.protocol.region.rows import Requester
+
+    with Region(name, store, requester=Requester(who=_user())) as region:
+        yield region
+
+
+@contextmanager
+def store_of(store: str) -> Iterator[RegionStore]:
+    """Lend the store at a URL.
+
+    Raises:
+        ConfigurationError: the URL can't be read.
+    """
+    from airflow_kcr.api import opened
+
+    with opened(store) as found:
+        yield found
+
+
+def _user() -> str:
+    """Return the name that this process acts under; a container's user may have none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""

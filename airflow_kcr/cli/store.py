@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from airflow_kcr.cli.options import Output, Url
-from airflow_kcr.cli.output import Answer, show
-from airflow_kcr.cli.reporting import reported
+from airflow_kcr.cli.output import Answer, reported, show
 
 if TYPE_CHECKING:
     from airflow_kcr.store.schema_upgrade import SchemaStatus

@@ -24,9 +24,8 @@ from airflow_kcr.driver.task import look
 from airflow_kcr.errors import ConfigurationError, MemberInUse, StoreError
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.control import ControlConsumer
-from airflow_kcr.kafka.java_settings import spark_options
 from airflow_kcr.kafka.logs import BrokerLogs
-from airflow_kcr.kafka.settings import admin_settings, member_settings, subscription
+from airflow_kcr.kafka.settings import admin_settings, member_settings, spark_options, subscription
 from airflow_kcr.ports import Membership, MembershipListener
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.region.membership import require_place

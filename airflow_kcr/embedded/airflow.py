@@ -25,8 +25,7 @@ import psutil
 
 from airflow_kcr.embedded.airflow_client import AirflowClient, heartbeats
 from airflow_kcr.embedded.airflow_settings import MARKER, AirflowPlan, Kept, User, environment, kept
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_tied, tail
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import Child, Launch, Recorded, happened, start_tied, tail
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 
 MIGRATED_WITHIN: Final = 240.0

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-from airflow_kcr.embedded.airflow_views import Question, Run, TaskInstance
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, ServiceFailed, TimedOut
 
 if TYPE_CHECKING:
@@ -285,3 +284,78 @@ def _run_path(dag: str, run_id: str) -> str:
 
 def _question_path(dag: str, run_id: str, task: str) -> str:
     return f"{_run_path(dag, run_id)}/taskInstances/{_part(task)}/{_UNMAPPED}/hitlDetails"
+
+
+# Runs, tasks and questions of Airflow, as its REST interface shows them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run of a DAG."""
+
+    dag_id: str
+    run_id: str
+    state: str
+    interval_start: datetime | None
+    interval_end: datetime | None
+    began: datetime | None
+    ended: datetime | None
+    partition_key: str | None
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> Self:
+        """Return the run that an answer describes."""
+        return cls(
+            dag_id=found["dag_id"],
+            run_id=found["dag_run_id"],
+            state=found["state"],
+            interval_start=_instant(found["data_interval_start"]),
+            interval_end=_instant(found["data_interval_end"]),
+            began=_instant(found["start_date"]),
+            ended=_instant(found["end_date"]),
+            partition_key=found.get("partition_key"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInstance:
+    """A task of a run; `map_index` is -1 where it is not mapped, `state` None before it is looked at.
+
+    `id` is another one for each try.
+    """
+
+    id: str
+    task_id: str
+    map_index: int
+    state: str | None
+    try_number: int
+    began: datetime | None
+    ended: datetime | None
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> Self:
+        """Return the task instance that an answer describes."""
+        return cls(
+            id=found["id"],
+            task_id=found["task_id"],
+            map_index=found["map_index"],
+            state=found["state"],
+            try_number=found["try_number"],
+            began=_instant(found["start_date"]),
+            ended=_instant(found["end_date"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a task asks a person."""
+
+    subject: str
+    body: str
+    options: tuple[str, ...]
+    params: Mapping[str, Mapping[str, Any]]
+    """The fields of its form by their names, each with its `value` and its `schema`."""
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 from sqlalchemy.engine import URL, make_url
 
 from airflow_kcr.embedded.jars import resolve, spark_connector
+from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.embedded.spark import environment as spark_environment
-from airflow_kcr.embedded.waiting import free_port
 
 ROLES: Final[Mapping[str, str]] = {"viewer": "viewer", "editor": "user", "admin": "admin"}
 """The users and their roles in Airflow's simple auth manager."""

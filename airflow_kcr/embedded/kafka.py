@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from airflow_kcr.embedded.jars import KAFKA_BROKER, resolve
-from airflow_kcr.embedded.java import QUICK_START, java
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_tied
-from airflow_kcr.embedded.waiting import accepts, free_port
+from airflow_kcr.embedded.jars import KAFKA_BROKER, QUICK_START, java, resolve
+from airflow_kcr.embedded.processes import Child, Launch, Recorded, accepts, free_port, start_tied
 from airflow_kcr.errors import ConfigurationError, ServiceFailed
 
 READY_WITHIN: Final = 90.0

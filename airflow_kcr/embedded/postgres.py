@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import sql
 
-from airflow_kcr.embedded.processes import Child, Launch, start_tied
-from airflow_kcr.embedded.waiting import free_port
+from airflow_kcr.embedded.processes import Child, Launch, free_port, start_tied
 from airflow_kcr.errors import ServiceFailed, ToolMissing
 
 if TYPE_CHECKING:

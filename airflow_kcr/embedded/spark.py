@@ -11,10 +11,8 @@ from typing import Final
 
 import psutil
 
-from airflow_kcr.embedded.jars import pyspark_jars
-from airflow_kcr.embedded.java import QUICK_START, java
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_tied
-from airflow_kcr.embedded.waiting import free_port
+from airflow_kcr.embedded.jars import QUICK_START, java, pyspark_jars
+from airflow_kcr.embedded.processes import Child, Launch, Recorded, free_port, start_tied
 from airflow_kcr.errors import ServiceFailed
 
 READY_WITHIN: Final = 90.0

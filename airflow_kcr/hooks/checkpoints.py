@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError, UnknownCheckpoint, UnknownRegion
 from airflow_kcr.hooks.assets import SCHEME
-from airflow_kcr.hooks.failing import translated
+from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 
 if TYPE_CHECKING:

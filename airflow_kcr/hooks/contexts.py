@@ -1,11 +1,26 @@
-"""What a task's context says, in the words of a region: who asks, by which name, for which interval."""
+"""What a task says to a region, who asks and for which interval; and how errors of a region end a task."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.errors import ConfigurationError
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_kcr.errors import (
+    ConfigurationError,
+    KcrError,
+    RefusedError,
+    ResetFailed,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    SinkRefused,
+    StoreRefused,
+    StoreRestored,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -57,3 +72,35 @@ def interval_of(context: Context) -> tuple[datetime, datetime] | None:
             "airflow.sdk; a plain cron string or timedelta makes no intervals in Airflow 3"
         )
     return start, end
+
+
+# This project's errors as Airflow's: those that a retry can't help end the task at once.
+
+FINAL: Final = (
+    ConfigurationError,
+    RefusedError,
+    ResetFailed,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    SinkRefused,
+    StoreRefused,
+    StoreRestored,
+)
+"""Asking again gets the same answer until a person has done something."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Run the body; what it raises of this project becomes an error of Airflow, with the same sentence and its cause.
+
+    Raises:
+        AirflowFailException: a retry can't help: the configuration, or the region's state, forbids it.
+        AirflowException: it may be well the next time: the store or a broker was away, something was not in time.
+    """
+    try:
+        yield
+    except FINAL as error:
+        raise AirflowFailException(error.message) from error
+    except KcrError as error:
+        raise AirflowException(error.message) from error

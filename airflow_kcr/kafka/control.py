@@ -11,15 +11,21 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeAlias
 
-from airflow_kcr.errors import ProtocolError
-from airflow_kcr.kafka.commits import Commit, Commits
-from airflow_kcr.kafka.complaints import Complaints
+from confluent_kafka import KafkaException
+
+from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, ProtocolError
+from airflow_kcr.kafka import failures
+from airflow_kcr.kafka.commits import READ_SLICE, Commit, Commits, Committing
+from airflow_kcr.kafka.failures import Kind
 from airflow_kcr.kafka.group_consumer import (
     Complaint,
     GroupConsumer,
@@ -28,8 +34,7 @@ from airflow_kcr.kafka.group_consumer import (
     GroupConsumerRevoked,
     News,
 )
-from airflow_kcr.kafka.reads import Read, Reads
-from airflow_kcr.kafka.settings import without_secrets
+from airflow_kcr.kafka.settings import bootstrap_servers, without_secrets
 from airflow_kcr.kafka_settings import KafkaSettings
 from airflow_kcr.ports import CommitAnswer, CommittedOffset, MembershipListener, always
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -51,6 +56,88 @@ CLOSE_BOUND: Final = timedelta(seconds=6)
 """How long a close is waited for: the client's own takes 5 s where a broker hangs."""
 
 _log = logging.getLogger(__name__)
+
+
+# Looks at a group's committed offsets that other threads wait for: each in slices, so that the member stays polled.
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One look, wanted until `by` (monotonic seconds)."""
+
+    partitions: frozenset[GroupPartition]
+    by: float
+    result: Future[Mapping[GroupPartition, CommittedOffset]] = field(default_factory=Future)
+
+
+class Reads:
+    """The looks that are wanted, oldest first; used by the event thread, but for `unavailable`.
+
+    Args:
+        settings: for the addresses in messages.
+        group: whose offsets.
+    """
+
+    def __init__(self, settings: KafkaSettings, group: GroupId) -> None:
+        self._settings, self._group = settings, group
+        self._queue: deque[Read] = deque()
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._queue)
+
+    def add(self, read: Read) -> None:
+        """Take a look that is wanted."""
+        self._queue.append(read)
+
+    def give_up(self, why: str) -> None:
+        """Tell everybody who waits that there will be no answer."""
+        while self._queue:
+            _settle(self._queue.popleft(), self.unavailable(why))
+
+    def step(self, group_consumer: Committing) -> None:
+        """Look once, for the oldest."""
+        if self._queue:
+            outcome = self._look(group_consumer, self._queue[0])
+            if outcome is not None:
+                _settle(self._queue.popleft(), outcome)
+
+    def unavailable(self, why: str) -> BrokerUnavailable:
+        """Return the error for a look without an answer."""
+        return BrokerUnavailable(
+            f"the brokers at {bootstrap_servers(self._settings)} did not tell the committed offsets of group "
+            f"{self._group}: {why}"
+        )
+
+    def _look(
+        self, group_consumer: Committing, read: Read
+    ) -> Mapping[GroupPartition, CommittedOffset] | KcrError | None:
+        """Return the answer, or an error that does not heal, or None: look again."""
+        left = read.by - time.monotonic()
+        if left <= 0:
+            return self.unavailable("no answer in time")
+        try:
+            return group_consumer.committed(read.partitions, min(READ_SLICE, timedelta(seconds=left)))
+        except KafkaException as exception:
+            error = failures.of(exception)
+        told = failures.told(error, lambda text: without_secrets(text, self._settings))
+        match failures.kind(error):
+            case Kind.RETRIABLE:
+                return None
+            case Kind.REFUSED:
+                return CredentialsRefused(f"reading the committed offsets of group {self._group}: {told}")
+            case _:
+                return self.unavailable(told)
+
+
+def _settle(read: Read, outcome: Mapping[GroupPartition, CommittedOffset] | KcrError) -> None:
+    # Whoever waited may have given up in this very moment.
+    with suppress(InvalidStateError):
+        if isinstance(outcome, KcrError):
+            read.result.set_exception(outcome)
+        else:
+            read.result.set_result(outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,3 +420,55 @@ class ControlConsumer:
 
     def _hide(self, text: str) -> str:
         return without_secrets(text, self._settings)
+
+
+# Complaints of the client, which come by the thousand while a broker is away: each kind is told now and then.
+
+EVERY: Final = timedelta(seconds=5)
+
+
+@dataclass(slots=True)
+class _Kind:
+    told_at: float
+    untold: int = 0
+    text: str = ""
+
+
+class Complaints:
+    """Counts complaints of the same kind and tells the newest of them, the first one at once.
+
+    Args:
+        every: how long one kind is silent after it was told.
+    """
+
+    def __init__(self, every: timedelta = EVERY) -> None:
+        self._every = every.total_seconds()
+        self._kinds: dict[str, _Kind] = {}
+
+    def heard(self, kind: str, text: str, now: float) -> str | None:
+        """Note a complaint.
+
+        Args:
+            kind: complaints of one kind are the same complaint, however their texts differ.
+            text: for the reader.
+            now: monotonic seconds.
+
+        Returns:
+            What is to be told now; None: it was counted.
+        """
+        known = self._kinds.get(kind)
+        if known is None or (now - known.told_at >= self._every and not known.untold):
+            self._kinds[kind] = _Kind(told_at=now)
+            return text
+        known.untold += 1
+        known.text = text
+        return None
+
+    def due(self, now: float) -> tuple[str, ...]:
+        """Return what was counted and is to be told now."""
+        told: list[str] = []
+        for kind in self._kinds.values():
+            if kind.untold and now - kind.told_at >= self._every:
+                told.append(f"{kind.text} ({kind.untold} more in the last {now - kind.told_at:.0f} s)")
+                kind.told_at, kind.untold = now, 0
+        return tuple(told)

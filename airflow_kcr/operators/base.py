@@ -1,25 +1,31 @@
-"""What the operators of a region have in common: which region, in which store, and how it is lent to `execute`."""
+"""What the operators of a region have in common: which region, in which store, and waiting without holding a slot."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 
 from airflow_kcr.hooks import contexts
-from airflow_kcr.hooks.failing import translated
+from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
+from airflow_kcr.protocol.instants import format_instant, parse_instant
+from airflow_kcr.triggers.payloads import Answer, WaitingFor, waiting_for_from_json
+from airflow_kcr.triggers.region import RETRIES, RETRY_DELAY, RegionTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_kcr.api import Region
+    from airflow_kcr.api import Goal, Region
 
 
 class RegionOperator(BaseOperator):
@@ -60,3 +66,143 @@ class RegionOperator(BaseOperator):
         RegionLink().persist(context, self.region, self.kcr_conn_id)
         with translated(), self.hook.region(self.region, contexts.requester(context, reason)) as region:
             yield region
+
+
+# What the operators have in common that ask something of a region and then wait for it, without holding a slot.
+
+ONE_HOUR: Final = timedelta(hours=1)
+
+PATIENCE: Final = timedelta(seconds=1.5)
+"""How long a task looks before it gives its slot up.
+
+To be deferred and resumed takes longer than an idle checkpoint.
+"""
+
+BACKSTOP: Final = timedelta(seconds=60)
+"""How much later than the trigger Airflow itself gives up: where no triggerer runs, nobody else does."""
+
+
+class WaitingOperator(RegionOperator):
+    """An operator that asks something of a region, and waits until it is done.
+
+    It looks first, so that what is done already costs no deferral. Airflow gives a deferred task back a second or two
+    after the region has reached what is waited for; the region itself waits for nobody.
+
+    Args:
+        timeout: how long to wait at most, from the moment of asking; a shorter `execution_timeout` counts instead,
+            because Airflow does not apply that to a deferred task.
+        deferrable: whether to give the worker's slot up while waiting. Without, the task holds it.
+        retries: how often to try again; what was asked is found again, and what can't be helped is not retried anyway.
+        retry_delay: how long to wait before that.
+        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: timedelta = ONE_HOUR,
+        deferrable: bool = True,
+        retries: int | None = RETRIES,
+        retry_delay: timedelta | float = RETRY_DELAY,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.timeout = timeout
+        self.deferrable = deferrable
+
+    @abstractmethod
+    def ask(self, context: Context, region: Region) -> WaitingFor:
+        """Ask it of the region, and return what to wait for; asked twice, it is done once."""
+
+    @abstractmethod
+    def answer(self, context: Context, region: Region) -> dict[str, Any]:
+        """Return what the task returns, now that it is done."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Ask, look, and wait if need be.
+
+        Raises:
+            AirflowFailException: it is refused; a retry can't help.
+            AirflowException: it was not done in time, or the store was away.
+        """
+        with self.lent(context) as region:
+            return self.awaited(context, region, self.ask(context, region))
+
+    def resume(
+        self,
+        context: Context,
+        event: Mapping[str, object],
+        waiting_for: Mapping[str, Any] | None = None,
+        asked_at: str = "",
+    ) -> dict[str, Any]:
+        """Go on after the trigger: what it says is looked up in the store again.
+
+        Args:
+            context: the task's.
+            event: `payloads.Answer` as JSON.
+            waiting_for: the payload as JSON; None, as `dag.test()` forgets what a deferred task has kept: it is asked
+                for once more, which does nothing.
+            asked_at: the store's clock when the task began to wait; empty together with `waiting_for`.
+
+        Raises:
+            AirflowFailException, AirflowException: as for `execute`.
+        """
+        with translated():
+            Answer.from_json(event).require_reached()
+            again = None if waiting_for is None else waiting_for_from_json(waiting_for)
+        if again is None:
+            return self.execute(context)
+        with self.lent(context) as region:
+            return self.awaited(context, region, again, parse_instant(asked_at))
+
+    def awaited(
+        self, context: Context, region: Region, waiting_for: WaitingFor, asked_at: datetime | None = None
+    ) -> dict[str, Any]:
+        """Return `answer` once it is done; until then the task is deferred, or waits here.
+
+        Args:
+            context: the task's.
+            region: the region.
+            waiting_for: what for.
+            asked_at: the store's clock when the task began to wait; None: now.
+        """
+        from airflow_kcr.triggers.probes import goal_of
+
+        goal = goal_of(waiting_for)
+        if goal is None:
+            raise TypeError(f"{waiting_for.kind} is for sensors")
+        missing, now = region.look(goal, PATIENCE)
+        if missing is not None and not self.deferrable:
+            self._wait_here(region, goal)
+            missing = None
+        if missing is None:
+            return self.answer(context, region)
+        self.log.info("%s", missing)
+        began = asked_at or now
+        self.defer(
+            trigger=RegionTrigger.waiting(
+                kcr_conn_id=self.kcr_conn_id,
+                region=self.region,
+                waiting_for=waiting_for,
+                deadline=self._longest,
+                asked_at=format_instant(began),
+            ),
+            method_name="resume",
+            kwargs={"waiting_for": waiting_for.to_json(), "asked_at": format_instant(began)},
+            timeout=self._longest + BACKSTOP,
+        )
+
+    @property
+    def _longest(self) -> timedelta:
+        return self.timeout if self.execution_timeout is None else min(self.timeout, self.execution_timeout)
+
+    def _wait_here(self, region: Region, goal: Goal) -> None:
+        said = ""
+
+        def tell(progress: object) -> None:
+            nonlocal said
+            if str(progress) != said:
+                said = str(progress)
+                self.log.info("%s", said)
+
+        region.wait_for(goal, self._longest, tell)

@@ -6,26 +6,40 @@ them are relative, so it does not matter below which path Airflow is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeAlias
 
-from fastapi import FastAPI
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 (FastAPI reads the annotation)
+from airflow.models.dag import DagModel, DagTag
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
+from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from sqlalchemy import select
 
 from airflow_kcr.api import RegionSummary
+from airflow_kcr.api.checkpoints import CheckpointSummary
 from airflow_kcr.api.regions import regions
-from airflow_kcr.api.views import span
+from airflow_kcr.api.reset_views import ResetView, page
+from airflow_kcr.api.views import RegionView, last_complete, span
 from airflow_kcr.errors import InvalidIdentifier, KcrError, UnknownRegion
 from airflow_kcr.hooks.connections import DEFAULT_CONNECTION
 from airflow_kcr.hooks.links import region_place
-from airflow_kcr.plugins.access import Looker, Rights
-from airflow_kcr.plugins.overview import Overview
-from airflow_kcr.protocol.values import region_name
+from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY
+from airflow_kcr.protocol.region import recreated
+from airflow_kcr.protocol.region.liveness import Seen
+from airflow_kcr.protocol.region.rows import Claim
+from airflow_kcr.protocol.region.state import Region as StoredRegion
+from airflow_kcr.protocol.region.state import contributions_to, offsets_of
+from airflow_kcr.protocol.values import GroupPartition, MemberId, region_name
 
 if TYPE_CHECKING:
     from airflow_kcr.store.regions import RegionStore
@@ -139,3 +153,194 @@ def _instant(value: datetime | None) -> str:
 
 def _number(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
+
+
+# Who may see which region: whoever may see the runs of a DAG that works on it, or of all DAGs.
+#
+# An application that a plugin adds is open to everybody unless each of its routes asks. Airflow's own check takes the
+# DAG from the request, so that whoever calls would choose whose right is asked. Here the region decides: its DAGs are
+# those with the tag `kcr` whose tasks name the region and the connection of its store, as Airflow has stored them.
+#
+# How Airflow answers, and stores DAGs, is no public interface of it, so nobody else uses it.
+
+TAG: Final = "kcr"
+"""The tag by which a DAG of a region is found."""
+
+_OPERATORS: Final = "airflow_kcr.operators."
+"""Where the operators are that act on a region; a sensor only waits for one."""
+
+Place: TypeAlias = tuple[str, str]
+"""A connection, and a region of its store."""
+
+Owners: TypeAlias = Mapping[Place, frozenset[str]]
+"""The ids of the DAGs that work on a region."""
+
+NOT_YOURS: Final = (
+    "You may see neither the runs of all DAGs nor those of a DAG that works on this region (one with the tag kcr whose "
+    "tasks name it)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What somebody may see."""
+
+    everything: bool
+    places: frozenset[Place]
+    """Those regions, where it is not everything."""
+
+    def has(self, store: str, region: str) -> bool:
+        """Whether a region of a connection's store may be shown."""
+        return self.everything or (store, region) in self.places
+
+    def has_any_of(self, store: str) -> bool:
+        """Whether anything of a connection's store may be shown."""
+        return self.everything or any(one == store for one, _ in self.places)
+
+    def require(self, store: str, region: str) -> None:
+        """Refuse a region that may not be shown, whether or not there is one.
+
+        Raises:
+            HTTPException: 403.
+        """
+        if not self.has(store, region):
+            raise HTTPException(403, NOT_YOURS)
+
+
+def owners() -> Callable[[], Owners]:
+    """Return what reads which DAGs work on which regions; tests put their own in its place."""
+    return _stored_owners
+
+
+def rights(user: GetUserDep, read_owners: Annotated[Callable[[], Owners], Depends(owners)]) -> Rights:
+    """Return what the user may see: 401 for who is nobody, 403 for who may see nothing."""
+
+    def may_see(dag_id: str | None) -> bool:
+        team = DagModel.get_team_name(dag_id) if dag_id is not None else None
+        details = DagDetails(id=dag_id, team_name=team)
+        found: bool = get_auth_manager().is_authorized_dag(
+            method="GET", access_entity=DagAccessEntity.RUN, details=details, user=user
+        )
+        return found
+
+    if may_see(None):
+        return Rights(everything=True, places=frozenset())
+    known = read_owners()
+    seen = {dag_id for dag_id in frozenset().union(*known.values()) if may_see(dag_id)}
+    places = frozenset(place for place, dags in known.items() if dags & seen)
+    if not places:
+        raise HTTPException(403, NOT_YOURS)
+    return Rights(everything=False, places=places)
+
+
+Looker: TypeAlias = Annotated[Rights, Depends(rights)]
+"""What a route takes that only shows something."""
+
+
+def _stored_owners() -> Owners:
+    """Read the stored DAGs that have the tag."""
+    found: dict[Place, set[str]] = {}
+    with create_session() as session:
+        tagged = select(DagTag.dag_id).join(DagModel, DagModel.dag_id == DagTag.dag_id)
+        for dag_id in session.scalars(tagged.where(DagTag.name == TAG, DagModel.is_stale.is_(False))):
+            stored = SerializedDagModel.get(dag_id, session=session)
+            for place in places_of({} if stored is None else stored.data or {}):
+                found.setdefault(place, set()).add(dag_id)
+    return {place: frozenset(dags) for place, dags in found.items()}
+
+
+def places_of(stored: Mapping[str, Any]) -> Iterator[Place]:
+    """Yield the regions that the tasks of a DAG act on; one whose name is a template still is none.
+
+    Args:
+        stored: the DAG, as Airflow serialises it.
+    """
+    for task in stored.get("dag", {}).get("tasks", ()):
+        fields = task.get("__var", {})
+        said = {**fields.get("partial_kwargs", {}), **fields}
+        region, store = said.get("region"), said.get("kcr_conn_id") or DEFAULT_CONNECTION
+        if str(fields.get("_task_module", "")).startswith(_OPERATORS) and isinstance(region, str):
+            yield str(store), region
+
+
+# What the page shows of a region, from one read of the store; Kafka is not asked.
+
+SHOWN: Final = 50
+"""So many checkpoints and resets are listed, the newest ones."""
+
+PARTITIONS: Final = 500
+"""So many partitions are listed, those furthest behind first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """One partition, as the store knows it."""
+
+    partition: GroupPartition
+    owner: MemberId | None
+    position: int | None
+    checkpointed: int | None
+    """Its offset in the newest complete checkpoint."""
+
+    log_end: int | None
+    """The end of its log, as the member saw it at that checkpoint."""
+
+    @property
+    def behind(self) -> int | None:
+        """How many offsets it was behind that end, or is still; 0 where it has passed it."""
+        return None if self.position is None or self.log_end is None else max(self.log_end - self.position, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Everything that the page of one region shows."""
+
+    region: RegionView
+    now: datetime
+    """The store's clock."""
+
+    partitions: tuple[PartitionRow, ...]
+    partition_count: int
+    behind: int | None
+    """In all partitions of which it is known."""
+
+    checkpoints: tuple[CheckpointSummary, ...]
+    resets: tuple[ResetView, ...]
+
+    @classmethod
+    def of(cls, region: StoredRegion, now: datetime, seen: Seen) -> Self:
+        """Return what there is to show of a region as it was read."""
+        rows = sorted(_partitions(region), key=lambda row: (-(row.behind or 0), row.partition))
+        known = [row.behind for row in rows if row.behind is not None]
+        return cls(
+            region=RegionView.of(region, now, seen),
+            now=now,
+            partitions=tuple(rows[:PARTITIONS]),
+            partition_count=len(rows),
+            behind=sum(known) if known else None,
+            checkpoints=CheckpointSummary.newest_of(region, before=None, last=SHOWN)[::-1],
+            resets=page(region, before=None, last=SHOWN)[::-1],
+        )
+
+
+def _partitions(region: StoredRegion) -> list[PartitionRow]:
+    newest = last_complete(region)
+    offsets = EMPTY if newest is None else offsets_of(region, newest) or EMPTY
+    ends: dict[GroupPartition, LogBounds] = {}
+    for part in () if newest is None else contributions_to(region, newest).values():
+        ends |= part.bounds
+    return [
+        PartitionRow(
+            partition=partition,
+            owner=claim.owner,
+            position=claim.position,
+            checkpointed=offsets.get(partition),
+            log_end=_end(claim, ends.get(partition)),
+        )
+        for partition, claim in region.claims.items()
+    ]
+
+
+def _end(claim: Claim, log: LogBounds | None) -> int | None:
+    """Return the end of a log, where it is of the topic that the position is of."""
+    return None if log is None or recreated.is_another(claim.topic_id, log.topic_id) else log.end

@@ -12,7 +12,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
 from airflow_kcr.errors import BrokerUnavailable, TimedOut
-from airflow_kcr.hooks.failing import translated
+from airflow_kcr.hooks.contexts import translated
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.hooks.links import RegionLink
 from airflow_kcr.protocol.instants import format_instant
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_kcr.triggers.looking import Look
+    from airflow_kcr.triggers.probes import Look
 
 BACKSTOP: Final = timedelta(seconds=60)
 """How much later than the trigger Airflow itself gives up: where no triggerer runs, nobody else does."""
@@ -145,7 +145,7 @@ class RegionSensor(BaseSensorOperator):
     def _look(self, wanted: WaitingFor) -> Look | None:
         """Return what one look has found; None: Kafka did not answer, which may heal while one waits."""
         from airflow_kcr.protocol.values import region_name
-        from airflow_kcr.triggers.looking import look
+        from airflow_kcr.triggers.probes import look
 
         hook = KcrHook(self.kcr_conn_id)
         with hook.opened() as store:

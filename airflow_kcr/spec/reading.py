@@ -6,8 +6,7 @@ from pathlib import Path
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.spec.findings import path_text
-from airflow_kcr.spec.json_form import decoded
-from airflow_kcr.spec.model import RegionSpec
+from airflow_kcr.spec.model import RegionSpec, decoded
 from airflow_kcr.spec.yaml_text import read_yaml
 
 

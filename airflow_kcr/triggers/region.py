@@ -1,10 +1,26 @@
-"""`RegionTrigger`: waits for a region without holding a worker's slot."""
+"""The poller: one for all triggers of a process that wait at one store.
+
+Two hundred deferred tasks with a connection each would be two hundred connections. So the triggers of a process share a
+poller for each store: every `[kcr] poll_interval` it reads each region that somebody waits for once, over one
+connection, and tells those whose wait is over. It begins with the first who waits and ends with the last.
+
+Whatever blocks, the imports among it, is done in threads of the poller's own; the event loop, which all triggers of the
+process run on, only keeps the books. What Kafka has to be asked for has a thread apart, so that a broker that does not
+answer keeps nobody from hearing of the store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import contextvars
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from airflow.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -14,7 +30,237 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.instants import parse_instant
 from airflow_kcr.protocol.values import region_name
 from airflow_kcr.triggers.payloads import Answer, Status, WaitingFor, waiting_for_from_json
-from airflow_kcr.triggers.poller import Poller, Wait
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sqlalchemy.engine import URL
+
+    from airflow_kcr.protocol.values import RegionName
+    from airflow_kcr.triggers.probes import Finding, Looks
+
+STORE_AWAY: Final = 30.0
+"""Seconds for which the store may be away before that is the answer."""
+
+KAFKA_INTERVAL: Final = 10.0
+"""Seconds between two looks that ask Kafka; each opens a client of its own."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What one trigger waits for, and for how long."""
+
+    region: RegionName
+    waiting_for: WaitingFor
+    hook: KcrHook
+    """By which Kafka is reached, where it has to be asked."""
+
+    deadline: float
+    """Seconds, counted from `asked_at`."""
+
+    asked_at: datetime | None = None
+    """The store's clock when the task began to wait; None: now. So a triggerer that starts anew does not begin anew."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    wait: Wait
+    ends_at: float
+    answered: asyncio.Future[Answer]
+    missing: str = ""
+    away_since: float | None = None
+    is_dated: bool = False
+    """Whether the store's clock has been compared with `asked_at`."""
+
+
+_Found: TypeAlias = "Mapping[tuple[RegionName, WaitingFor], Finding]"
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """Looks of one kind, in a thread of their own: one at a time, no sooner than an interval after the last one."""
+
+    interval: float
+    thread: ThreadPoolExecutor
+    running: asyncio.Future[_Found] | None = None
+    next_at: float = 0.0
+    asks_kafka: bool = False
+
+
+class Poller:
+    """Looks at one store for all who wait at it in one event loop; `Poller.at` finds it.
+
+    Args:
+        url: the store's, with its password.
+        interval: how often it looks.
+    """
+
+    _known: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[URL, Poller]]] = WeakKeyDictionary()
+
+    def __init__(self, url: URL, interval: timedelta) -> None:
+        self._url, self._interval = url, interval.total_seconds()
+        self._waiters: set[_Waiter] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def at(cls, url: URL, interval: timedelta) -> Poller:
+        """Return the poller of a store in the running event loop; it is made with the first who asks."""
+        pollers = cls._known.setdefault(asyncio.get_running_loop(), {})
+        return pollers.setdefault(url, cls(url, interval))
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it looks, and holds a connection."""
+        return self._task is not None
+
+    async def wait(self, wait: Wait) -> Answer:
+        """Return how a wait ended; whoever is cancelled just goes.
+
+        Raises:
+            Exception: the look itself failed, by a mistake in the code.
+        """
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(wait=wait, ends_at=loop.time() + wait.deadline, answered=loop.create_future())
+        self._waiters.add(waiter)
+        if self._task is None:
+            # In a context of its own: what is logged here belongs to no trigger, least of all to the first one.
+            self._task = loop.create_task(self._poll(), name="kcr poller", context=contextvars.Context())
+            self._task.add_done_callback(self._ended)
+        try:
+            return await waiter.answered
+        finally:
+            self._waiters.discard(waiter)
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    async def _poll(self) -> None:
+        loop = asyncio.get_running_loop()
+        lanes = (
+            _Lane(interval=self._interval, thread=_thread("kcr store")),
+            _Lane(interval=max(self._interval, KAFKA_INTERVAL), thread=_thread("kcr kafka"), asks_kafka=True),
+        )
+        looks: Looks | None = None
+        try:
+            looks = await loop.run_in_executor(lanes[0].thread, _open, self._url)
+            while self._waiters:
+                for lane in lanes:
+                    self._begin(lane, looks, loop)
+                running = [lane.running for lane in lanes if lane.running is not None]
+                began = loop.time()
+                if running:
+                    await asyncio.wait(running, timeout=self._interval, return_when=asyncio.FIRST_COMPLETED)
+                for lane in lanes:
+                    self._collect(lane, loop.time())
+                self._expire(loop.time())
+                await asyncio.sleep(max(self._interval - (loop.time() - began), 0))
+        finally:
+            # Before anything is awaited: whoever comes now starts another one.
+            self._task = None
+            for lane in lanes:
+                if looks is not None and not lane.asks_kafka:
+                    lane.thread.submit(looks.close)
+                lane.thread.shutdown(wait=False)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Let everybody fail with what the poller failed with: nobody may wait for ever on a mistake in the code."""
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        _LOG.error("the poller of a region store failed", exc_info=error)
+        for waiter in self._waiters:
+            if not waiter.answered.done():
+                waiter.answered.set_exception(error)
+
+    def _begin(self, lane: _Lane, looks: Looks, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin the next look of a lane, if it is time and somebody waits for one."""
+        if lane.running is not None or loop.time() < lane.next_at:
+            return
+        asked = [w.wait for w in self._waiters if w.wait.waiting_for.asks_kafka is lane.asks_kafka]
+        if asked:
+            lane.next_at = loop.time() + lane.interval
+            lane.running = loop.run_in_executor(lane.thread, _look, looks, asked)
+
+    def _collect(self, lane: _Lane, now: float) -> None:
+        """Tell those who wait what a look of a lane has found, if it is over."""
+        if lane.running is None or not lane.running.done():
+            return
+        found, lane.running = lane.running.result(), None
+        for waiter in self._waiters:
+            finding = found.get((waiter.wait.region, waiter.wait.waiting_for))
+            if finding is not None:
+                _tell(waiter, finding, now)
+
+    def _expire(self, now: float) -> None:
+        for waiter in self._waiters:
+            if now >= waiter.ends_at:
+                what = waiter.missing or f"waiting for region {waiter.wait.region}"
+                detail = (
+                    f"gave up after {waiter.wait.deadline:g} s {what}; nothing was undone, it may be waited for again"
+                )
+                _answer(waiter, Answer(status=Status.TIMED_OUT, detail=detail))
+
+
+def _tell(waiter: _Waiter, finding: Finding, now: float) -> None:
+    waiter.missing = finding.missing
+    if finding.now is None and finding.answer is None:
+        waiter.away_since = now if waiter.away_since is None else waiter.away_since
+        if now - waiter.away_since >= STORE_AWAY:
+            _answer(waiter, Answer(status=Status.STORE_AWAY, detail=finding.missing))
+        return
+    waiter.away_since = None
+    if finding.now is not None and not waiter.is_dated:
+        waiter.is_dated = True
+        if waiter.wait.asked_at is not None:
+            waited = max((finding.now - waiter.wait.asked_at).total_seconds(), 0)
+            waiter.ends_at = min(waiter.ends_at, now + waiter.wait.deadline - waited)
+    if finding.answer is not None:
+        _answer(waiter, finding.answer)
+
+
+def _answer(waiter: _Waiter, answer: Answer) -> None:
+    if not waiter.answered.done():
+        waiter.answered.set_result(answer)
+
+
+def _thread(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+
+# -- in a thread -------------------------------------------------------------------------------------------------------
+
+
+def _open(url: URL) -> Looks:
+    # Here, because it imports the store and its driver, which takes longer than a loop may stand still.
+    from airflow_kcr.triggers.probes import Looks
+
+    return Looks(url)
+
+
+def _look(looks: Looks, waits: Collection[Wait]) -> _Found:
+    regions: dict[RegionName, dict[WaitingFor, KcrHook]] = defaultdict(dict)
+    for wait in waits:
+        regions[wait.region][wait.waiting_for] = wait.hook
+    if not waits or not next(iter(waits)).waiting_for.asks_kafka:
+        return looks.look_at_all(regions)
+    found: dict[tuple[RegionName, WaitingFor], Finding] = {}
+    for region, wanted in regions.items():
+        seen = looks.look(region, wanted, next(iter(wanted.values())))
+        found |= {(region, each): finding for each, finding in seen.items()}
+        away = next((f for f in seen.values() if f.now is None and f.answer is None), None)
+        if away is not None:
+            # For all: each region would take as long again to find it out.
+            return {(wait.region, wait.waiting_for): away for wait in waits} | found
+    return found
+
+
+# `RegionTrigger`: waits for a region without holding a worker's slot.
 
 DEFAULT_INTERVAL: Final = 1.0
 """Seconds between two looks, where `[kcr] poll_interval` does not say."""

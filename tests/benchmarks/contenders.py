@@ -19,8 +19,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_kcr.embedded.jars import KAFKA_BROKER, KAFKA_TOOLS, resolve
-from airflow_kcr.embedded.java import java
+from airflow_kcr.embedded.jars import KAFKA_BROKER, KAFKA_TOOLS, java, resolve
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.spark.reads import DEFAULTS
 from tests.benchmarks.lab import Filled, Lab, fixed

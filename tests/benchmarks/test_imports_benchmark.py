@@ -34,7 +34,7 @@ PARENTS = {
 }
 """The modules of other providers whose operators ours are built on; whoever uses theirs pays for them too."""
 
-FIRST_LOOK = "airflow_kcr.triggers.looking"
+FIRST_LOOK = "airflow_kcr.triggers.probes"
 """What a trigger's first look at a store imports, in a thread: the store with its database driver. Nobody waits for it
 when an operator or a trigger is imported."""
 

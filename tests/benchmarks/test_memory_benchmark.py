@@ -13,7 +13,7 @@ from statistics import median
 import psutil
 import pytest
 
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse

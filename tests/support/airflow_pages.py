@@ -57,7 +57,7 @@ def described(kind: str) -> str:
     """Return every operator or sensor with what it does and its own arguments."""
     modules = [path.rpartition(".")[2] for part in get_provider_info()[kind] for path in part["python-modules"]]
     parts = []
-    for found in classes(kind, *modules):
+    for found in (one for one in classes(kind, *modules) if one.name.startswith("Kcr")):
         heading = f"### {found.name}\n\n`from {found.module} import {found.name}`\n\n{found.text}"
         rest = dict(found.arguments).get("kwargs", "")
         also = re.search(r"; (.+) among them", rest)
@@ -65,9 +65,9 @@ def described(kind: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def common(package: str, module: str) -> str:
+def common(package: str, name: str) -> str:
     """Return the arguments that the operators or sensors built on one class have in common."""
-    (found,) = classes(package, module)
+    (found,) = (one for one in classes(package, "base") if one.name == name)
     return table_of(found)
 
 

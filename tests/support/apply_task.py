@@ -27,7 +27,7 @@ def run(text: str) -> int:
     from airflow.sdk.exceptions import TaskDeferred
 
     from airflow_kcr.api import Region
-    from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
+    from airflow_kcr.operators.reset import KcrApplyResetOperator
     from airflow_kcr.triggers.payloads import ResetDone
     from tests.support.airflow_tasks import FakeTask, task_context
 

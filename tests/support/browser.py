@@ -18,7 +18,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webelement import WebElement

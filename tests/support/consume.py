@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from airflow_kcr.api import Region
-from airflow_kcr.embedded.java import QUICK_START
+from airflow_kcr.embedded.jars import QUICK_START
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.values import MemberId
 from tests.support.airflow_home import connection_json

@@ -839,10 +839,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "faults": faults,
     "airflow-connection": airflow_pages.connection_fields,
     "airflow-options": airflow_pages.options,
-    "airflow-operators-common": lambda: airflow_pages.common("operators", "base"),
-    "airflow-operators-waiting": lambda: airflow_pages.common("operators", "waiting"),
+    "airflow-operators-common": lambda: airflow_pages.common("operators", "RegionOperator"),
+    "airflow-operators-waiting": lambda: airflow_pages.common("operators", "WaitingOperator"),
     "airflow-operators": lambda: airflow_pages.described("operators"),
-    "airflow-sensors-common": lambda: airflow_pages.common("sensors", "base"),
+    "airflow-sensors-common": lambda: airflow_pages.common("sensors", "RegionSensor"),
     "airflow-sensors": lambda: airflow_pages.described("sensors"),
 }
 

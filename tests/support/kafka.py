@@ -36,8 +36,7 @@ from confluent_kafka.admin import (
 )
 
 from airflow_kcr.embedded.kafka import Broker, Cluster, start_cluster
-from airflow_kcr.embedded.processes import Child, Recorded, start_detached
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import Child, Recorded, happened, start_detached
 from airflow_kcr.kafka import failures
 from airflow_kcr.kafka.failures import Kind
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from airflow_kcr.embedded.waiting import accepts, happened
+from airflow_kcr.embedded.processes import accepts, happened
 
 BINARY = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 

@@ -17,15 +17,14 @@ import psutil
 from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.airflow import Airflow
-from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient
+from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, Run
 from airflow_kcr.embedded.airflow_settings import MARKER
-from airflow_kcr.embedded.airflow_views import Run
 from airflow_kcr.embedded.demo.audience import Phase
 from airflow_kcr.embedded.demo.stage import Stage
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order, Produced
 from airflow_kcr.embedded.flights.spec import EVERY_VARIABLE, airflow_spec
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, ServiceFailed, TimedOut
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState

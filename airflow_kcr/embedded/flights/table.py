@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from airflow_kcr.embedded.flights import direct, result
+from airflow_kcr.embedded.flights import check, result
 from airflow_kcr.embedded.flights.pipeline import FLIGHT, KEY, joined
 from airflow_kcr.embedded.flights.result import Comparison
 from airflow_kcr.embedded.flights.spec import GROUP
@@ -141,7 +141,7 @@ def judge(spark: SparkSession, question: Question) -> Judgement:
         rows=rows,
         twice=twice,
         beyond=rows - within,
-        with_topic=result.compare(found, direct.from_topic(spark, records)),
+        with_topic=result.compare(found, check.from_topic(spark, records)),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable, GroupNotEmpty, KcrError
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.settings import admin_settings, participants

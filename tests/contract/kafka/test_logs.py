@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.kafka import logs as logs_module
 from airflow_kcr.kafka.logs import BrokerLogs

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import URL, make_url
 
-from airflow_kcr.cli.reporting import exit_status
+from airflow_kcr.cli.output import exit_status
 from airflow_kcr.errors import ConfigurationError, SinkError, SinkRefused
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.sinks import SinkMode

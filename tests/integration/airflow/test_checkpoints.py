@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_kcr.embedded.airflow import Component
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks.checkpoints import partition_key
 from airflow_kcr.protocol.commands import StoreBounds
@@ -42,8 +42,8 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, PartitionedAssetTimetabl
 
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import checkpoint_of
-from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
-from airflow_kcr.operators.drain import KcrDrainOperator
+from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
+from airflow_kcr.operators.checkpoint import KcrDrainOperator
 
 with DAG(
     "lined_checkpoint",

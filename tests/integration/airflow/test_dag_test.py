@@ -21,7 +21,7 @@ from airflow_kcr.embedded.airflow import example_dags
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, EVERY_VARIABLE, SINCE_VARIABLE, airflow_spec
 from airflow_kcr.embedded.kafka import start_cluster
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.schedules import Every
 from airflow_kcr.spec import RegionSpec, parse

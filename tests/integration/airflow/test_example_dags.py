@@ -12,7 +12,7 @@ from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError
 from airflow_kcr.schedules import Every
 from tests.support.live_airflow import EVERY, LiveAirflow

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.airflow_client import AirflowClient
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 # One names the region `own`; the other works on `others`, and says so of itself with the same tag.
 DAGS = f"""
 from airflow.sdk import DAG
-from airflow_kcr.operators.pause import KcrPauseOperator
+from airflow_kcr.operators.region import KcrPauseOperator
 
 for dag_id, region in (("{OWN}", "own"), ("others_dag", "others")):
     with DAG(dag_id, schedule=None, tags=["kcr"]) as dag:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_kcr.embedded.airflow_client import AirflowClient
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError
 from airflow_kcr.protocol.values import RequestId
 from tests.support.live_airflow import LiveAirflow
@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
-from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
-from airflow_kcr.operators.choose_checkpoint import KcrChooseCheckpointOperator
-from airflow_kcr.operators.plan_reset import KcrPlanResetOperator
+from airflow_kcr.operators.reset import KcrApplyResetOperator
+from airflow_kcr.operators.reset import KcrApproveResetOperator
+from airflow_kcr.operators.reset import KcrChooseCheckpointOperator
+from airflow_kcr.operators.reset import KcrPlanResetOperator
 
 with DAG("NAME_reset", schedule=None):
     (

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_kcr.api import Region, goals
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import SpecRefused, StoreBusy
 from airflow_kcr.spec import parse
 from tests.support.breaking_proxy import breaking_proxy

@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.embedded import jars
-from airflow_kcr.embedded.jars import POSTGRES_DRIVER, JarSet, home, pyspark_jars, resolve, resolve_all, spark_connector
-from airflow_kcr.embedded.java import java
-from airflow_kcr.embedded.waiting import free_port
+from airflow_kcr.embedded.jars import (
+    POSTGRES_DRIVER,
+    JarSet,
+    home,
+    java,
+    pyspark_jars,
+    resolve,
+    resolve_all,
+    spark_connector,
+)
+from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
 
 # Small, and needs nothing.

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from airflow_kcr.embedded.kafka import Broker, start_cluster
-from airflow_kcr.embedded.waiting import accepts, happened
+from airflow_kcr.embedded.processes import accepts, happened
 from airflow_kcr.errors import ConfigurationError
 from tests.conftest import StartKafka
 from tests.support.kafka import QUIESCED, Kafka, KafkaSet, Record

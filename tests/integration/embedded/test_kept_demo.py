@@ -19,15 +19,13 @@ from airflow_kcr.cli import app
 from airflow_kcr.embedded import services
 from airflow_kcr.embedded.airflow import Airflow
 from airflow_kcr.embedded.airflow_settings import MARKER, kept
-from airflow_kcr.embedded.demo import performance
+from airflow_kcr.embedded.demo import judgement
 from airflow_kcr.embedded.demo.audience import Audience
-from airflow_kcr.embedded.demo.judgement import Check, Verdict
-from airflow_kcr.embedded.demo.performance import Addresses, Summary
+from airflow_kcr.embedded.demo.judgement import Addresses, Check, Summary, Verdict
 from airflow_kcr.embedded.demo.play import Happened
 from airflow_kcr.embedded.demo.stage import STORE, Backstage, Curtain, Launches, Stage, staged
 from airflow_kcr.embedded.postgres import start_postgres
-from airflow_kcr.embedded.processes import Child
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import Child, happened
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
 from tests.support.leftovers import left
@@ -102,7 +100,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, *, passed: bool = True, fails: 
                 for child in children:
                     curtain.falls_on(child.stop)
 
-    monkeypatch.setattr(performance, "performed", performed)
+    monkeypatch.setattr(judgement, "performed", performed)
 
 
 @pytest.fixture

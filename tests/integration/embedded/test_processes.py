@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded import processes
-from airflow_kcr.embedded.processes import Child, Launch, Recorded, start_detached, start_tied
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import Child, Launch, Recorded, happened, start_detached, start_tied
 from airflow_kcr.errors import ServiceFailed
 
 ENV = dict(os.environ)

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 from airflow_kcr.cli.dev import app
 from airflow_kcr.embedded import services
 from airflow_kcr.embedded.airflow_client import AirflowClient
+from airflow_kcr.embedded.processes import accepts, happened
 from airflow_kcr.embedded.services import StatusJson
-from airflow_kcr.embedded.waiting import accepts, happened
 from tests.support.kafka import Kafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres, pytest.mark.timeout(600)]

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from airflow_kcr.embedded.processes import accepts, happened
 from airflow_kcr.embedded.spark import environment, local_master, spark_home, start_standalone
-from airflow_kcr.embedded.waiting import accepts, happened
 from airflow_kcr.errors import ServiceFailed
 
 # Counts, says so, waits for a line, and counts again, with Python on the executors.

@@ -24,7 +24,7 @@ from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, TABLE_VARIABLE
 from airflow_kcr.embedded.flights.table import Question, judge
 from airflow_kcr.embedded.jars import POSTGRES_DRIVER, resolve
 from airflow_kcr.embedded.postgres import start_postgres
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.targets import ToCheckpoint

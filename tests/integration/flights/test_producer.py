@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
 
-from airflow_kcr.embedded.flights import data, producer, records
+from airflow_kcr.embedded.flights import data, producer
 from airflow_kcr.embedded.flights.producer import Order, Produced
-from airflow_kcr.embedded.waiting import free_port
+from airflow_kcr.embedded.processes import free_port
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError
 from tests.support.kafka import Kafka
 
@@ -31,7 +31,7 @@ def test_five_thousand_flights_come_back_as_they_are_each_carrier_in_order(kafka
 
     wanted: dict[bytes, list[bytes]] = defaultdict(list)
     for row in data.flights(5_000):
-        wanted[records.key(row)].append(records.value(row))
+        wanted[producer.key(row)].append(producer.value(row))
     assert sum(len(key) + len(value) for key, values in wanted.items() for value in values) == produced.size
 
     ends = kafka.ends(topic)

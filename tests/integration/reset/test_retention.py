@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import CheckpointNotUsable
 from airflow_kcr.protocol.targets import ToCheckpoint
 from tests.support.faults import checkpoints

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.ports import BatchCall, BatchReport
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BatchFailed
 from airflow_kcr.spark.failures import RangeUnreadable
 from tests.integration.spark.batches import Bench, Collected, call, noop

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.kafka.settings import client_id, instance_id
 from airflow_kcr.protocol.values import MemberId, RegionName
 

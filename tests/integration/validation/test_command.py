@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from airflow_kcr.api.regions import opened
-from airflow_kcr.cli.group_validate import COLUMNS, validate
+from airflow_kcr.cli.group import CHECKED, validate
 from airflow_kcr.protocol.evidence import Question
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
@@ -45,7 +45,7 @@ def test_one_line_a_check_and_status_0_where_there_are_only_warnings(run: Run, k
     result = run("-o", "json", topic=kafka.topic(2))
     assert result.exit_code == 0, result.output
     lines = json.loads(result.stdout)
-    assert all(tuple(line) == COLUMNS for line in lines)
+    assert all(tuple(line) == CHECKED for line in lines)
     assert [line["check"] for line in lines] == [str(q) for q in Question] * 2
     assert {line["verdict"] for line in lines} == {"ok", "warning"}
 
@@ -62,7 +62,7 @@ def test_a_table_for_people(run: Run, kafka: Kafka) -> None:
     result = run("-o", "table", topic=kafka.topic(2))
     assert result.exit_code == 0
     head, *lines = result.stdout.splitlines()
-    assert head.split() == list(COLUMNS)
+    assert head.split() == list(CHECKED)
     assert len(lines) == 2 * len(Question)
 
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from airflow_kcr.api.validation import Validation, preflight, real_reader, validate
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.groups import Groups

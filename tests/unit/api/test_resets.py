@@ -13,7 +13,7 @@ import pytest
 
 from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
 from airflow_kcr.api.checkpoints import reach
-from airflow_kcr.cli.reset_answers import planned
+from airflow_kcr.cli.reset import planned
 from airflow_kcr.errors import (
     BrokerUnavailable,
     CheckpointNotUsable,
@@ -28,7 +28,7 @@ from airflow_kcr.errors import (
     UnknownReset,
     UpsertNeedsConsent,
 )
-from airflow_kcr.operators.plan_markdown import markdown
+from airflow_kcr.operators.reset_documents import markdown
 from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.api import Progress
-from airflow_kcr.cli import output, region_answers, waiting
+from airflow_kcr.cli import output, region
 from airflow_kcr.cli.options import Format
 from airflow_kcr.cli.output import Answer, chosen, plain, show
 from airflow_kcr.protocol.values import TopicName, TopicPartition
@@ -54,12 +54,12 @@ def test_values_are_shown_for_people(value: object, cell: str) -> None:
 
 def test_partitions_are_written_in_runs() -> None:
     owned = [TopicPartition(TopicName(t), n) for t, n in (("b", 1), ("a", 0), ("a", 1), ("a", 2), ("a", 7))]
-    assert region_answers.compact(owned) == "a 0-2,7 b 1"
-    assert region_answers.compact([]) == ""
+    assert region.compact(owned) == "a 0-2,7 b 1"
+    assert region.compact([]) == ""
 
 
 def test_a_log_is_told_of_changes_and_not_of_every_look(capsys: pytest.CaptureFixture[str]) -> None:
-    log = waiting._Log()
+    log = output._Log()
     for second, missing in ((0, "a"), (1, "a"), (2, "b"), (6, "b"), (20, "b")):
         log(Progress(what="it", waited=timedelta(seconds=second), state="", missing=(missing,)))
     assert capsys.readouterr().err.splitlines() == ["kcr: waiting for it: a", "kcr: waiting for it: b"]

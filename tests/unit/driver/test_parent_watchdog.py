@@ -15,7 +15,7 @@ import pytest
 from airflow_kcr.driver import parent_watchdog as parent_watchdog_module
 from airflow_kcr.driver.parent_watchdog import Jvm, ParentWatchdog, drain, is_settled
 from airflow_kcr.driver.task import Task, look
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
 from airflow_kcr.protocol.region.rows import DesiredState, RequestState
 from airflow_kcr.protocol.region.state import Region

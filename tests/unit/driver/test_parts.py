@@ -18,7 +18,7 @@ import pytest
 
 from airflow_kcr.driver import parts
 from airflow_kcr.driver.parts import SpecTrial
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import PipelineUnusable, StoreUnavailable, UnknownMember
 from airflow_kcr.protocol.commands import Register, Renew
 from airflow_kcr.protocol.region import specs

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_kcr.driver import task as task_module
 from airflow_kcr.driver.task import Task, look
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import ConfigurationError
 
 WITHIN = 30.0

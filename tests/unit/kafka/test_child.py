@@ -10,10 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_kcr.embedded.waiting import happened
-from airflow_kcr.kafka import child as child_module
-from airflow_kcr.kafka.child import Child, ChildDied
-from airflow_kcr.kafka.groups import MODULE
+from airflow_kcr.embedded.processes import happened
+from airflow_kcr.kafka import groups as child_module
+from airflow_kcr.kafka.groups import MODULE, Child, ChildDied
 
 # Nobody is asked, so nobody need be there.
 FIRST = {"settings": {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow_kcr.kafka.complaints import Complaints
+from airflow_kcr.kafka.control import Complaints
 
 
 def test_the_first_of_a_kind_is_told_at_once_and_the_next_are_counted() -> None:

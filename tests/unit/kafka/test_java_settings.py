@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.kafka.java_settings import spark_options
+from airflow_kcr.kafka.settings import spark_options
 
 SERVERS = {"bootstrap.servers": "a:1"}
 SASL = {**SERVERS, "security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "me"}

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr.errors import ConfigurationError, SpecError
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.operators.apply import KcrApplyRegionOperator
+from airflow_kcr.operators.region import KcrApplyRegionOperator
 from airflow_kcr.spec import RegionSpec, parse
 from tests.support.airflow_tasks import FakeTask, task_context
 

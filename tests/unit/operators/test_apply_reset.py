@@ -10,8 +10,8 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.operators import waiting
-from airflow_kcr.operators.apply_reset import KcrApplyResetOperator
-from airflow_kcr.operators.plan_markdown import markdown
+from airflow_kcr.operators.reset import KcrApplyResetOperator
+from airflow_kcr.operators.reset_documents import markdown
 from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
@@ -34,7 +34,7 @@ def driver(store_connection: str) -> Iterator[Driver]:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(waiting, "PATIENCE", timedelta(0))
+    monkeypatch.setattr(base, "PATIENCE", timedelta(0))
     return prepared(monkeypatch)
 
 

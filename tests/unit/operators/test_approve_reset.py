@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_kcr.api import PlanView, Region, ResetRequest
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.hooks.links import region_path
-from airflow_kcr.operators.approve_reset import KcrApproveResetOperator
-from airflow_kcr.operators.plan_markdown import markdown
+from airflow_kcr.operators.reset import KcrApproveResetOperator
+from airflow_kcr.operators.reset_documents import markdown
 from airflow_kcr.protocol.targets import ByDuration, ToCheckpoint, ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Offset, TopicName
 from tests.support.airflow_tasks import FakeTask, task_context

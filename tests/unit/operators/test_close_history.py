@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sqlalchemy import create_engine, text
 
 from airflow_kcr.api import Region
-from airflow_kcr.operators.close_history import KcrCloseHistoryOperator
+from airflow_kcr.operators.region import KcrCloseHistoryOperator
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region

@@ -13,7 +13,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_kcr.errors import InvalidIdentifier
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.operators.commit import KcrCommitCheckpointOperator
+from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, Requester
 from airflow_kcr.protocol.values import GroupId, Offset
 from airflow_kcr.runtime.identity import read_note
@@ -45,9 +45,9 @@ def driver(store_connection: str) -> Iterator[Driver]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks look once before they give their slot up."""
-    from airflow_kcr.operators import waiting
+    from airflow_kcr.operators import base
 
-    monkeypatch.setattr(waiting, "PATIENCE", timedelta(0))
+    monkeypatch.setattr(base, "PATIENCE", timedelta(0))
 
 
 @pytest.fixture

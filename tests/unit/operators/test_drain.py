@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 
 from airflow_kcr.api import Region
 from airflow_kcr.errors import TimedOut
-from airflow_kcr.operators.drain import KcrDrainOperator
+from airflow_kcr.operators.checkpoint import KcrDrainOperator
 from airflow_kcr.protocol.commands import StoreBounds
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.values import Offset, RequestId
@@ -109,9 +109,9 @@ def at_boundary(driver: Driver, boundary: datetime, offset: int) -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks look once before they give their slot up."""
-    from airflow_kcr.operators import waiting
+    from airflow_kcr.operators import base
 
-    monkeypatch.setattr(waiting, "PATIENCE", timedelta(0))
+    monkeypatch.setattr(base, "PATIENCE", timedelta(0))
 
 
 Start: TypeAlias = Callable[[str], Driver]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_kcr.operators.pause import KcrPauseOperator
+from airflow_kcr.operators.region import KcrPauseOperator
 from airflow_kcr.protocol.region.rows import DesiredState
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_kcr.operators.plan_reset import KcrPlanResetOperator
+from airflow_kcr.operators.reset import KcrPlanResetOperator
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
 from tests.support.live_region import live_region

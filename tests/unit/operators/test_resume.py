@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kcr.operators.resume import KcrResumeOperator
+from airflow_kcr.operators.region import KcrResumeOperator
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver

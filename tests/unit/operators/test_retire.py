@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kcr.operators.retire import KcrRetireOperator
+from airflow_kcr.operators.region import KcrRetireOperator
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region

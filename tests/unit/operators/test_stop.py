@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_kcr.operators.stop import KcrStopOperator
+from airflow_kcr.operators.region import KcrStopOperator
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_kcr.hooks.kcr import KcrHook
-from airflow_kcr.operators.validate import KcrValidateGroupOperator
+from airflow_kcr.operators.region import KcrValidateGroupOperator
 from airflow_kcr.protocol.values import GroupId
 from airflow_kcr.spec import parse
 from tests.support.airflow_tasks import FakeTask, task_context

@@ -21,9 +21,9 @@ from sqlalchemy import create_engine, text
 
 from airflow_kcr.api.regions import opened
 from airflow_kcr.dags import region_dags
-from airflow_kcr.embedded.waiting import happened
-from airflow_kcr.operators.pause import KcrPauseOperator
-from airflow_kcr.plugins import access
+from airflow_kcr.embedded.processes import happened
+from airflow_kcr.operators.region import KcrPauseOperator
+from airflow_kcr.plugins import page
 from airflow_kcr.plugins.page import build_page
 from airflow_kcr.protocol.commands import RequestReset
 from airflow_kcr.protocol.region import liveness
@@ -31,7 +31,7 @@ from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
-from airflow_kcr.sensors.region_state import KcrRegionStateSensor
+from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.spec import parse
 from airflow_kcr.store.regions import RegionStore
 from tests.support.browsing import TestClient
@@ -59,7 +59,7 @@ def driver(database_url: str) -> Iterator[Driver]:
         yield driver
 
 
-OWNERS: Mapping[access.Place, frozenset[str]] = {
+OWNERS: Mapping[page.Place, frozenset[str]] = {
     ("kcr_default", "mine"): frozenset({"mine"}),
     ("kcr_default", "flights"): frozenset({"flights_checkpoint"}),
     ("other", "flights"): frozenset({"others"}),
@@ -73,7 +73,7 @@ def page_at(url: str, **others: str) -> FastAPI:
 
     create_auth_manager()
     app = build_page({"kcr_default": lending(url)} | {name: lending(other) for name, other in others.items()})
-    app.dependency_overrides[access.owners] = lambda: lambda: OWNERS
+    app.dependency_overrides[page.owners] = lambda: lambda: OWNERS
     return app
 
 
@@ -127,7 +127,7 @@ class OwnDags(SimpleAuthManager):
 @pytest.fixture
 def as_owner_of(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], TestClient]:
     """A browser of somebody who may see the runs of those DAGs alone."""
-    monkeypatch.setattr(access, "get_auth_manager", OwnDags)
+    monkeypatch.setattr(page, "get_auth_manager", OwnDags)
 
     def client(dags: str) -> TestClient:
         app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username=dags, role=None)
@@ -143,7 +143,7 @@ def test_the_region_decides_whose_right_is_asked_and_never_the_request(
     other = as_owner_of("mine")
     for place in ("/regions/flights", "/stores/kcr_default/regions/flights", "/stores/other/regions/flights"):
         told = other.get(place + asked)
-        assert (told.status_code, told.json()["detail"]) == (403, access.NOT_YOURS), place
+        assert (told.status_code, told.json()["detail"]) == (403, page.NOT_YOURS), place
     listed = other.get("/" + asked)
     assert listed.status_code == 200
     assert "flights" not in listed.text
@@ -164,11 +164,11 @@ def test_the_regions_of_a_dag_are_those_that_its_operators_name() -> None:
         "region: minimal\nkafka: {bootstrap.servers: 'b:1'}\ngroups: [{group_id: g, topics: [t], pipeline: 'a:b'}]\n"
     )
     for dag in region_dags(spec, start_date=datetime(2026, 11, 1, tzinfo=UTC), kcr_conn_id="own"):
-        assert set(access.places_of(DagSerialization.to_dict(dag))) == {("own", "minimal")}
+        assert set(page.places_of(DagSerialization.to_dict(dag))) == {("own", "minimal")}
     with DAG("others", schedule=None) as dag:
         KcrRegionStateSensor(task_id="wait", region="minimal", state="running")
         KcrPauseOperator(task_id="pause", region="{{ params.region }}")
-    assert ("kcr_default", "minimal") not in set(access.places_of(DagSerialization.to_dict(dag)))
+    assert ("kcr_default", "minimal") not in set(page.places_of(DagSerialization.to_dict(dag)))
 
 
 def test_nothing_can_be_changed_here(viewer: TestClient, app: FastAPI, driver: Driver) -> None:

@@ -10,7 +10,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.commands import StoreBounds
 from airflow_kcr.protocol.region.rows import BoundaryOffset
 from airflow_kcr.protocol.values import Offset
-from airflow_kcr.sensors.checkpoint import KcrCheckpointSensor
+from airflow_kcr.sensors.region import KcrCheckpointSensor
 from airflow_kcr.triggers.payloads import CheckpointExists
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kcr.sensors.lag import KcrLagSensor
+from airflow_kcr.sensors.region import KcrLagSensor
 from airflow_kcr.triggers.payloads import LagBelow
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver

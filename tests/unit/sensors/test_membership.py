@@ -8,8 +8,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_kcr.api.validation import Validation
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.values import GroupId
-from airflow_kcr.sensors.membership import KcrMembershipSensor
-from airflow_kcr.triggers import looking
+from airflow_kcr.sensors.region import KcrMembershipSensor
+from airflow_kcr.triggers import probes
 from airflow_kcr.triggers.payloads import MembershipHealthy
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
@@ -30,7 +30,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
             assert groups is None or isinstance(groups, Collection)
             return Validation(checks=(check,), foreign_consumers={})
 
-        monkeypatch.setattr(looking, "validate", validated)
+        monkeypatch.setattr(probes, "validate", validated)
 
     return said
 

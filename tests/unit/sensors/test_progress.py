@@ -8,9 +8,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
-from airflow_kcr.sensors.progress import KcrProgressSensor
-from airflow_kcr.triggers.looking import look
+from airflow_kcr.sensors.region import KcrProgressSensor
 from airflow_kcr.triggers.payloads import Progresses
+from airflow_kcr.triggers.probes import look
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.unit.sensors.conftest import deferral, waited_for

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_kcr.sensors.region_state import KcrRegionStateSensor
+from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.triggers.payloads import Reaching, RegionReaches
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver

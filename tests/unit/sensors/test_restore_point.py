@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from airflow_kcr.sensors.region_state import KcrRegionStateSensor
+from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.triggers.payloads import Answer, Reaching, RegionReaches, Status
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.airflow_tasks import FakeTask, task_context

@@ -25,7 +25,7 @@ from airflow_kcr.spec import (
     parse,
 )
 from airflow_kcr.spec.document import TimeoutsDocument
-from airflow_kcr.spec.json_form import TIMEOUT_NAMES
+from airflow_kcr.spec.model import TIMEOUT_NAMES
 from tests.unit.spec.examples import FULL, SMALL, findings
 
 if TYPE_CHECKING:

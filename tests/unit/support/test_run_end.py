@@ -12,7 +12,7 @@ from typing import Self
 import psycopg
 import pytest
 
-from airflow_kcr.embedded.waiting import happened
+from airflow_kcr.embedded.processes import happened
 
 # Says where its server listens, then ends as it is told to.
 INNER = """

@@ -16,9 +16,8 @@ from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec
-from airflow_kcr.triggers import looking
-from airflow_kcr.triggers import poller as poller_module
-from airflow_kcr.triggers.looking import Finding, Looks
+from airflow_kcr.triggers import probes
+from airflow_kcr.triggers import region as poller_module
 from airflow_kcr.triggers.payloads import (
     CheckpointExists,
     CheckpointPublished,
@@ -28,7 +27,8 @@ from airflow_kcr.triggers.payloads import (
     Status,
     WaitingFor,
 )
-from airflow_kcr.triggers.poller import Poller, Wait
+from airflow_kcr.triggers.probes import Finding, Looks
+from airflow_kcr.triggers.region import Poller, Wait
 from tests.support.breaking_proxy import Way
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, FakeCluster, live_region
@@ -181,7 +181,7 @@ def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, m
         assert len(run) > 1, "a lease is over"
         with statements() as run:
             looks.look_at_all(wanted)
-        monkeypatch.setattr(looking, "REFRESH", 0.0)
+        monkeypatch.setattr(probes, "REFRESH", 0.0)
         with statements() as more:
             looks.look_at_all(wanted)
         assert len(run) < len(more), "it was long ago"

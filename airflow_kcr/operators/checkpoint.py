@@ -1,0 +1,334 @@
+"""Operators of a checkpoint DAG: drain gives a run its checkpoint, commit waits until it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_kcr.errors import ConfigurationError, GroupNotEmpty, KcrError
+from airflow_kcr.hooks import contexts
+from airflow_kcr.hooks.assets import region_asset
+from airflow_kcr.hooks.checkpoints import PublishedCheckpoint
+from airflow_kcr.hooks.contexts import translated
+from airflow_kcr.operators.base import WaitingOperator
+from airflow_kcr.protocol.durations import format_duration
+from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
+from airflow_kcr.triggers.payloads import Answer, CheckpointCommitted, CheckpointPublished
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kcr.api import CheckpointView, Region
+    from airflow_kcr.protocol.region.rows import Checkpoint
+    from airflow_kcr.spec import RegionSpec
+    from airflow_kcr.spec.model import CheckpointSpec
+
+
+class KcrDrainOperator(WaitingOperator):
+    """Asks for the run's checkpoint, waits until it is published, and returns which checkpoint it is.
+
+    The checkpoint is aligned to the end of the run's data interval, so it holds exactly the interval's records; where
+    the region has checkpointed itself there already (`request: auto`), that checkpoint is found. A run without an
+    interval (manual, or triggered by an asset) gets a checkpoint wherever the members are.
+
+    The request is named after the run and the task. A retried or cleared task finds the checkpoint that it was given;
+    only where a reset has undone that one, or where it was aborted, is another made.
+
+    Args:
+        until: the boundary instead of the interval's end (templated), an instant with a zone. Unlike the interval, it
+            is not compared with the region's schedule: you say which records you want.
+        allow_inexact: checkpoint even where a partition is past the boundary, and say so in the result.
+        kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
+    """
+
+    template_fields = (*WaitingOperator.template_fields, "until")
+
+    def __init__(self, *, until: datetime | str | None = None, allow_inexact: bool = False, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.until = until
+        self.allow_inexact = allow_inexact
+
+    def ask(self, context: Context, region: Region) -> CheckpointPublished:
+        """Ask for the checkpoint, under the name of run and task.
+
+        Raises:
+            ConfigurationError: the run's data interval is of no length, or does not fit the region's schedule; `until`
+                is no instant.
+            RegionInState, CheckpointRefused: the region can't be checkpointed as asked.
+        """
+        from airflow_kcr.protocol.region.rows import CheckpointPurpose
+
+        asked = region.drain(
+            self._boundary(context, region),
+            request_id=contexts.request_id(context),
+            allow_inexact=self.allow_inexact,
+            purpose=CheckpointPurpose.REQUEST,
+        )
+        return CheckpointPublished(request_id=asked.request.request_id)
+
+    def resume(
+        self,
+        context: Context,
+        event: Mapping[str, object],
+        waiting_for: Mapping[str, Any] | None = None,
+        asked_at: str = "",
+    ) -> dict[str, Any]:
+        """Go on after the trigger.
+
+        A checkpoint that a reset has undone meanwhile is asked for anew, under the same name.
+        """
+        with translated():
+            Answer.from_json(event).require_reached()
+        return self.execute(context)
+
+    def answer(self, context: Context, region: Region) -> dict[str, Any]:
+        """Return the checkpoint: region, timeline, sequence, boundary and whether it is inexact."""
+        checkpoint_request = region.checkpoint_request(contexts.request_id(context))
+        row = checkpoint_request.checkpoint
+        if row is None:
+            raise ConfigurationError(
+                f"the checkpoint of request id {checkpoint_request.request.request_id} is gone; was the region deleted?"
+            )
+        for remark in self._remarks(context, region, row):
+            self.log.warning("%s", remark)
+        self.log.info("Checkpoint %d of region %s, timeline %d, is published", row.sequence, self.region, row.timeline)
+        return {
+            "region": self.region,
+            "timeline": int(row.timeline),
+            "sequence": int(row.sequence),
+            "boundary": None if row.boundary is None else format_instant(row.boundary),
+            "inexact": bool(row.inexact),
+        }
+
+    def _boundary(self, context: Context, region: Region) -> datetime | None:
+        if isinstance(self.until, datetime):
+            return checked_instant(self.until)
+        if self.until is not None:
+            return parse_instant(str(self.until))
+        interval = contexts.interval_of(context)
+        if interval is None:
+            return None
+        start, end = (checked_instant(moment) for moment in interval)
+        require_fit(region.spec(), start, end)
+        return end
+
+    def _remarks(self, context: Context, region: Region, row: Checkpoint) -> list[str]:
+        """Return how the checkpoint's records differ from the interval's, in sentences; none: they are the same."""
+        found = [f"{partition}: {why}" for partition, why in sorted(row.inexact.items())]
+        interval = None if self.until is not None else contexts.interval_of(context)
+        if interval is None:
+            return found
+        start, end = (checked_instant(moment) for moment in interval)
+        if row.boundary is not None and row.boundary > end:
+            found.append(
+                f"no checkpoint was made at {format_instant(end)}, the end of the run's interval: the first one "
+                "beyond it, of "
+                f"{format_instant(row.boundary)}, answers, and holds the records of all intervals up to there"
+            )
+        previous = region.checkpoint_before(row.sequence)
+        if previous is None:
+            found.append(f"it is the region's first checkpoint: it holds all records before {format_instant(end)}")
+        elif previous.boundary is None:
+            found.append(
+                f"checkpoint {previous.sequence} before it has no boundary: the interval's records up to there are in "
+                "that one"
+            )
+        elif previous.boundary < start:
+            found.append(
+                f"no checkpoint was made at {format_instant(start)}, the begin of the run's interval: this one holds "
+                "the "
+                f"records since {format_instant(previous.boundary)}"
+            )
+        return found
+
+
+# Whether a DAG run's data interval is one of a region's: otherwise its checkpoint would hold other records.
+#
+# Pure: a DAG's schedule and a region's are two texts that people write in two places. The intervals of real runs are
+# compared with the region's instants, which finds a difference in phase, in zone and in length, whatever the kind of
+# timetable.
+
+_TICK = timedelta.resolution
+
+
+def require_fit(spec: RegionSpec, start: datetime, end: datetime) -> None:
+    """Return if [start, end) lies exactly between two neighbouring boundaries of a region, or it has no schedule.
+
+    Args:
+        spec: the region's.
+        start: the begin of the run's data interval, with a zone.
+        end: its end.
+
+    Raises:
+        ConfigurationError: it is not; the message names both, and the boundaries nearby.
+    """
+    schedule = spec.checkpoint.schedule
+    if schedule is None:
+        return
+    last = schedule.at_or_before(end)
+    if last != end:
+        raise ConfigurationError(
+            f"{_interval(start, end)} does not end at a boundary of region {spec.region}, which checkpoints "
+            f"{_schedule(spec.checkpoint)}: its boundaries next to it are {format_instant(last)} and "
+            f"{format_instant(schedule.after(end))}. {_ADVICE}"
+        )
+    before = schedule.at_or_before(end - _TICK)
+    if before != start:
+        compared = "longer" if before > start else "shorter"
+        raise ConfigurationError(
+            f"{_interval(start, end)} is {compared} than a period of region {spec.region}, which checkpoints "
+            f"{_schedule(spec.checkpoint)}: its boundary before {format_instant(end)} is "
+            f"{format_instant(before)}, and the "
+            f"checkpoint holds the records from there. {_ADVICE}"
+        )
+
+
+_ADVICE = (
+    "Give the DAG and the region one schedule, its time zone included: for a cron expression "
+    "CronDataIntervalTimetable(…, timezone=…), for an interval DeltaDataIntervalTimetable(…) with a start date that "
+    "is a boundary"
+)
+
+
+def _interval(start: datetime, end: datetime) -> str:
+    return f"the run's data interval, {format_instant(start)} to {format_instant(end)},"
+
+
+def _schedule(checkpoint: CheckpointSpec) -> str:
+    if checkpoint.every is not None:
+        return f"every {format_duration(checkpoint.every)}, counted from 1970-01-01T00:00:00Z (checkpoint.every)"
+    return f"at {checkpoint.cron!r} in {checkpoint.timezone} (checkpoint.cron, checkpoint.timezone)"
+
+
+# Proves that a checkpoint is published and committed, and tells whoever builds on it.
+
+
+class KcrCommitCheckpointOperator(WaitingOperator):
+    """Waits until a checkpoint is published and it is settled whether Kafka holds its offsets; then emits its event.
+
+    Kafka has them: fine. A later checkpoint has taken its place meanwhile: fine, and said. Kafka has something else:
+    while the groups are empty it is told from here; with members in them the task fails, may be retried, and is well as
+    soon as the members have committed, at the latest with the next checkpoint.
+
+    The event is one of the asset `kcr://REGION`, an outlet of the task, with the partition key `TIMELINE.SEQUENCE`. A
+    DAG with `schedule=PartitionedAssetTimetable(assets=region_asset(REGION))` runs once for each; `checkpoint_of` reads
+    it there. Where one checkpoint answers several runs, as it does for intervals from before the region's first
+    checkpoint, only the run that asked first emits its event. A region whose name is only known at run time (a
+    template) has no outlet, and no event.
+
+    Args:
+        checkpoint: which one (templated): its sequence, or what `KcrDrainOperator` has returned; None: the one that
+            answered this run's requests.
+        kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
+
+    Raises:
+        InvalidIdentifier: the region's name is none.
+    """
+
+    template_fields = (*WaitingOperator.template_fields, "checkpoint")
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        checkpoint: Mapping[str, Any] | int | str | None = None,
+        outlets: Any = None,  # noqa: ANN401 (Airflow's own)
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        own = [region_asset(region)] if _is_known(region) else []
+        given = [] if outlets is None else list(outlets) if isinstance(outlets, list | tuple) else [outlets]
+        super().__init__(region=region, outlets=[*given, *own], **kwargs)
+        self.checkpoint = checkpoint
+
+    def ask(self, context: Context, region: Region) -> CheckpointCommitted:
+        """Return which checkpoint to wait for; nothing is asked of the region.
+
+        Raises:
+            ConfigurationError: `checkpoint` is none of this region.
+            UnknownCheckpoint, CheckpointNotUsable: this run has none, or several.
+        """
+        return CheckpointCommitted(sequence=self._sequence(context, region))
+
+    def answer(self, context: Context, region: Region) -> dict[str, Any]:
+        """Repair Kafka's side if that is needed, emit the event, and return the checkpoint as the drain does."""
+        from airflow_kcr.protocol.region.rows import Committed
+
+        view = region.checkpoint(self._sequence(context, region))
+        if view.checkpoint.committed is Committed.NO:
+            view = self._repaired(region, view)
+        row = view.checkpoint
+        self.log.info(
+            "Checkpoint %d of region %s is published; committed: %s", row.sequence, self.region, row.committed
+        )
+        if row.committed is Committed.SUPERSEDED:
+            self.log.info("Kafka holds, or is being told, the offsets of a later checkpoint or of a reset")
+        self._emit(context, view)
+        return {
+            "region": self.region,
+            "timeline": int(row.timeline),
+            "sequence": int(row.sequence),
+            "boundary": None if row.boundary is None else format_instant(row.boundary),
+            "inexact": bool(row.inexact),
+        }
+
+    def _sequence(self, context: Context, region: Region) -> int:
+        given = self.checkpoint
+        if given is None:
+            asked = contexts.requester(context)
+            return region.checkpoint_of_run(asked.dag_id, asked.run_id).checkpoint.sequence
+        if isinstance(given, Mapping):
+            if given.get("region") != self.region:
+                raise ConfigurationError(f"checkpoint is one of region {given.get('region')!r}, not of {self.region}")
+            given = given.get("sequence")
+        if isinstance(given, bool) or not str(given).isdecimal():
+            raise ConfigurationError(
+                f"checkpoint is {given!r}; give a sequence, or what KcrDrainOperator has returned (drain.output)"
+            )
+        return int(str(given))
+
+    def _repaired(self, region: Region, view: CheckpointView) -> CheckpointView:
+        """Return the checkpoint after Kafka was told its offsets from here, if it is the restore point."""
+        row = view.checkpoint
+        if region.show().restore_point != row.sequence:
+            self.log.info("Kafka was never told of checkpoint %d; it is not the restore point any more", row.sequence)
+            return view
+        self.log.warning("Kafka does not hold checkpoint %d, the restore point; telling it from here", row.sequence)
+        try:
+            return region.repair_commit(row.sequence)
+        except GroupNotEmpty as error:
+            # No refusal for good: members are there, and it is they who commit.
+            raise KcrError(
+                f"Kafka does not hold checkpoint {row.sequence} of region {self.region}, and can't be told from "
+                f"outside: {error.message}. Its members commit by themselves, at the latest with the next checkpoint"
+            ) from error
+
+    def _emit(self, context: Context, view: CheckpointView) -> None:
+        if not _is_known(self.region):
+            return
+        row = view.checkpoint
+        published = PublishedCheckpoint(
+            region=self.region,
+            timeline=int(row.timeline),
+            sequence=int(row.sequence),
+            boundary=None if row.boundary is None else format_instant(row.boundary),
+            digest=row.digest,
+        )
+        first, asked = next(iter(view.runs), None), contexts.requester(context)
+        runs = {(one.dag_id, one.run_id) for one in view.runs}
+        if first is not None and (asked.dag_id, asked.run_id) in runs - {(first.dag_id, first.run_id)}:
+            self.log.info("Its event is that of run %s of DAG %s, which asked first", first.run_id, first.dag_id)
+            return
+        asset = region_asset(self.region)
+        if asset not in self.outlets:
+            # The name was a template: Airflow drops events of what is no outlet, and says so only in its own log.
+            self.log.warning("Region %s is known only at run time, so no asset event is emitted", self.region)
+            return
+        event = context["outlet_events"][asset]
+        event.extra = dict(published.to_json())
+        event.add_partitions(published.partition_key)
+
+
+def _is_known(region: object) -> bool:
+    """Whether a region's name is one, and no template that becomes one."""
+    return isinstance(region, str) and "{" not in region

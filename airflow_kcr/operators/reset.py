@@ -1,0 +1,504 @@
+"""Operators of a reset DAG: choose a checkpoint, plan, have a person approve, apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
+from airflow.sdk import Param
+from airflow.sdk.definitions.param import ParamsDict
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, RegionInState, StalePlan
+from airflow_kcr.hooks import contexts
+from airflow_kcr.hooks.contexts import translated
+from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.hooks.links import RegionLink
+from airflow_kcr.operators.base import RegionOperator, WaitingOperator
+from airflow_kcr.operators.reset_documents import Planned, answered, asking, given, markdown, planned, responder
+from airflow_kcr.triggers.payloads import ResetDone
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow.sdk import BaseOperatorLink, Context
+
+    from airflow_kcr.api import Region, WayBack
+    from airflow_kcr.protocol.scopes import Scope
+    from airflow_kcr.protocol.targets import Target
+
+CHOOSE: Final = "Choose"
+CANCEL: Final = "Cancel"
+
+LABEL_RUNS: Final = 1
+"""How many DAG runs an entry of the list names: a run id fills most of its line."""
+
+TABLE_RUNS: Final = 3
+"""How many of them a row of the table names."""
+
+NOTHING_MOVES: Final = (
+    "Nothing has been processed since any of these checkpoints: a reset to one of them moves no partition."
+)
+
+
+class KcrChooseCheckpointOperator(HITLOperator):
+    """Shows a person the checkpoints that a region can go back to, as they are then, and returns the one chosen.
+
+    Each checkpoint is listed with its boundary, the DAG runs that it answers, and how many records would be processed
+    again as things stand. The newest one that would move a partition is proposed; where none would, that is said.
+
+    The list is made when the task runs, and the answer is looked up in the store again: Airflow does not compare it
+    with the list, and retention may have been quicker than the person. What retention had overtaken when the newest
+    checkpoint was made is not in the list. Cancelled, it is skipped, and what comes after it too. When nobody answers
+    within `response_timeout`, it fails; there is no default answer.
+
+    Args:
+        region: the region's name (templated).
+        kcr_conn_id: the Airflow connection of the store (templated).
+        newest: how many checkpoints are shown, the newest first.
+        kwargs: as for `HITLOperator`, but for what this operator says itself.
+    """
+
+    template_fields: Sequence[str] = ("region", "kcr_conn_id")
+    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
+    ui_color = "#e4f0f7"
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        kcr_conn_id: str = KcrHook.default_conn_name,
+        newest: int = 20,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        kwargs = asking(type(self).__name__, kwargs)
+        kwargs.setdefault("subject", "Reset: choose a checkpoint")
+        super().__init__(options=[CHOOSE, CANCEL], **kwargs)
+        if newest < 1:
+            raise ConfigurationError(f"newest is how many checkpoints are shown, at least one, not {newest}")
+        self.region = region
+        self.kcr_conn_id = kcr_conn_id
+        self.newest = newest
+
+    def execute(self, context: Context) -> None:
+        """Show the checkpoints, and wait for the person without a slot.
+
+        Raises:
+            AirflowFailException: the region has no checkpoint to go back to.
+            TaskAwaitingInput: always, else; the task goes on in `execute_complete`.
+        """
+        RegionLink().persist(context, self.region, self.kcr_conn_id)
+        with translated(), KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
+            found = region.ways_back(self.newest)
+        self.subject = f"Reset region {self.region}: to which checkpoint?"
+        self.body = _body(found)
+        self.params = ParamsDict(
+            {
+                "checkpoint": Param(
+                    int(next((one for one in found if one.moved), found[0]).checkpoint.sequence),
+                    type="integer",
+                    enum=[int(one.checkpoint.sequence) for one in found],
+                    values_display={str(one.checkpoint.sequence): _label(one) for one in found},
+                    title="Checkpoint",
+                ),
+                "reason": Param(
+                    None, type=["null", "string"], title="Reason", description="Others find it in the history."
+                ),
+            }
+        )
+        super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
+        """Return what was chosen, looked up in the store again.
+
+        Raises:
+            AirflowSkipException: it was cancelled.
+            AirflowFailException: it is no checkpoint that the region can go back to.
+            AirflowFailException: nobody answered in time.
+        """
+        with answered():
+            super().execute_complete(context, event)
+        if event["chosen_options"] != [CHOOSE]:
+            raise AirflowSkipException(f"{responder(event) or 'somebody'} cancelled; nothing is reset")
+        answer = event["params_input"] or {}
+        with translated():
+            sequence = _sequence(answer)
+            with KcrHook(self.kcr_conn_id).region(self.region, contexts.requester(context)) as region:
+                row = region.checkpoint(sequence).checkpoint
+            if not row.is_complete or not row.is_on_path:
+                what = row.state if not row.is_complete else "not on the current path any more"
+                raise CheckpointNotUsable(f"checkpoint {sequence} is {what}; clear this task to choose another one")
+        return {
+            "region": self.region,
+            "checkpoint": int(row.sequence),
+            "timeline": int(row.timeline),
+            "boundary": None if row.boundary is None else row.boundary.isoformat(),
+            "by": responder(event),
+            "reason": str(answer.get("reason") or ""),
+        }
+
+
+def _sequence(answer: Mapping[str, object]) -> int:
+    value = answer.get("checkpoint")
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise ConfigurationError(f"the answer names no checkpoint, but {value!r}; clear this task to choose one")
+
+
+def _label(one: WayBack) -> str:
+    row = one.checkpoint
+    made = "" if row.ended_at is None else f"made {_time(row.ended_at)}"
+    boundary = "" if row.boundary is None else f"boundary {_time(row.boundary)}"
+    runs = _listed([run.run_id for run in one.runs], LABEL_RUNS)
+    pinned = f"pinned as {row.pinned_as}" if row.pinned_as else ""
+    return " · ".join(text for text in (str(row.sequence), boundary or made, runs, _again(one), pinned) if text)
+
+
+def _again(one: WayBack) -> str:
+    if not one.moved:
+        return "moves nothing"
+    records = "1 record" if one.replay == 1 else f"{one.replay:,} records"
+    return f"{records} again"
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _listed(texts: Sequence[str], most: int) -> str:
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def _body(found: Sequence[WayBack]) -> str:
+    from airflow_kcr.operators.reset_documents import table
+
+    rows = [
+        (
+            str(one.checkpoint.sequence),
+            "" if one.checkpoint.boundary is None else _time(one.checkpoint.boundary),
+            _listed([f"{run.dag_id} / {run.run_id}" for run in one.runs], TABLE_RUNS) or "none",
+            f"{one.replay:,}" if one.moved else "moves nothing",
+            "" if one.checkpoint.ended_at is None else _time(one.checkpoint.ended_at),
+            one.checkpoint.pinned_as,
+        )
+        for one in found
+    ]
+    head = ("Checkpoint", "Boundary", "DAG runs answered", "Records again", "Made at", "Pinned as")
+    parts = [table(head, rows, numbers=(0, 3))]
+    if not any(one.moved for one in found):
+        parts.insert(0, NOTHING_MOVES)
+    return "\n\n".join(parts)
+
+
+# Plans a reset: what it would do, before anybody applies it.
+
+
+class KcrPlanResetOperator(RegionOperator):
+    """Returns what a reset of a region would do, as `kcr reset plan` shows it; changes nothing.
+
+    The result is a summary: the request, the epoch, the sums and the worst partitions. It is what approval and apply
+    take. The plan has the name of run, task and try, so a plan that is made anew is another one::
+
+        KcrPlanResetOperator(task_id="plan", region="flights", target={"by-duration": "{{ params.back }}"})
+
+    Args:
+        target: where to, as an option of `kcr reset plan` without its dashes: `"to-earliest"`, or with its value
+            `{"to-checkpoint": 12}` (templated). `from-file` takes the text of a CSV. Absent: the checkpoint that was
+            chosen by the task right before, a `KcrChooseCheckpointOperator`.
+        groups: only these groups (templated).
+        topics: only these topics, or partitions of them, as `flights:0,1` (templated).
+        skip: records to step over, as `TOPIC:PARTITION:OFFSET` (templated).
+        forward: whether a checkpoint of another branch may be jumped to.
+        allow_partial: whether a checkpoint that was never complete may be used.
+        kwargs: as for every operator; `region` and `kcr_conn_id` among them.
+    """
+
+    template_fields = (*RegionOperator.template_fields, "target", "groups", "topics", "skip")
+
+    def __init__(
+        self,
+        *,
+        target: str | Mapping[str, object] | None = None,
+        groups: Sequence[str] = (),
+        topics: Sequence[str] = (),
+        skip: Sequence[str] = (),
+        forward: bool = False,
+        allow_partial: bool = False,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        super().__init__(**kwargs)
+        self.target = target
+        self.groups = groups
+        self.topics = topics
+        self.skip = skip
+        self.forward = forward
+        self.allow_partial = allow_partial
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Plan, and return the summary of the plan.
+
+        Raises:
+            AirflowFailException: the target can't be used; or the log does not have it any more, so that a reset would
+                be refused.
+            AirflowException: the store or a broker was away.
+        """
+        from airflow_kcr.api import ResetRequest
+        from airflow_kcr.protocol.scopes import parse_scope
+
+        with self.lent(context) as region:
+            scope = parse_scope(self.groups, self.topics)
+            choice = given(self, context, None, "target") if self.target is None else {}
+            request = ResetRequest(
+                target=self._target(region, scope, choice),
+                scope=scope,
+                skip=region.records_to_skip(self.skip, scope),
+                forward=self.forward,
+                allow_partial=self.allow_partial,
+            )
+            plan = region.plan_reset(
+                request, request_id=f"{contexts.request_id(context)}/try {context['ti'].try_number}"
+            )
+            if plan.totals.unreachable:
+                from airflow_kcr.api.resets import way_out
+
+                lost = next(line for line in plan.lines if line.is_unreachable)
+                raise CheckpointNotUsable(
+                    f"{plan.target}: {plan.totals.unreachable} partition(s) can't go there any more, such as "
+                    f"{lost.partition} to {lost.target}, whose log has {lost.log_start} to {lost.log_end}"
+                    f"{f' ({lost.RECREATED})' if lost.is_recreated else ''}; {way_out(plan)}"
+                )
+        totals = plan.totals
+        self.log.info("Plan %s of region %s, epoch %d: %s", plan.plan, plan.region, plan.epoch, plan.target)
+        self.log.info("It moves %s; %d record(s) again", plan.moves, totals.replay)
+        if plan.upserts:
+            sinks = ", ".join(map(str, plan.upserts))
+            self.log.warning("Not restored, as mode upsert keeps no history: %s; apply it with consent_upsert", sinks)
+        said = {name: choice[name] for name in ("by", "reason") if choice.get(name)}
+        return {**plan.summary(), **({"choice": said} if said else {})}
+
+    def _target(self, region: Region, scope: Scope, choice: Mapping[str, object]) -> Target:
+        from airflow_kcr.protocol.targets import TargetKind, parse_target
+
+        kind, value = _option(self.target, choice)
+        if kind == TargetKind.FROM_FILE:
+            return region.offsets_file(value or "", scope)
+        return parse_target(kind, value)
+
+
+def _option(target: str | Mapping[str, object] | None, choice: Mapping[str, object]) -> tuple[str, str | None]:
+    """Return the name of a target's option and the text of its value."""
+    match target:
+        case None:
+            if "checkpoint" not in choice:
+                raise ConfigurationError("the task before has chosen no checkpoint; say the target, or add such a task")
+            return "to-checkpoint", str(choice["checkpoint"])
+        case str():
+            return target.replace("_", "-"), None
+        case Mapping():
+            if len(target) != 1:
+                raise ConfigurationError(f"a target is one option with its value, not {len(target)}: {sorted(target)}")
+            [(kind, value)] = target.items()
+            return kind.replace("_", "-"), None if value in (None, True) else str(value)
+        case _:
+            raise ConfigurationError(f"a target is text or a mapping, not {type(target).__name__}")
+
+
+# Asks a person whether a reset may be applied.
+
+SHOWN: Final = "kcr_plan_shown"
+"""The XCom that holds the name of the plan that the person was shown."""
+
+
+class KcrApproveResetOperator(ApprovalOperator):
+    """Shows a person a plan, its sums first and then its worst partitions, and returns it approved, by whom and why.
+
+    Rejected, the tasks after it are skipped. When nobody answers within `response_timeout`, it fails; there is no
+    default answer. Who may answer is Airflow's to say: a viewer sees the plan, and can't.
+
+    Args:
+        region: the region's name, for the link to its page (templated).
+        plan: what the task of the plan has returned (templated): `plan=plan.output`. Absent: that of the only task
+            right before.
+        kcr_conn_id: the Airflow connection of the store, for that link (templated); nothing is asked of the store.
+        kwargs: as for `ApprovalOperator`.
+    """
+
+    template_fields: Sequence[str] = ("region", "plan", "kcr_conn_id")
+    operator_extra_links: Sequence[BaseOperatorLink] = (RegionLink(),)
+    ui_color = "#e4f0f7"
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        plan: Mapping[str, object] | str | None = None,
+        kcr_conn_id: str = KcrHook.default_conn_name,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        kwargs = asking(type(self).__name__, kwargs)
+        kwargs.setdefault("subject", "Reset: approve the plan")
+        super().__init__(**kwargs)
+        self.region = region
+        self.plan = plan
+        self.kcr_conn_id = kcr_conn_id
+
+    def execute(self, context: Context) -> None:
+        """Show the plan, and wait for the person without a slot.
+
+        Raises:
+            AirflowFailException: there is no plan.
+            TaskAwaitingInput: always, else; the task goes on in `execute_complete`.
+        """
+        RegionLink().persist(context, self.region, self.kcr_conn_id)
+        found = self._planned(context)
+        self.subject = f"Reset region {found.plan.region}: {found.plan.target}?"
+        self.body = markdown(found.plan, found.reason, found.by)
+        self.params = ParamsDict(
+            {
+                "reason": Param(
+                    found.reason or None,
+                    type=["null", "string"],
+                    title="Reason",
+                    description="Others find it in the history.",
+                )
+            }
+        )
+        context["ti"].xcom_push(key=SHOWN, value=found.plan.plan)
+        super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
+        """Return the plan with who approved it, when and why; rejected, skip what comes after.
+
+        Raises:
+            AirflowFailException: the plan is another one than was shown.
+            AirflowFailException: nobody answered in time.
+        """
+        with answered():
+            super().execute_complete(context, event)
+        found = self._planned(context)
+        pull: Any = context["ti"].xcom_pull
+        shown = pull(task_ids=self.task_id, key=SHOWN)
+        if shown != found.plan.plan:
+            with translated():
+                raise StalePlan(
+                    f"the plan that was shown ({shown}) is not the one that there is now ({found.plan.plan}): it was "
+                    "made anew meanwhile; clear this task to look at it"
+                )
+        reason = str((event["params_input"] or {}).get("reason") or found.reason)
+        return {
+            "plan": dict(found.document),
+            "approved": event["chosen_options"] == [self.APPROVE],
+            "by": responder(event),
+            "at": str(event["responded_at"].isoformat()),
+            "reason": reason,
+        }
+
+    def _planned(self, context: Context) -> Planned:
+        with translated():
+            return planned(given(self, context, self.plan, "plan"))
+
+
+# Applies a plan.
+
+
+class KcrApplyResetOperator(WaitingOperator):
+    """Applies a plan, and waits until every partition is where it goes; the members stay in their groups.
+
+    It looks again first. What has changed since the plan was made (another epoch, other partitions, somebody else in a
+    group, a log that has moved on) fails the task with what it is, and nothing is reset: clear the task of the plan,
+    and whoever approves sees it anew. The reset has the name of the plan, so a retry finds it instead of making another
+    one. The history says who approved it and why.
+
+    Args:
+        plan: what the task of the approval has returned, or that of the plan where nobody is to be asked (templated):
+            `plan=approve.output`. Absent: that of the only task right before.
+        reason: why, where nobody has said it on the way (templated).
+        forced: without a drain, from the last done positions: the only way from a halted or starting region. Who is in
+            the groups is then not looked at.
+        consent_upsert: go back although tables of sinks of mode `upsert`, which the plan names, can't be restored.
+        kwargs: as for every operator that waits; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
+    """
+
+    template_fields = (*WaitingOperator.template_fields, "plan", "reason")
+
+    def __init__(
+        self,
+        *,
+        plan: Mapping[str, object] | str | None = None,
+        reason: str = "",
+        forced: bool = False,
+        consent_upsert: bool = False,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        super().__init__(**kwargs)
+        self.plan = plan
+        self.reason = reason
+        self.forced = forced
+        self.consent_upsert = consent_upsert
+
+    def ask(self, context: Context, region: Region) -> ResetDone:
+        """Apply the plan; one that is applied already is found.
+
+        Raises:
+            StalePlan: what it was made for has changed.
+            UpsertNeedsConsent: it goes back behind a table that can't be restored.
+            RegionInState: a check of the groups failed, or the region can't drain.
+            ConfigurationError: it was not approved, or is of another region.
+        """
+        found = self._planned(context)
+        if region.applied_reset(found.plan.plan) is None and not self.forced:
+            self._require_membership(region)
+        requester = contexts.requester(context)
+        reason = found.reason or self.reason or f"run {requester.run_id} of DAG {requester.dag_id}"
+        try:
+            view = region.apply_reset(
+                found.plan,
+                reason,
+                forced=self.forced,
+                consent_upsert=self.consent_upsert,
+                requester=replace(requester, who=found.by or requester.who),
+            )
+        except StalePlan as error:
+            raise StalePlan(
+                f"{error.message}. Nothing was reset: clear the task that made the plan, and those after it"
+            ) from error
+        self.log.info("Reset %s of region %s is %s", view.reset_id, self.region, view.state)
+        return ResetDone(request_id=found.plan.plan)
+
+    def answer(self, context: Context, region: Region) -> dict[str, Any]:
+        """Return what was reset: id, plan, epoch, timeline, what it undid, and who asked."""
+        plan = self._planned(context).plan.plan
+        view = region.applied_reset(plan)
+        if view is None:
+            raise ConfigurationError(f"the reset of plan {plan} is gone; was the region deleted?")
+        document = view.to_json()
+        names = ("region", "id", "plan", "state", "target", "epoch", "timeline", "undone", "who", "reason")
+        return {name: document[name] for name in names}
+
+    def _planned(self, context: Context) -> Planned:
+        document = given(self, context, self.plan, "plan")
+        if document.get("approved") is False:
+            raise ConfigurationError(f"the plan was rejected by {document.get('by') or 'somebody'}; it is not applied")
+        return planned(document)
+
+    def _require_membership(self, region: Region) -> None:
+        """Refuse while a group is not what the region takes it for.
+
+        Raises:
+            RegionInState: a check failed; the message has all that did.
+        """
+        from airflow_kcr.protocol.evidence import Verdict
+        from airflow_kcr.protocol.region.rows import RegionState
+
+        if region.show().state == RegionState.STOPPED:
+            return  # its groups have to be empty, which is looked at when it is applied
+        checks = self.hook.validate(self.region).checks
+        failed = [f"{c.group}, {c.question}: {c.detail}" for c in checks if c.verdict is Verdict.FAILED]
+        if failed:
+            raise RegionInState(
+                f"{len(failed)} check(s) of the groups of region {self.region} failed: {'; '.join(failed)}. Nothing "
+                "was reset; `kcr group validate` shows when they are all right, then clear this task"
+            )

@@ -1,0 +1,174 @@
+"""The sensors of a region: a checkpoint, its state, its members, its lag, its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_kcr.errors import ConfigurationError
+from airflow_kcr.hooks import contexts
+from airflow_kcr.protocol.instants import checked_instant, format_instant, parse_instant
+from airflow_kcr.sensors.base import RegionSensor
+from airflow_kcr.triggers.payloads import (
+    CheckpointExists,
+    LagBelow,
+    MembershipHealthy,
+    Progresses,
+    Reaching,
+    RegionReaches,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class KcrCheckpointSensor(RegionSensor):
+    """Waits until a region's path has a published checkpoint that holds the records of the run's data interval.
+
+    Asks for no checkpoint: the region makes it by itself (`request: auto`), or another DAG asks.
+
+    Args:
+        boundary: an instant with a zone to wait for instead of the interval's end (templated).
+        sequence: wait for a checkpoint of at least that sequence instead (templated).
+        kwargs: as for every sensor; `region`, `kcr_conn_id` and `deferrable` among them.
+
+    Raises:
+        ConfigurationError: both are given.
+    """
+
+    template_fields = (*RegionSensor.template_fields, "boundary", "sequence")
+
+    def __init__(
+        self,
+        *,
+        boundary: datetime | str | None = None,
+        sequence: int | str | None = None,
+        **kwargs: Any,  # noqa: ANN401 (Airflow's own)
+    ) -> None:
+        super().__init__(**kwargs)
+        if boundary is not None and sequence is not None:
+            raise ConfigurationError(
+                "a checkpoint is waited for by its boundary or by its sequence; give one of the two"
+            )
+        self.boundary = boundary
+        self.sequence = sequence
+
+    def waiting_for(self, context: Context) -> CheckpointExists:
+        """Return the checkpoint.
+
+        Raises:
+            ConfigurationError: an argument is none, or the run has no data interval.
+        """
+        if self.sequence is not None:
+            if not str(self.sequence).isdecimal():
+                raise ConfigurationError(f"sequence is {self.sequence!r}; give the number of a checkpoint")
+            return CheckpointExists(sequence=int(self.sequence))
+        if isinstance(self.boundary, datetime):
+            return CheckpointExists(boundary=format_instant(self.boundary))
+        if self.boundary is not None:
+            return CheckpointExists(boundary=format_instant(parse_instant(self.boundary)))
+        interval = contexts.interval_of(context)
+        if interval is None:
+            raise ConfigurationError(
+                f"run {context['dag_run'].run_id} has no data interval whose checkpoint could be waited for; give "
+                "boundary or sequence"
+            )
+        return CheckpointExists(boundary=format_instant(checked_instant(interval[1])))
+
+
+class KcrLagSensor(RegionSensor):
+    """Waits until a region's total lag, in offsets, is below a threshold.
+
+    Counted from the positions that the store has, not from what is committed in Kafka, which is told only at
+    checkpoints. Offsets are at most as many records: aborted transactions, markers of transactions and compaction leave
+    offsets that no reader gets. Kafka is asked for the ends at most every ten seconds; nobody joins the group.
+
+    Args:
+        below: a number of offsets above 0 (templated).
+        kwargs: as for every sensor; `region`, `kcr_conn_id` and `deferrable` among them.
+    """
+
+    template_fields = (*RegionSensor.template_fields, "below")
+
+    def __init__(self, *, below: int | str, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(**kwargs)
+        self.below = below
+
+    def waiting_for(self, context: Context) -> LagBelow:
+        """Return the lag.
+
+        Raises:
+            ConfigurationError: `below` is no number above 0.
+        """
+        if not str(self.below).isdecimal():
+            raise ConfigurationError(f"below is {self.below!r}; give a number of offsets above 0")
+        return LagBelow(records=int(self.below))
+
+
+class KcrMembershipSensor(RegionSensor):
+    """Waits until every member of the spec is there, and every check of `kcr group validate` is all right.
+
+    Kafka is asked, at most every ten seconds, with an admin's calls: nobody joins the group.
+
+    Args:
+        groups: which of the region's groups, by their ids (templated); None: all.
+        kwargs: as for every sensor; `region`, `kcr_conn_id` and `deferrable` among them.
+    """
+
+    template_fields = (*RegionSensor.template_fields, "groups")
+
+    def __init__(self, *, groups: Sequence[str] | None = None, **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(**kwargs)
+        self.groups = groups
+
+    def waiting_for(self, context: Context) -> MembershipHealthy:
+        """Return the groups."""
+        groups = self.groups or ()
+        return MembershipHealthy(groups=(groups,) if isinstance(groups, str) else tuple(groups))
+
+
+class KcrProgressSensor(RegionSensor):
+    """Waits until a region makes progress: it runs, and nothing in it waits for longer than it may.
+
+    Succeeds at once in a healthy region. While the region is stalled it waits, and its time-out names the rule that
+    waits and since when, as `kcr region show` does. To be told of a stall, run it on a schedule with a short `timeout`.
+    Fails at once where somebody has asked for something else, or the region is halted.
+
+    Args:
+        kwargs: as for every sensor; `region`, `kcr_conn_id`, `timeout` and `deferrable` among them.
+    """
+
+    def waiting_for(self, context: Context) -> Progresses:
+        """Return that it makes progress."""
+        return Progresses()
+
+
+class KcrRegionStateSensor(RegionSensor):
+    """Waits until a region runs, is paused (and no batch runs any more), or is stopped (and its members have left).
+
+    Fails at once where somebody has asked for something else, or the region is halted: it would wait for nothing.
+
+    Args:
+        state: `running`, `paused` or `stopped` (templated).
+        kwargs: as for every sensor; `region`, `kcr_conn_id` and `deferrable` among them.
+    """
+
+    template_fields = (*RegionSensor.template_fields, "state")
+
+    def __init__(self, *, state: str = "running", **kwargs: Any) -> None:  # noqa: ANN401 (Airflow's own)
+        super().__init__(**kwargs)
+        self.state = state
+
+    def waiting_for(self, context: Context) -> RegionReaches:
+        """Return the state.
+
+        Raises:
+            ConfigurationError: there is none of that name.
+        """
+        try:
+            return RegionReaches(state=Reaching(self.state))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"state is {self.state!r}; a region is waited for until it is {', '.join(Reaching)}"
+            ) from error
