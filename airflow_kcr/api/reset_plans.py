@@ -16,6 +16,7 @@ from pendulum.tz.exceptions import AmbiguousTime, NonExistingTime
 from airflow_kcr.api.regions import record_named
 from airflow_kcr.api.views import instant
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange
+from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.instants import checked_instant, parse_instant
 from airflow_kcr.protocol.observations import LogBounds, LogView
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -25,10 +26,16 @@ from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import universe
 from airflow_kcr.protocol.scopes import EVERYTHING, Scope, scope_from_json, scope_to_json
-from airflow_kcr.protocol.sinks import UpsertSink
-from airflow_kcr.protocol.target_json import target_from_json, target_to_json
 from airflow_kcr.protocol.target_resolution import PlanEntry
-from airflow_kcr.protocol.targets import ByDuration, FromFile, Target, ToDatetime, describe
+from airflow_kcr.protocol.targets import (
+    ByDuration,
+    FromFile,
+    Target,
+    ToDatetime,
+    describe,
+    target_from_json,
+    target_to_json,
+)
 from airflow_kcr.protocol.values import Epoch, GroupId, GroupPartition, Offset, RequestId, TopicName, region_name
 from airflow_kcr.schedules import zone_named
 

@@ -19,8 +19,8 @@ from airflow_kcr.cli.options import Output
 from airflow_kcr.cli.output import Answer, note, reported, show
 
 if TYPE_CHECKING:
-    from airflow_kcr.embedded.demo.audience import Audience, Phase
     from airflow_kcr.embedded.demo.judgement import Summary
+    from airflow_kcr.embedded.demo.stage import Audience, Phase
 
 Keep = Annotated[bool, typer.Option("--keep", help="Leave everything running at the end; print addresses and logins.")]
 Folder = Annotated[

@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.sinks import UpsertSink
+from airflow_kcr.protocol.delivery import Delivery, UpsertSink
 from airflow_kcr.protocol.start_positions import EARLIEST, StartPosition
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import GroupId, GroupPartition, TopicName

@@ -15,10 +15,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from airflow_kcr.errors import ConfigurationError
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.delivery import Delivery, FileFormat, SinkMode
 from airflow_kcr.protocol.durations import parse_duration
 from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy
-from airflow_kcr.protocol.sinks import FileFormat, SinkMode
 from airflow_kcr.protocol.start_positions import parse_start
 from airflow_kcr.spec.findings import not_one_of
 from airflow_kcr.spec.sinks import SinkKind

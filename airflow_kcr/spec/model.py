@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from airflow_kcr.errors import SpecError
 from airflow_kcr.kafka_settings import KafkaSettings
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.delivery import Delivery, UpsertSink
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.rules import (
     Assignor,
@@ -29,7 +29,6 @@ from airflow_kcr.protocol.rules import (
     RetentionRules,
     Schedule,
 )
-from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.start_positions import EARLIEST, StartPosition, format_start
 from airflow_kcr.protocol.timeout_checks import setting_name
 from airflow_kcr.protocol.timeouts import Timeouts

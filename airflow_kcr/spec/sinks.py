@@ -15,8 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from airflow_kcr.confidential import names_secret, secrets_in
 from airflow_kcr.kafka_settings import broken_references
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.sinks import FileFormat, SinkMode
+from airflow_kcr.protocol.delivery import Delivery, FileFormat, SinkMode
 from airflow_kcr.spec.findings import Finding, Path
 
 LONGEST_NAME: Final = 63

@@ -29,8 +29,7 @@ from airflow_kcr.protocol.region.events import Body
 from airflow_kcr.protocol.region.rows import Absence
 from airflow_kcr.protocol.scopes import Scope, scope_from_json, scope_to_json
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
-from airflow_kcr.protocol.target_json import target_from_json, target_to_json
-from airflow_kcr.protocol.targets import Target
+from airflow_kcr.protocol.targets import Target, target_from_json, target_to_json
 from airflow_kcr.protocol.values import GroupId, GroupPartition, MemberId, Offset, TopicName
 
 T = TypeVar("T")

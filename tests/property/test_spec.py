@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.delivery import Delivery, SinkMode
 from airflow_kcr.protocol.rules import Assignor, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
-from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import COMMITTED, EARLIEST, LATEST, FromDuration, FromTimestamp
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (

@@ -27,7 +27,6 @@ from airflow_kcr.protocol.start_positions import (
     parse_start,
     resolve_start,
 )
-from airflow_kcr.protocol.target_json import target_from_json, target_to_json
 from airflow_kcr.protocol.target_resolution import Situation, resolve
 from airflow_kcr.protocol.targets import (
     ByDuration,
@@ -43,6 +42,8 @@ from airflow_kcr.protocol.targets import (
     ToLatest,
     ToOffset,
     ToRun,
+    target_from_json,
+    target_to_json,
 )
 from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
 

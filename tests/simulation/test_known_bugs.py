@@ -45,8 +45,7 @@ from airflow_kcr.protocol.region.rows import (
 )
 from airflow_kcr.protocol.rules import CheckpointRules, RegionRules
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.target_json import target_from_json, target_to_json
-from airflow_kcr.protocol.targets import ToCheckpoint, ToLatest, ToOffset
+from airflow_kcr.protocol.targets import ToCheckpoint, ToLatest, ToOffset, target_from_json, target_to_json
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, Range
 from tests.support import answers
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, get_args, get_origin
 
 from airflow_kcr import errors, kafka_settings
-from airflow_kcr.protocol import commands, delivery, rules, seek_map, sinks, targets, timeout_checks, timeouts
+from airflow_kcr.protocol import commands, delivery, rules, seek_map, targets, timeout_checks, timeouts
 from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.invariants.verify import CHECKS
 from airflow_kcr.protocol.member import effects as member_effects
@@ -548,8 +548,8 @@ _SHOWN_TYPES = {
 _WORDS: Mapping[str, type[StrEnum]] = {
     "DeliveryWord": delivery.Delivery,
     "SinkKindWord": SinkKind,
-    "FileFormatWord": sinks.FileFormat,
-    "SinkModeWord": sinks.SinkMode,
+    "FileFormatWord": delivery.FileFormat,
+    "SinkModeWord": delivery.SinkMode,
     "CheckpointModeWord": rules.CheckpointMode,
     "ForeignConsumerWord": rules.ForeignConsumerPolicy,
     "OutOfRangeWord": rules.OutOfRangePolicy,

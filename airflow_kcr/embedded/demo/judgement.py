@@ -18,8 +18,6 @@ from typing import Final
 from airflow_kcr.api import Region, opened
 from airflow_kcr.embedded import jars
 from airflow_kcr.embedded.airflow_settings import User
-from airflow_kcr.embedded.demo import topic
-from airflow_kcr.embedded.demo.audience import Audience, Phase, Timed
 from airflow_kcr.embedded.demo.play import (
     BUILD,
     CHECKPOINT,
@@ -32,7 +30,18 @@ from airflow_kcr.embedded.demo.play import (
     declare,
     producing,
 )
-from airflow_kcr.embedded.demo.stage import Curtain, Launches, prepared, staged, tied
+from airflow_kcr.embedded.demo.stage import (
+    Audience,
+    Curtain,
+    Launches,
+    Phase,
+    Timed,
+    committed_offsets,
+    count_by_interval,
+    prepared,
+    staged,
+    tied,
+)
 from airflow_kcr.embedded.flights import data
 from airflow_kcr.embedded.flights.check import Judgement, Question, judge
 from airflow_kcr.embedded.flights.producer import TOPIC
@@ -136,7 +145,7 @@ def judged(play: Play) -> Verdict:
 def _intervals(play: Play, last: datetime) -> Iterator[Interval]:
     every, since = play.script.every, play.found.since
     ends = list(interval_ends(since, last, every))
-    counted = topic.count_by_interval(play.stage.settings, TOPIC, ends).by_interval
+    counted = count_by_interval(play.stage.settings, TOPIC, ends).by_interval
     checkpoints = {row.boundary: row for row in play.checkpoints()}
     runs = {run.interval_end: run for run in play.editor.runs(CHECKPOINT)}
     before = 0
@@ -263,7 +272,7 @@ def _kafka(play: Play) -> Check:
     stored: dict[tuple[str, int], int] = {
         (p.topic, p.partition): int(o) for p, o in play.region.checkpoint(newest.sequence).offsets.items()
     }
-    held = topic.committed_offsets(play.stage.kafka.bootstrap_servers, GROUP)
+    held = committed_offsets(play.stage.kafka.bootstrap_servers, GROUP)
     # A partition that never had a record may be without an entry; its offset is 0 either way.
     differing = sorted(place for place in stored.keys() | held.keys() if stored.get(place, 0) != held.get(place, 0))
     return Check(

@@ -19,8 +19,7 @@ from airflow_kcr.api.goals import RUNNING, STOPPED
 from airflow_kcr.embedded.airflow import Airflow
 from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, Run
 from airflow_kcr.embedded.airflow_settings import MARKER
-from airflow_kcr.embedded.demo.audience import Phase
-from airflow_kcr.embedded.demo.stage import Stage
+from airflow_kcr.embedded.demo.stage import Phase, Stage
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order, Produced
 from airflow_kcr.embedded.flights.spec import EVERY_VARIABLE, airflow_spec

@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import ClassVar, Final, NamedTuple
 
 from airflow_kcr.protocol.invariants.check import Check, Findings
-from airflow_kcr.protocol.invariants.moment import Moment, OpenCheckpoint
+from airflow_kcr.protocol.invariants.history import Holder
+from airflow_kcr.protocol.invariants.moment import Attempt, Moment, OpenCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
+from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.events import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -17,12 +19,15 @@ from airflow_kcr.protocol.region.events import (
     CheckpointPinned,
     CheckpointRequestAnswered,
     CheckpointsRetired,
+    CommitReadBack,
+    CommitResolved,
     Contributed,
     Event,
     InitialOffsetsStored,
     ResetBegun,
 )
-from airflow_kcr.protocol.region.rows import ResetCause
+from airflow_kcr.protocol.region.rows import Batch, Committed, Outcome, RegionState, ResetCause
+from airflow_kcr.protocol.seek_map import SeekSource
 from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, RequestId
 
 REMEMBERED: Final = 10_000
@@ -273,3 +278,150 @@ class OneAtATime(Check):
                     findings.add(detail, number)
             case _:
                 pass
+
+
+# What speaks against a batch's begin and end, and when its sink proves it done all the same.
+#
+# An end is accepted while the region runs or drains, in the epoch, by the incarnation and under the claims that the
+# batch was begun with. One more way exists: a batch whose end was refused or never heard of turns out to be done,
+# because a fenced sink tells its progress in the reset that follows (`exactly_once`).
+
+ENDING: Final = frozenset({RegionState.RUNNING, RegionState.DRAINING})
+WAS_DONE: Final = frozenset({Outcome.DONE, Outcome.UNDONE})
+
+
+def begin_flaw(moment: Moment, batch: Batch) -> str:
+    """Return what speaks against a batch that begins now; empty: nothing."""
+    if batch.epoch != moment.epoch:
+        return f"was begun in epoch {batch.epoch}, the region was in epoch {moment.epoch}"
+    incarnation = moment.present.get(batch.member)
+    if incarnation != batch.incarnation:
+        return f"was begun by incarnation {batch.incarnation} of {batch.member}, present was {incarnation or 'none'}"
+    holder, claims = Holder(batch.member, batch.incarnation, batch.epoch), moment.claims
+    for partition in batch.ranges:
+        held = claims.get(partition)
+        if held is None or held.holder != holder:
+            return f"was begun on {partition}, which {batch.member} did not hold"
+    return ""
+
+
+def end_flaw(moment: Moment, batch: Batch) -> str:
+    """Return what speaks against the end, now, of a batch that was done; empty: nothing."""
+    since, until = batch.begun_after, batch.ended_after
+    if until is None:
+        return f"is {batch.outcome} without an end"
+    if until < since:
+        return f"began after event {since} and ended after event {until}"
+    if moment.epoch != batch.epoch:
+        return f"of epoch {batch.epoch} was accepted in epoch {moment.epoch}"
+    if moment.newest.get(batch.member) != batch.incarnation:
+        return f"of incarnation {batch.incarnation} of {batch.member} was accepted after a newer one was registered"
+    holder, claims = Holder(batch.member, batch.incarnation, batch.epoch), moment.claims
+    for partition in batch.ranges:
+        held = claims.get(partition)
+        if held is None or held.since > since or held.holder != holder:
+            return f"was accepted although the claim of {batch.member} on {partition} had gone meanwhile"
+    return "" if moment.state in ENDING else f"was accepted while the region was {moment.state}"
+
+
+def proves(attempt: Attempt, batch: Batch) -> bool:
+    """Whether a reset that is done proves a batch done whose end was not accepted.
+
+    It has to be the one done next after the batch's epoch, which the caller sees to, in the same timeline, with entries
+    that are progress at or beyond the ends of all its ranges. A batch is one transaction of its sink, so a partition
+    that nobody could place, as the brokers have it no more, says nothing where another one of the batch does.
+    """
+    if attempt.timeline != batch.timeline:
+        return False
+    told = False
+    for partition, range_ in batch.ranges.items():
+        entry = attempt.seek.get(partition)
+        if entry is None or entry.offset is None:
+            continue
+        if entry.source is not SeekSource.SINK_PROGRESS or entry.offset < range_.to:
+            return False
+        told = True
+    return told
+
+
+# R4: what Kafka holds, and what the checkpoints say about it.
+
+
+class Wrong(NamedTuple):
+    """A commit read-back that differs from a checkpoint that says yes."""
+
+    sequence: CheckpointNumber
+    number: EventNumber
+    detail: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadBacks(Check):
+    """R4 (V) Kafka's commit read-back equals the checkpoint, or the checkpoint says failed or superseded.
+
+    `CommitResolved` says yes only when the newest commit read-backs of all the checkpoint's partitions equal its
+    offsets; a commit read-back that differs while it says yes is followed at once by another resolution; only the
+    restore point is ever read back.
+
+    It can't see what somebody else commits to Kafka after the commit was read back.
+    """
+
+    invariant: ClassVar[str] = "R4"
+    restore_point: CheckpointNumber | None = None
+    """The checkpoint that the rest is about.
+
+    Only the restore point is read back, and only what is read back is resolved.
+    """
+
+    told: dict[GroupPartition, Offset] = field(default_factory=dict)
+    says: Committed | None = None
+    wrong: Wrong | None = None
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
+        body, number = event.body, event.number
+        if self.wrong is not None and not (isinstance(body, CommitResolved) and body.sequence == self.wrong.sequence):
+            findings.add(self.wrong.detail, self.wrong.number)
+        self.wrong = None
+        if isinstance(body, CommitReadBack):
+            if moment.restore_point != body.sequence or body.sequence not in moment.kept:
+                findings.add(
+                    f"checkpoint {body.sequence} was committed to Kafka, the restore point is {moment.restore_point}",
+                    number,
+                )
+                return
+            self._about(body.sequence)
+            self.told.update(body.offsets)
+            differs = self._differing(moment)
+            if differs and self.says is Committed.YES:
+                self.wrong = Wrong(body.sequence, number, f"checkpoint {body.sequence} is called committed, {differs}")
+        elif isinstance(body, CommitResolved):
+            self._about(body.sequence)
+            self.says = body.committed
+            lacks = self._differing(moment) or self._unheard(moment)
+            if body.committed is Committed.YES and lacks:
+                findings.add(f"checkpoint {body.sequence} is called committed, {lacks}", number)
+
+    def finish(self, moment: Moment, findings: Findings) -> None:
+        """See `Check`."""
+        if self.wrong is not None:
+            findings.add(self.wrong.detail, self.wrong.number)
+
+    def _about(self, sequence: CheckpointNumber) -> None:
+        if sequence != self.restore_point:
+            self.restore_point, self.told, self.says = sequence, {}, None
+
+    def _wanted(self, moment: Moment) -> OffsetMap:
+        kept = None if self.restore_point is None else moment.kept.get(self.restore_point)
+        return EMPTY if kept is None else kept.offsets
+
+    def _differing(self, moment: Moment) -> str:
+        wanted = self._wanted(moment)
+        differs = [p for p, o in sorted(self.told.items()) if p in wanted and wanted[p] != o]
+        return f"Kafka holds {self.told[differs[0]]} for {differs[0]}, not {wanted[differs[0]]}" if differs else ""
+
+    def _unheard(self, moment: Moment) -> str:
+        lacks = [p for p in self._wanted(moment) if p not in self.told]
+        if lacks:
+            return f"nobody heard of {lacks[0]}"
+        return "" if self.restore_point in moment.kept else "nobody opened it"

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, NamedTuple
 
-from airflow_kcr.protocol.invariants.acceptance import begin_flaw
 from airflow_kcr.protocol.invariants.check import Check, Findings
+from airflow_kcr.protocol.invariants.checkpoints import begin_flaw
 from airflow_kcr.protocol.invariants.history import Holder
+from airflow_kcr.protocol.invariants.intervals import add
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region.events import (
     Acknowledged,
     CheckpointCompleted,
+    CheckpointOpened,
     CommitReadBack,
     Contributed,
     DrainBegun,
     Event,
+    InitialOffsetsStored,
+    ResetBegun,
+    ResetDone,
+    SeekWritten,
     StateChanged,
+    StoreRestoredSeen,
 )
 from airflow_kcr.protocol.region.rows import Batch, RegionState
-from airflow_kcr.protocol.values import EventNumber
+from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, GroupPartition, Offset, Range, Timeline, TopicId
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,3 +132,202 @@ class Still(Check):
         if self.why or moment.state is not RegionState.RUNNING:
             detail = f"batch {batch.batch} begins while {self.why or f'the region is {moment.state}'}"
             findings.add(detail, self.since if self.why else moment.state_since, batch.begun_after)
+
+
+# R11: timelines and sequences only ever grow, and a batch carries those of its begin.
+
+
+class Newest(NamedTuple):
+    """The highest numbers so far, and which event had them."""
+
+    number: EventNumber
+    timeline: Timeline
+    sequence: CheckpointNumber
+
+
+NOTHING: Final = Newest(EventNumber(0), Timeline(0), CheckpointNumber(0))
+
+
+@dataclass(slots=True, kw_only=True)
+class Done:
+    """What was done under one stamp."""
+
+    timeline: Timeline
+    sequence: CheckpointNumber
+    ranges: dict[GroupPartition, list[Range]] = field(default_factory=dict)
+    newest: EventNumber = EventNumber(0)
+    """When the last of it had begun."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Increasing(Check):
+    """R11 (V) (timeline, sequence) strictly increases and no two accepted batches of one (timeline, sequence) overlap.
+
+    Over checkpoints and resets in commit order the sequence grows and the timeline never falls, so that no sequence is
+    used twice; a reset that is its own restore point opens the next timeline, any other keeps it, and what it undoes
+    are the checkpoints that its map lies below. Every batch is stamped with the timeline of its begin and the open
+    checkpoint's sequence, else the next one. Done batches, undone later or not, that share a stamp don't overlap.
+
+    It can't see numbers that a restored store had used before: the region is halted then, and its numbers raised above
+    all that anybody has seen.
+    """
+
+    invariant: ClassVar[str] = "R11"
+    sees_batches: ClassVar[bool] = True
+    newest: Newest = NOTHING
+    done: list[Done] = field(default_factory=list)
+    """By stamp, oldest first; from the last reset that was done on."""
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
+        body, number, before = event.body, event.number, self.newest
+        if isinstance(body, ResetDone):
+            self.done = self.done[-2:]  # nobody can end what began before it, but for what its sinks have proved now
+        elif isinstance(body, StoreRestoredSeen):
+            self.newest = Newest(number, Timeline(max(event.timeline, before.timeline)), before.sequence)
+        elif isinstance(body, CheckpointOpened | ResetBegun):
+            if body.sequence <= before.sequence or body.timeline < before.timeline:
+                detail = f"({body.timeline}, {body.sequence}) comes after ({before.timeline}, {before.sequence})"
+                findings.add(detail, before.number, number)
+            opens = isinstance(body, ResetBegun) and body.restore_point == body.sequence
+            if body.timeline != before.timeline + opens:
+                detail = f"{event.kind} {body.sequence} is of timeline {body.timeline}"
+                findings.add(f"{detail}, expected was {before.timeline + opens}", before.number, number)
+            highest = (
+                Timeline(max(body.timeline, before.timeline)),
+                CheckpointNumber(max(body.sequence, before.sequence)),
+            )
+            self.newest = Newest(number, *highest)
+            if isinstance(body, ResetBegun) and tuple(body.undoes) != moment.undone:
+                said, found = list(body.undoes), list(moment.undone)
+                detail = f"reset {body.sequence} says that it undoes the checkpoints {said}, its map lies below {found}"
+                findings.add(detail, number)
+
+    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+        """See `Check`."""
+        if batch.timeline != moment.timeline or batch.sequence != moment.stamp:
+            was = f"at its begin it was ({moment.timeline}, {moment.stamp})"
+            detail = f"batch {batch.batch} is stamped ({batch.timeline}, {batch.sequence}), {was}"
+            findings.add(detail, batch.begun_after)
+
+    def end(self, moment: Moment, batch: Batch, flaw: str, findings: Findings) -> None:
+        """See `Check`."""
+        done = self._under(batch.timeline, batch.sequence)
+        for partition, range_ in batch.ranges.items():
+            ranges = done.ranges.get(partition)
+            if ranges is None:
+                done.ranges[partition] = [range_]
+            elif add(ranges, range_):
+                where = f"{partition}, both done in ({batch.timeline}, {batch.sequence})"
+                detail = f"batch {batch.batch} overlaps on {where}, what was done there before it"
+                findings.add(detail, *sorted((done.newest, batch.begun_after)))
+        done.newest = max(done.newest, batch.begun_after)
+
+    def _under(self, timeline: Timeline, sequence: CheckpointNumber) -> Done:
+        for done in reversed(self.done):
+            if done.sequence == sequence and done.timeline == timeline:
+                return done
+        self.done = [*self.done[-7:], Done(timeline=timeline, sequence=sequence)]
+        return self.done[-1]
+
+
+# R5, R10: where partitions begin, and where they go on.
+
+
+class Place(NamedTuple):
+    """Where a partition has to go on; nothing has begun there since."""
+
+    number: EventNumber
+    offset: Offset | None
+    """None: its seek entry is open."""
+
+
+class Start(NamedTuple):
+    """An initial offset that was stored."""
+
+    number: EventNumber
+    offset: Offset
+    topic_id: TopicId
+
+
+@dataclass(slots=True, kw_only=True)
+class Resumed(Check):
+    """R5 (V) the first range begun on a partition after a reset starts at its resume point, whoever owns it.
+
+    For every resume point (a seek entry, past skipped offsets; in its epoch replaced by the offsets of a completed
+    checkpoint), the first range begun while it is in force must begin there, and none may begin where there is none
+    yet.
+
+    It can't see the first *record* that Spark read in that range: offsets may be missing in a log (compaction, markers
+    of transactions).
+    """
+
+    invariant: ClassVar[str] = "R5"
+    sees_batches: ClassVar[bool] = True
+    expected: dict[GroupPartition, Place] = field(default_factory=dict)
+    known: set[GroupPartition] = field(default_factory=set)
+    """Partitions that have had a resume point, or begun without one, which is told once."""
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
+        match event.body:
+            case ResetBegun(seek=seek) | SeekWritten(seek=seek):
+                for partition, entry in seek.items():
+                    place = None if entry.offset is None else moment.past_skips(partition, entry.offset)
+                    self.expected[partition] = Place(event.number, place)
+                self.known.update(seek)
+            case CheckpointCompleted(sequence=sequence, offsets=offsets) if moment.is_on_path(sequence):
+                for partition, offset in offsets.items():
+                    self.expected[partition] = Place(event.number, offset)
+                self.known.update(offsets)
+            case _:
+                pass
+
+    def begin(self, moment: Moment, batch: Batch, findings: Findings) -> None:
+        """See `Check`."""
+        if not self.expected and self.known.issuperset(batch.ranges):
+            return
+        for partition, range_ in batch.ranges.items():
+            place = self.expected.pop(partition, None)
+            if place is None:
+                if partition not in self.known:
+                    self.known.add(partition)
+                    detail = f"{partition}: batch {batch.batch} begins {range_} without a resume point"
+                    findings.add(detail, batch.begun_after)
+                continue
+            begins = f"{partition}: batch {batch.batch} begins {range_}"
+            if place.offset is None:
+                findings.add(f"{begins}, its seek entry is open", place.number, batch.begun_after)
+            elif range_.from_ not in {place.offset, moment.past_skips(partition, place.offset)}:
+                findings.add(f"{begins}, it resumes at {place.offset}", place.number, batch.begun_after)
+
+
+@dataclass(slots=True, kw_only=True)
+class ResolvedOnce(Check):
+    """R10 (V) a start position is resolved once per partition.
+
+    No partition has two initial offsets for one topic id. A broker that tells no id can't tell a recreated topic
+    either: without two different ids a second one counts as a second resolution.
+
+    It can't see whether the position was resolved as the spec's start asks.
+    """
+
+    invariant: ClassVar[str] = "R10"
+    starts: dict[GroupPartition, list[Start]] = field(default_factory=dict)
+
+    def event(self, moment: Moment, event: Event, findings: Findings) -> None:
+        """See `Check`."""
+        if not isinstance(event.body, InitialOffsetsStored):
+            return
+        for partition, offset in event.body.offsets.items():
+            log = event.body.bounds.get(partition)
+            start = Start(event.number, offset, TopicId("") if log is None else log.topic_id)
+            earlier = next((e for e in self.starts.get(partition, ()) if _may_be_one_topic(e, start)), None)
+            if earlier is not None:
+                detail = f"{partition}: the initial offset {start.offset} was stored, it had {earlier.offset} already"
+                findings.add(detail, earlier.number, start.number)
+            self.starts.setdefault(partition, []).append(start)
+
+
+def _may_be_one_topic(a: Start, b: Start) -> bool:
+    return a.topic_id == b.topic_id or not a.topic_id or not b.topic_id

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
 
-from airflow_kcr.protocol.invariants.acceptance import WAS_DONE, end_flaw, proves
 from airflow_kcr.protocol.invariants.check import Check, Findings
+from airflow_kcr.protocol.invariants.checkpoints import WAS_DONE, end_flaw, proves
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.invariants.tally import Tally

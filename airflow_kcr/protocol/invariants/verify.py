@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from airflow_kcr.protocol.invariants.check import Check
-from airflow_kcr.protocol.invariants.checkpoints import Complete, Inside, OneAtATime, Retired
-from airflow_kcr.protocol.invariants.fencing import Fenced, Still
+from airflow_kcr.protocol.invariants.checkpoints import Complete, Inside, OneAtATime, ReadBacks, Retired
+from airflow_kcr.protocol.invariants.fencing import Fenced, Increasing, ResolvedOnce, Resumed, Still
 from airflow_kcr.protocol.invariants.history import History, Violation
-from airflow_kcr.protocol.invariants.numbering import Increasing
-from airflow_kcr.protocol.invariants.places import ResolvedOnce, Resumed
 from airflow_kcr.protocol.invariants.proof import Proof
-from airflow_kcr.protocol.invariants.read_backs import ReadBacks
 from airflow_kcr.protocol.invariants.replays import Accounted
 from airflow_kcr.protocol.invariants.requests import Answered
 from airflow_kcr.protocol.invariants.tiling import Tiled

@@ -8,10 +8,10 @@ begins, as a member may have gone on in between.
 from __future__ import annotations
 
 from airflow_kcr.errors import UpsertNeedsConsent
+from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.region.rows import PersonReset
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
-from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.targets import FromFile, Needs, ShiftBy, Target, ToLatest, ToOffset
 from airflow_kcr.protocol.values import GroupPartition
 

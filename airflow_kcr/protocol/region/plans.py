@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.region import automatic, consent, path, recreated, resolution
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, initial_offsets, universe
 from airflow_kcr.protocol.seek_map import SeekMap
-from airflow_kcr.protocol.sinks import UpsertSink
 from airflow_kcr.protocol.target_resolution import PlanEntry, Situation, Unreachable, resolve
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, RegionName
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from airflow_kcr.protocol.sinks import FileFormat
+from airflow_kcr.protocol.delivery import FileFormat
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, Epoch, GroupId, RegionName, Timeline
 from airflow_kcr.spec import RegionSpec, SinkKind, resolve_environment
 

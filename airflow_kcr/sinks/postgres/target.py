@@ -9,8 +9,7 @@ from typing import Final
 
 from psycopg import sql
 
-from airflow_kcr.protocol.delivery import Delivery
-from airflow_kcr.protocol.sinks import SinkMode
+from airflow_kcr.protocol.delivery import Delivery, SinkMode
 from airflow_kcr.protocol.values import GroupId, RegionName
 
 PREFIX: Final = "kcr_"

@@ -20,10 +20,9 @@ from airflow_kcr.embedded import services
 from airflow_kcr.embedded.airflow import Airflow
 from airflow_kcr.embedded.airflow_settings import MARKER, kept
 from airflow_kcr.embedded.demo import judgement
-from airflow_kcr.embedded.demo.audience import Audience
 from airflow_kcr.embedded.demo.judgement import Addresses, Check, Summary, Verdict
 from airflow_kcr.embedded.demo.play import Happened
-from airflow_kcr.embedded.demo.stage import STORE, Backstage, Curtain, Launches, Stage, staged
+from airflow_kcr.embedded.demo.stage import STORE, Audience, Backstage, Curtain, Launches, Stage, staged
 from airflow_kcr.embedded.postgres import start_postgres
 from airflow_kcr.embedded.processes import Child, happened
 from airflow_kcr.store.schema_upgrade import upgrade

@@ -12,7 +12,6 @@ from airflow_kcr.errors import InvalidTarget, ProtocolError
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
-from airflow_kcr.protocol.target_json import target_from_json, target_to_json
 from airflow_kcr.protocol.target_resolution import Resolution, Situation, resolve, times_needed
 from airflow_kcr.protocol.targets import (
     EVERYTHING,
@@ -33,6 +32,8 @@ from airflow_kcr.protocol.targets import (
     ToRun,
     describe,
     parse_target,
+    target_from_json,
+    target_to_json,
 )
 from airflow_kcr.protocol.values import MAX_NUMBER, CheckpointNumber, GroupId, GroupPartition, Offset, TopicName
 

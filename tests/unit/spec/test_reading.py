@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_kcr.errors import SpecError
-from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.delivery import Delivery, SinkMode
 from airflow_kcr.protocol.rules import Assignor, CheckpointMode, ForeignConsumerPolicy, OutOfRangePolicy, RetentionRules
-from airflow_kcr.protocol.sinks import SinkMode
 from airflow_kcr.protocol.start_positions import EARLIEST, parse_start
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.spec import (
