@@ -115,7 +115,7 @@ class Certificate:
 
     horizon: Horizon
     body: Mapping[str, object]
-    """What it says, as JSON: see `api.certificates`."""
+    """What it says, as JSON: see `api.verdict`."""
 
     digest: str
     """Of the body; the next one's body names it."""

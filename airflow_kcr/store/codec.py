@@ -8,7 +8,7 @@ One rule for everything, so that a new event needs no code here:
 - a named tuple is the list of its fields;
 - what is keyed by member is `{group: {index: value}}`;
 - instants are ISO texts with their zone, durations whole microseconds, enumerations their value;
-- reset targets and scopes have their own stored form (`protocol.target_json`, `protocol.scopes`).
+- reset targets and scopes have their own stored form (`protocol.targets`, `protocol.scopes`).
 
 The hint decides how a document is read; nothing in the document names a class, but for the kind beside an event.
 """

@@ -106,7 +106,7 @@ def require_delta(spark: SparkSession, target: FileTarget) -> None:
 
 
 class DeltaTable:
-    """See `sinks.files.table.Table`.
+    """See `sinks.files.folder.Table`.
 
     Args:
         spark: the application's session; it can write Delta tables.
