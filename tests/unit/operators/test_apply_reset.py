@@ -9,7 +9,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_kcr.api import Region, ResetRequest
-from airflow_kcr.operators import waiting
+from airflow_kcr.operators import base
 from airflow_kcr.operators.reset import KcrApplyResetOperator
 from airflow_kcr.operators.reset_documents import markdown
 from airflow_kcr.protocol.commands import RequestReset
