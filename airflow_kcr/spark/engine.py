@@ -25,7 +25,7 @@ from airflow_kcr.spark import jvm
 from airflow_kcr.spark.context import BatchContext, Output, no_output
 from airflow_kcr.spark.failures import EngineLost, failure
 from airflow_kcr.spark.pipelines import Pipeline
-from airflow_kcr.spark.reads import Source, read
+from airflow_kcr.spark.reads import Reader, Source
 from airflow_kcr.spark.session import member_session
 
 if TYPE_CHECKING:
@@ -84,13 +84,14 @@ class SparkEngine:
     ) -> None:
         self._spark = member_session(spark)
         self._pipeline = pipeline
-        self._source = source
+        self._reader = Reader(self._spark, source)
         self._output = output
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._cancelled: deque[BatchId] = deque(maxlen=_REMEMBERED)
         self._told_scans = False
-        self._finished_batches = 0
+        self._begun_batches = 0
+        self._jvm_threads = jvm.virtual_machine(self._spark.sparkContext).java.lang.Thread
 
     def run(self, call: BatchCall) -> BatchReport:
         """Read the ranges, call the pipeline, and return when it has returned and none of its tasks runs any more.
@@ -130,10 +131,11 @@ class SparkEngine:
             timer.start()
 
     def _run(self, call: BatchCall, context: BatchContext, output: Output) -> BatchReport:
-        machine = jvm.virtual_machine(self._spark.sparkContext)
         group = JobGroup(self._spark, f"{call.region}/{call.member}/{call.batch}")
-        running = _Running(batch=call.batch, group=group, thread=machine.java.lang.Thread.currentThread())
-        since = int(machine.java.lang.System.currentTimeMillis())
+        running = _Running(batch=call.batch, group=group, thread=self._jvm_threads.currentThread())
+        number, self._begun_batches = self._begun_batches, self._begun_batches + 1
+        is_counted = number < _ALWAYS_COUNTED or number % _COUNTED_EVERY == 0
+        since = self._jvm_millis() if is_counted else None
         group.enter(_description(context), str(call.member))
         try:
             with self._lock:
@@ -141,7 +143,7 @@ class SparkEngine:
             # Once more: a cancellation from now on finds the batch, one from before is remembered.
             self._refuse_cancelled(call.batch, context)
             try:
-                self._pipeline(read(self._spark, self._source, call.ranges, call.timeline), context)
+                self._pipeline(self._reader.read(call.ranges, call.timeline), context)
             except (Exception, SystemExit) as error:
                 self._closed(running)
                 raise self._outcome(running, context, error) from error
@@ -156,8 +158,14 @@ class SparkEngine:
                 self._running = None
             group.leave()
 
-    def _finished(self, running: _Running, context: BatchContext, since: int) -> BatchReport:
-        """Wait for what the pipeline left running, and look at what it did."""
+    def _finished(self, running: _Running, context: BatchContext, since: int | None) -> BatchReport:
+        """Wait for what the pipeline left running, and look at what it did.
+
+        Args:
+            running: the batch.
+            context: likewise.
+            since: when it began, in milliseconds of the JVM's clock; None: how often it read is not counted.
+        """
         self._uninterrupted(running)
         group, warnings = running.group, []
         self._wait(running, group.is_told)
@@ -180,9 +188,7 @@ class SparkEngine:
                 "until it is written or collected, and jobs of a plain threading.Thread don't count as the batch's "
                 "(use pyspark.InheritableThread)"
             )
-        number, self._finished_batches = self._finished_batches, self._finished_batches + 1
-        is_counted = number < _ALWAYS_COUNTED or number % _COUNTED_EVERY == 0
-        scans = self._scans(jobs, since) if is_counted else None
+        scans = None if since is None else self._scans(jobs, since)
         if scans is not None and scans > 1:
             warnings.append(
                 f"the pipeline read its ranges {scans} times, once for each action; persist the batch where reading "
@@ -199,6 +205,9 @@ class SparkEngine:
         if running.cancelled.is_set():
             # What is published stays, and the reset that follows finds it.
             raise BatchCancelled(f"{context} was cancelled while it was published")
+
+    def _jvm_millis(self) -> int:
+        return int(jvm.virtual_machine(self._spark.sparkContext).java.lang.System.currentTimeMillis())
 
     def _scans(self, jobs: tuple[int, ...], since: int) -> int | None:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -251,7 +260,7 @@ class SparkEngine:
         """Let the thread of the JVM not be interrupted from here on, and forget an interruption that came late."""
         with self._lock:
             running.thread = None
-        jvm.virtual_machine(self._spark.sparkContext).java.lang.Thread.interrupted()
+        self._jvm_threads.interrupted()
 
     def _lost(self, context: BatchContext, error: Exception) -> EngineLost:
         return EngineLost(f"{context}: Spark does not answer any more ({type(error).__name__}: {error})")
@@ -270,8 +279,6 @@ def _description(context: BatchContext) -> str:
 # off from the driver is taken for gone, as everywhere in Spark, and what it still writes is for the sinks' fences.
 
 _GROUP: Final = "spark.jobGroup.id"
-_DESCRIPTION: Final = "spark.job.description"
-_INTERRUPT: Final = "spark.job.interruptOnCancel"
 _POOL: Final = "spark.scheduler.pool"
 _BUS_MILLIS: Final = 1_000
 _TIMED_OUT: Final = "java.util.concurrent.TimeoutException"
@@ -287,6 +294,7 @@ class JobGroup:
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._context = spark.sparkContext
+        self._scala = jvm.scala_context(self._context)
         self.name = name
 
     def enter(self, description: str, pool: str) -> None:
@@ -301,12 +309,12 @@ class JobGroup:
 
     def leave(self) -> None:
         """Let this thread's jobs belong to nobody again."""
-        for name in (_GROUP, _DESCRIPTION, _INTERRUPT, _POOL):
-            self._context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes it
+        jvm.java_context(self._context).clearJobGroup()
+        self._context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]  # None removes it
 
     def cancel(self) -> None:
         """Cancel the group's jobs, and those that it may still start; from any thread, returns at once."""
-        jvm.scala_context(self._context).cancelJobGroupAndFutureJobs(self.name)
+        self._scala.cancelJobGroupAndFutureJobs(self.name)
 
     def settle(self) -> None:
         """Return when a cancellation asked for before has reached every job; call it in the thread that entered.
@@ -329,7 +337,7 @@ class JobGroup:
 
     def tasks(self) -> int:
         """Return how many tasks of the group run, counting a set of tasks that waits as one."""
-        scheduler = jvm.scala_context(self._context).taskScheduler()
+        scheduler = self._scala.taskScheduler()
         if scheduler is None:
             return 0
         # Tasks first: one that starts in between is in a set that is looked at afterwards.
@@ -339,15 +347,14 @@ class JobGroup:
 
     def running(self, jobs: Iterable[int]) -> int:
         """Return how many of these jobs have begun and not ended, as the books say now."""
-        tracker = self._context.statusTracker()
-        return sum(1 for info in map(tracker.getJobInfo, jobs) if info is not None and info.status == "RUNNING")
+        return len(set(jobs).intersection(self._context.statusTracker().getActiveJobsIds()))
 
     def is_told(self) -> bool:
         """Whether all that happened so far is in Spark's books of jobs and plans, which are kept in the background."""
         from py4j.protocol import Py4JJavaError
 
         try:
-            jvm.scala_context(self._context).listenerBus().waitUntilEmpty(_BUS_MILLIS)
+            self._scala.listenerBus().waitUntilEmpty(_BUS_MILLIS)
         except Py4JJavaError as error:
             if error.java_exception.getClass().getName() != _TIMED_OUT:
                 raise

@@ -26,7 +26,7 @@ from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.values import GroupPartition, MemberId, Range, RegionName, Timeline, checked_range
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "20000",
@@ -117,22 +117,9 @@ class Source:
         if not self._settings().get("kafka.bootstrap.servers"):
             raise ConfigurationError(f"{self.member} can't read Kafka: bootstrap.servers is missing")
 
-    def options_for(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> dict[str, str]:
-        """Return the connector's options for a read of these ranges, none of which is empty."""
-        assign: dict[str, list[int]] = {}
-        begins: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for place, range_ in sorted(ranges.items()):
-            assign.setdefault(place.topic, []).append(place.partition)
-            begins.setdefault(place.topic, {})[str(place.partition)] = range_.from_
-            ends.setdefault(place.topic, {})[str(place.partition)] = range_.to
-        return {
-            **self._settings(),
-            "kafka.group.id": self.executor_group(timeline),
-            "assign": json.dumps(assign),
-            "startingOffsets": json.dumps(begins),
-            "endingOffsets": json.dumps(ends),
-        }
+    def settings(self, timeline: Timeline) -> dict[str, str]:
+        """Return the connector's options that are the same for all reads of a timeline."""
+        return {**self._settings(), "kafka.group.id": self.executor_group(timeline)}
 
     def executor_group(self, timeline: Timeline) -> str:
         """The group id of the executors' consumers; they are assigned partitions, so no broker ever sees a group."""
@@ -183,23 +170,52 @@ def tasks_for(ranges: Mapping[GroupPartition, Range], cores: int) -> int:
     return -(-len(ranges) // each)
 
 
-def read(spark: SparkSession, source: Source, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> DataFrame:
-    """Return the records of these ranges; nothing is read yet.
+def offset_options(ranges: Mapping[GroupPartition, Range]) -> dict[str, str]:
+    """Return the connector's options that say what to read: these ranges, none of which is empty."""
+    assign: dict[str, list[int]] = {}
+    begins: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for place, range_ in sorted(ranges.items()):
+        assign.setdefault(place.topic, []).append(place.partition)
+        begins.setdefault(place.topic, {})[str(place.partition)] = range_.from_
+        ends.setdefault(place.topic, {})[str(place.partition)] = range_.to
+    return {"assign": json.dumps(assign), "startingOffsets": json.dumps(begins), "endingOffsets": json.dumps(ends)}
 
-    The columns are the connector's: key, value, topic, partition, offset, timestamp, timestampType.
+
+class Reader:
+    """Reads ranges of one source, one read at a time.
+
+    Each option is a question to the JVM and an object there: those that stay the same are told once for a timeline.
 
     Args:
-        spark: a session made by `session.member_session`, or the read would not go through V2.
+        spark: a session made by `session.member_session`, or reads would not go through V2.
         source: where and how to read.
-        ranges: at least one offset in all; empty ranges are left out.
-        timeline: of the batch.
-
-    Raises:
-        NumberOutOfRange: a range is reversed, or none has an offset.
     """
-    full = {place: range_ for place, range_ in ranges.items() if range_.width}
-    for place, range_ in (full or ranges).items():
-        checked_range(range_, place)
-    frame = spark.read.format("kafka").options(**source.options_for(full, timeline)).load()
-    tasks = tasks_for(full, spark.sparkContext.defaultParallelism)
-    return frame.coalesce(tasks) if tasks < len(full) else frame
+
+    def __init__(self, spark: SparkSession, source: Source) -> None:
+        self._spark, self._source = spark, source
+        self._told: tuple[Timeline, DataFrameReader] | None = None
+
+    def read(self, ranges: Mapping[GroupPartition, Range], timeline: Timeline) -> DataFrame:
+        """Return the records of these ranges; nothing is read yet.
+
+        The columns are the connector's: key, value, topic, partition, offset, timestamp, timestampType.
+
+        Args:
+            ranges: at least one offset in all; empty ranges are left out.
+            timeline: of the batch.
+
+        Raises:
+            NumberOutOfRange: a range is reversed, or none has an offset.
+        """
+        full = {place: range_ for place, range_ in ranges.items() if range_.width}
+        for place, range_ in (full or ranges).items():
+            checked_range(range_, place)
+        frame = self._reader(timeline).options(**offset_options(full)).load()
+        tasks = tasks_for(full, self._spark.sparkContext.defaultParallelism)
+        return frame.coalesce(tasks) if tasks < len(full) else frame
+
+    def _reader(self, timeline: Timeline) -> DataFrameReader:
+        if self._told is None or self._told[0] != timeline:
+            self._told = timeline, self._spark.read.format("kafka").options(**self._source.settings(timeline))
+        return self._told[1]

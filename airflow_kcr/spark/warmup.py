@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.values import GroupPartition, Offset, Range, Timeline
 from airflow_kcr.spark.pipelines import Pipeline
-from airflow_kcr.spark.reads import Source, read
+from airflow_kcr.spark.reads import Reader, Source
 from airflow_kcr.spark.session import member_session
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def warm_up(
     context.setJobDescription("kcr: gets Spark ready")
     ranges = {p: Range(log.start, Offset(log.start + 1)) for p, log in logs.items() if log.start < log.end}
     slots = context.defaultParallelism
-    rows = read(session, source, ranges, _NO_TIMELINE) if ranges else session.range(slots, numPartitions=slots)
+    rows = Reader(session, source).read(ranges, _NO_TIMELINE) if ranges else session.range(slots, numPartitions=slots)
     # What pipelines are made of: a function in Python, a shuffle, a write.
     ready = udf(_imported(tuple(imports)), "int")
     rows.select(ready(rows.columns[0]).alias("modules")).groupBy("modules").count().write.format("noop").mode(

@@ -124,7 +124,7 @@ def _read(spark: SparkSession, question: Question, ranges: Mapping[GroupPartitio
     source = reads.Source(
         region=RegionName(f"{question.region.name}-check"), member=MemberId(question.group, 0), kafka=question.kafka
     )
-    return reads.read(spark, source, ranges, question.region.timeline)
+    return reads.Reader(spark, source).read(ranges, question.region.timeline)
 
 
 # The delays by carrier and hour in one go, without batches, ledger and pipeline: what the region's result must equal.

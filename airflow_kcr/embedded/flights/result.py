@@ -33,7 +33,7 @@ _SIDES: Final = ("result", "direct")
 _COMPARED: Final = ("airline", *SUMS, *MAXIMA)
 
 Read = Callable[[Mapping[GroupPartition, Range]], "DataFrame"]
-"""Reads exact ranges of topics, as `airflow_kcr.spark.reads.read` does with a session and a source."""
+"""Reads exact ranges of topics, as a `airflow_kcr.spark.reads.Reader` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

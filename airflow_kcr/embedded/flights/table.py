@@ -136,7 +136,7 @@ def judge(spark: SparkSession, question: Question) -> Judgement:
         for topic, partition, end in places
     }
     source = reads.Source(region=RegionName("flights-check"), member=MemberId(question.group, 0), kafka=question.kafka)
-    records = reads.read(spark, source, ranges, Timeline(1))
+    records = reads.Reader(spark, source).read(ranges, Timeline(1))
     return Judgement(
         rows=rows,
         twice=twice,

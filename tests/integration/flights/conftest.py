@@ -100,7 +100,7 @@ class Run:
 
     def read(self, ranges: Mapping[GroupPartition, Range]) -> DataFrame:
         source = reads.Source(region=REGION, member=MEMBER, kafka=self.kafka)
-        return reads.read(self.spark, source, ranges, Timeline(1))
+        return reads.Reader(self.spark, source).read(ranges, Timeline(1))
 
     def work(self, row: Batch) -> None:
         """Run the pipeline for a batch, whatever the ledger says of it."""

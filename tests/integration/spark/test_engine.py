@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.support.kafka import Kafka
 
 RECORDS = 20_000
+QUESTIONS = 40
+"""Of one batch to the JVM."""
 
 
 @pytest.fixture(scope="module")
@@ -488,3 +490,22 @@ def test_the_python_side_keeps_no_records(bench: Bench, topic: str) -> None:
 def resident_kib() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def test_a_batch_asks_the_jvm_few_questions(bench: Bench, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes Python a tenth of a millisecond or more, and small batches are hardly more than their questions."""
+    from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]
+
+    engine, asked, me = bench.engine(noop), [], threading.get_ident()
+    send = ClientServerConnection.send_command
+
+    def counted(self: ClientServerConnection, command: str) -> str:
+        if threading.get_ident() == me:
+            asked.append(command)
+        return str(send(self, command))
+
+    for _ in range(engine_module._ALWAYS_COUNTED):
+        engine.run(call(topic, FEW))
+    monkeypatch.setattr(ClientServerConnection, "send_command", counted)
+    engine.run(call(topic, FEW))
+    assert 0 < len(asked) <= QUESTIONS, "\n".join(command.replace("\n", " ") for command in asked)

@@ -16,7 +16,7 @@ from airflow_kcr.protocol.values import (
     Timeline,
     TopicName,
 )
-from airflow_kcr.spark.reads import DEFAULTS, Source, tasks_for
+from airflow_kcr.spark.reads import DEFAULTS, Source, offset_options, tasks_for
 
 ONE = Timeline(1)
 KAFKA = {"bootstrap.servers": "127.0.0.1:9092"}
@@ -35,25 +35,22 @@ def ranges(*widths: int, topic: str = "t") -> dict[GroupPartition, Range]:
 
 
 def test_the_options_name_each_range_and_nothing_else() -> None:
-    options = source().options_for({**ranges(5, 7, topic="b"), **ranges(1, topic="a")}, ONE)
+    options = offset_options({**ranges(5, 7, topic="b"), **ranges(1, topic="a")})
+    assert options.keys() == {"assign", "startingOffsets", "endingOffsets"}
     assert json.loads(options["assign"]) == {"a": [0], "b": [0, 1]}
     assert json.loads(options["startingOffsets"]) == {"a": {"0": 10}, "b": {"0": 10, "1": 10}}
     assert json.loads(options["endingOffsets"]) == {"a": {"0": 11}, "b": {"0": 15, "1": 17}}
 
 
 def test_a_read_is_exact_whatever_the_user_says() -> None:
-    options = source(options={"FAILONDATALOSS": "TRUE", "kafka.isolation.level": "read_committed"}).options_for(
-        ranges(1), ONE
-    )
+    options = source(options={"FAILONDATALOSS": "TRUE", "kafka.isolation.level": "read_committed"}).settings(ONE)
     assert options["failOnDataLoss"] == "true"
     assert options["kafka.isolation.level"] == "read_committed"
     assert len({name.lower() for name in options}) == len(options)
 
 
 def test_the_settings_of_the_project_can_be_overridden_in_any_case() -> None:
-    options = source(options={"KAFKA.max.poll.records": "7", "kafkaconsumer.polltimeoutms": "3000"}).options_for(
-        ranges(1), ONE
-    )
+    options = source(options={"KAFKA.max.poll.records": "7", "kafkaconsumer.polltimeoutms": "3000"}).settings(ONE)
     values = {name.lower(): value for name, value in options.items()}
     assert values["kafka.max.poll.records"] == "7"
     assert values["kafkaconsumer.polltimeoutms"] == "3000"
