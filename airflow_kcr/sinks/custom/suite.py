@@ -1,5 +1,7 @@
 """What a sink of your own has to do, as tests for pytest, which runs them where they are subclassed.
 
+For a sink of module `lake`::
+
     class TestLake(SinkContract):
         @pytest.fixture(autouse=True)
         def _target(self, tmp_path, spark):
