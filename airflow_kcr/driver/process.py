@@ -34,7 +34,7 @@ from airflow_kcr.protocol.values import MemberId
 from airflow_kcr.runtime.clocks import Clock, Seconds, boot_time
 from airflow_kcr.runtime.host import End, Ended
 from airflow_kcr.runtime.member_pool import MemberPool
-from airflow_kcr.runtime.metrics import UNKNOWN, Snapshot
+from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Snapshot
 from airflow_kcr.store.regions import RegionStore
 
 LOOK: Final = 0.5
@@ -192,9 +192,6 @@ class MemberProgress:
     """What it does, as its own word for it: processing, holding (paused), …"""
 
     partitions: int
-    records_done: int
-    """Offsets processed since the process began."""
-
     records_per_second: float
     lag: int | None
     """Offsets between its positions and the ends; None: not known yet."""
@@ -202,8 +199,7 @@ class MemberProgress:
     checkpoint: str = ""
     """Sequence and phase of the open checkpoint, empty without one."""
 
-    last_batch: timedelta | None = None
-    """How long the last batch took; None before the first."""
+    counts: Counts = field(default_factory=Counts)
 
 
 Progress = Callable[[], Sequence[MemberProgress]]
@@ -247,7 +243,8 @@ def shown(
 
 def table(title: str, members: Sequence[MemberProgress]) -> Table:
     """Return a picture of the members for a terminal, with a line for all of them where they are several."""
-    picture = Table(title=title, title_justify="left", expand=False)
+    incidents = _incidents(total(members).counts).removeprefix("; ") or None
+    picture = Table(title=title, title_justify="left", caption=incidents, caption_justify="left", expand=False)
     picture.add_column("member", no_wrap=True)
     picture.add_column("state", min_width=12)
     for name in ("partitions", "records", "rec/s", "lag", "last batch"):
@@ -262,13 +259,13 @@ def table(title: str, members: Sequence[MemberProgress]) -> Table:
 
 
 def line(title: str, members: Sequence[MemberProgress]) -> str:
-    """Return the members' progress as one line: the sum, and who does what."""
+    """Return the members' progress as one line: the sum, who does what, and what went wrong since the start."""
     everybody = total(members)
     states = ", ".join(f"{one.member} {one.state}" for one in members) or "no member"
     checkpoint = f"; checkpoint {everybody.checkpoint}" if everybody.checkpoint else ""
     return (
-        f"{title}: {everybody.records_done:,} records, {everybody.records_per_second:,.0f}/s, "
-        f"{_number(everybody.lag)} offsets behind{checkpoint} ({states})"
+        f"{title}: {everybody.counts.records:,} records, {everybody.records_per_second:,.0f}/s, "
+        f"{_number(everybody.lag)} offsets behind{checkpoint} ({states}){_incidents(everybody.counts)}"
     )
 
 
@@ -283,27 +280,42 @@ def total(members: Sequence[MemberProgress]) -> MemberProgress:
         member="all",
         state="",
         partitions=sum(one.partitions for one in members),
-        records_done=sum(one.records_done for one in members),
         records_per_second=sum(one.records_per_second for one in members),
         lag=sum(known) if len(known) == len(lags) else None,
         checkpoint=", ".join(sorted({one.checkpoint for one in members if one.checkpoint})),
-        last_batch=max((one.last_batch for one in members if one.last_batch is not None), default=None),
+        counts=sum((one.counts for one in members), Counts()),
     )
 
 
 def _cells(one: MemberProgress) -> tuple[str, ...]:
-    seconds = _UNKNOWN if one.last_batch is None else f"{one.last_batch.total_seconds():.2f} s"
+    last = one.counts.last_batch
+    seconds = _UNKNOWN if last is None else f"{last.total_seconds():.2f} s"
     rate = f"{one.records_per_second:,.0f}"
     return (
         one.member,
         one.state,
         str(one.partitions),
-        f"{one.records_done:,}",
+        f"{one.counts.records:,}",
         rate,
         _number(one.lag),
         seconds,
         one.checkpoint or _UNKNOWN,
     )
+
+
+def _incidents(counts: Counts) -> str:
+    """Return what went wrong since the start, for whoever comes back after a week; empty where nothing did."""
+    told = {
+        "resets": counts.resets,
+        "failed batches": counts.failed_batches,
+        "discarded batches": counts.discarded_batches,
+        "failed commits": counts.failed_commits,
+        "times without the store": counts.store_losses,
+        "complaints": counts.troubles,
+    }
+    found = ", ".join(f"{name}: {number:,}" for name, number in told.items() if number)
+    last = f" (the last: {counts.last_trouble})" if counts.last_trouble else ""
+    return f"; since the start: {found}{last}" if found else ""
 
 
 def _number(number: int | None) -> str:
@@ -340,17 +352,15 @@ class Watched:
         return [self._progress(one) for one in self.snapshots()]
 
     def _progress(self, one: Snapshot) -> MemberProgress:
-        millis, records = one.counters["batchTimeMillis"], int(one.counters["nRecords"])
         known = UNKNOWN not in one.lag.values()
         return MemberProgress(
             member=str(one.member),
             state=str(one.state) if one.why is None else f"{one.state} ({one.why})",
             partitions=len(one.positions),
-            records_done=records,
-            records_per_second=self._rate(one.member, records),
+            records_per_second=self._rate(one.member, one.counts.records),
             lag=sum(one.lag.values()) if known else None,
             checkpoint="" if one.checkpoint is None else f"{one.checkpoint} {one.checkpoint_phase}",
-            last_batch=timedelta(milliseconds=millis) if one.counters["nBatches"] else None,
+            counts=one.counts,
         )
 
     def _rate(self, member: MemberId, records: int) -> float:

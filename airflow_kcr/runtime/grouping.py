@@ -14,7 +14,7 @@ from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, GroupPartition, Timeline
 from airflow_kcr.runtime.identity import CommitNote, Identity
-from airflow_kcr.runtime.metrics import Metrics
+from airflow_kcr.runtime.metrics import Counts, Metrics
 
 Happening: TypeAlias = "events.Event | Callable[[], None]"
 """What the loop's queue holds: an event for the machine, or something to do in the loop."""
@@ -90,7 +90,7 @@ class Grouping:
         self._happened(lambda: self._metrics.troubled(why))
 
     def _count_rebalance(self) -> None:
-        self._metrics.rebalances += 1
+        self._metrics.add(Counts(rebalances=1))
 
     # -- effects -------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class Grouping:
         _LOG.warning("%s: %s", self._who.member, why)
 
         def count() -> None:
-            self._metrics.commits_failed += 1
+            self._metrics.add(Counts(failed_commits=1))
             self._metrics.troubled(why)
 
         self._happened(count)

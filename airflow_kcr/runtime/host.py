@@ -48,7 +48,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Timeli
 from airflow_kcr.runtime.clocks import Clock, Seconds, StoreClock
 from airflow_kcr.runtime.grouping import Grouping, Happening
 from airflow_kcr.runtime.identity import Identity, later_note
-from airflow_kcr.runtime.metrics import Metrics, Snapshot
+from airflow_kcr.runtime.metrics import Counts, Metrics, Snapshot
 from airflow_kcr.runtime.placing import Places
 from airflow_kcr.runtime.planner import Linger, Planner
 from airflow_kcr.runtime.renewals import Renewals
@@ -287,17 +287,18 @@ class MemberHost:
         match event:
             case events.Answered(command=FinishBatch()):
                 batch = self._machine.batch
-                self._metrics.batch_ended(0 if batch is None else sum(r.width for r in batch.ranges.values()))
+                records = 0 if batch is None else sum(r.width for r in batch.ranges.values())
+                self._metrics.add(Counts(batches=1, records=records))
             case events.BatchFailed():
-                self._metrics.failed_batches += 1
+                self._metrics.add(Counts(failed_batches=1))
             case events.Answered(command=DiscardBatch()) | events.Refused(command=DiscardBatch()):
-                self._metrics.discarded_batches += 1
+                self._metrics.add(Counts(discarded_batches=1))
             case events.Answered(command=Contribute(sequence=sequence)):
                 self._metrics.contributed(sequence, self._clock())
             case events.SinksReset():
-                self._metrics.resets += 1
+                self._metrics.add(Counts(resets=1))
             case events.StoreLost() if self._machine.store_lost_at is None:
-                self._metrics.store_losses += 1
+                self._metrics.add(Counts(store_losses=1))
                 _LOG.warning("%s: the store does not answer", self.who.member)
             case events.StoreBack():
                 _LOG.info("%s: the store answers again", self.who.member)
@@ -414,8 +415,7 @@ class MemberHost:
         records = sum(r.width for r in row.ranges.values())
 
         def took(seconds: Seconds, did_its_work: bool) -> None:
-            self._metrics.last_batch_seconds = seconds
-            self._metrics.busy_seconds += seconds
+            self._metrics.batch_took(seconds)
             if did_its_work:
                 self._size = self._size.after(records, seconds)
 

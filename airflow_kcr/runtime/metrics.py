@@ -1,4 +1,4 @@
-"""What is measured of a member, under the names that streamsx.kafka has for them.
+"""What is measured of a member: what it is at one moment, and what became of its work since its process began.
 
 The loop is the only writer; whoever shows something takes a `Snapshot`, in any thread: numbers of one moment may be a
 step apart.
@@ -7,7 +7,8 @@ step apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Final
 
 from airflow_kcr.protocol.member.state import Member, State, Why
@@ -18,7 +19,57 @@ from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition,
 from airflow_kcr.runtime.clocks import Seconds
 
 UNKNOWN: Final = -1
-"""What a number says that is not known: a lag without a position, a drain that never was."""
+"""What a lag says that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What became of a member's work since its process began; a sum of several members' has the longest times."""
+
+    batches: int = 0
+    """Accepted by the store."""
+
+    records: int = 0
+    """Offsets of those."""
+
+    checkpoints: int = 0
+    """Contributed to."""
+
+    resets: int = 0
+    rebalances: int = 0
+    failed_batches: int = 0
+    discarded_batches: int = 0
+    failed_commits: int = 0
+    store_losses: int = 0
+    """How often the store did not answer any more."""
+
+    troubles: int = 0
+    """Complaints of the client, of Kafka or of a sink that the member lives with."""
+
+    last_trouble: str = ""
+    last_batch: timedelta | None = None
+    """None before the first."""
+
+    longest_drain: timedelta | None = None
+    """From the first look at a checkpoint that drains to the contribution; None before the first."""
+
+    def __add__(self, more: Counts) -> Counts:
+        """Return the sum, with the longer times and the later complaint."""
+        return Counts(
+            batches=self.batches + more.batches,
+            records=self.records + more.records,
+            checkpoints=self.checkpoints + more.checkpoints,
+            resets=self.resets + more.resets,
+            rebalances=self.rebalances + more.rebalances,
+            failed_batches=self.failed_batches + more.failed_batches,
+            discarded_batches=self.discarded_batches + more.discarded_batches,
+            failed_commits=self.failed_commits + more.failed_commits,
+            store_losses=self.store_losses + more.store_losses,
+            troubles=self.troubles + more.troubles,
+            last_trouble=more.last_trouble or self.last_trouble,
+            last_batch=_longer(self.last_batch, more.last_batch),
+            longest_drain=_longer(self.longest_drain, more.longest_drain),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +96,7 @@ class Snapshot:
     """Records between the position and the last stable offset, as last read; -1 where it was not read yet, or where
     the position is of another topic of that name."""
 
-    counters: Mapping[str, int | float]
-    """The numbers of `Metrics.counters`, by name."""
+    counts: Counts
 
     incarnation: Incarnation | None = None
     """None while it is not registered."""
@@ -56,21 +106,7 @@ class Snapshot:
 class Metrics:
     """The numbers of one member, since its process began."""
 
-    rebalances: int = 0
-    batches: int = 0
-    records: int = 0
-    failed_batches: int = 0
-    discarded_batches: int = 0
-    resets: int = 0
-    checkpoints: int = 0
-    commits_failed: int = 0
-    troubles: int = 0
-    store_losses: int = 0
-    last_batch_seconds: float = 0.0
-    busy_seconds: float = 0.0
-    drain_millis: int = UNKNOWN
-    drain_millis_max: int = UNKNOWN
-    last_trouble: str = ""
+    counts: Counts = field(default_factory=Counts)
     _draining: tuple[CheckpointNumber, Seconds] | None = field(default=None, repr=False)
 
     def drain_seen(self, checkpoint: CheckpointNumber, now: Seconds) -> None:
@@ -80,22 +116,23 @@ class Metrics:
 
     def contributed(self, checkpoint: CheckpointNumber, now: Seconds) -> None:
         """Note that this member's part of a checkpoint is stored: its drain is over."""
-        self.checkpoints += 1
+        self.add(Counts(checkpoints=1))
         if self._draining is None or self._draining[0] != checkpoint:
             return
-        self.drain_millis = round((now - self._draining[1]) * 1000)
-        self.drain_millis_max = max(self.drain_millis_max, self.drain_millis)
+        self.add(Counts(longest_drain=timedelta(seconds=now - self._draining[1])))
         self._draining = None
 
-    def batch_ended(self, records: int) -> None:
-        """Note that a batch of so many offsets was accepted."""
-        self.batches += 1
-        self.records += records
+    def add(self, counts: Counts) -> None:
+        """Note what happened."""
+        self.counts += counts
+
+    def batch_took(self, seconds: Seconds) -> None:
+        """Note how long the last batch took, whatever became of it."""
+        self.counts = replace(self.counts, last_batch=timedelta(seconds=seconds))
 
     def troubled(self, why: str) -> None:
         """Note a complaint of the client, of Kafka or of a sink that the member lives with."""
-        self.troubles += 1
-        self.last_trouble = why
+        self.add(Counts(troubles=1, last_trouble=why))
 
     def snapshot(self, member: Member, ends: Mapping[GroupPartition, LogBounds]) -> Snapshot:
         """Return the member as it is now.
@@ -120,34 +157,13 @@ class Metrics:
             checkpoint_phase=None if checkpoint is None else checkpoint.phase,
             positions=positions,
             lag=lag,
-            counters=self.counters(member, lag),
+            counts=self.counts,
             incarnation=member.incarnation,
         )
 
-    def counters(self, member: Member, lag: Mapping[GroupPartition, int]) -> dict[str, int | float]:
-        """Return every number by its name; those that streamsx.kafka has, under its names."""
-        assigned = frozenset[GroupPartition]() if member.assignment is None else member.assignment.partitions
-        return {
-            "isGroupManagementActive": int(member.in_group),
-            "nAssignedPartitions": len(assigned),
-            "nConsumedTopics": len({p.topic for p in assigned}),
-            "nPartitionRebalances": self.rebalances,
-            "nPendingMessages": sum(n for n in lag.values() if n > 0),
-            "drainTimeMillis": self.drain_millis,
-            "drainTimeMillisMax": self.drain_millis_max,
-            "nClaimedPartitions": len(member.positions),
-            "nBatches": self.batches,
-            "nRecords": self.records,
-            "nFailedBatches": self.failed_batches,
-            "nDiscardedBatches": self.discarded_batches,
-            "nResets": self.resets,
-            "nCheckpoints": self.checkpoints,
-            "nFailedCommits": self.commits_failed,
-            "nTroubles": self.troubles,
-            "nStoreLosses": self.store_losses,
-            "batchTimeMillis": round(self.last_batch_seconds * 1000),
-            "busyTimeMillis": round(self.busy_seconds * 1000),
-        }
+
+def _longer(one: timedelta | None, other: timedelta | None) -> timedelta | None:
+    return max((time for time in (one, other) if time is not None), default=None)
 
 
 def _lag(position: Offset, log: LogBounds | None, claim: Claim | None) -> int:

@@ -53,7 +53,7 @@ class Hosted:
     @property
     def records(self) -> int:
         """How many offsets the members' accepted batches spanned, a moment ago."""
-        return sum(int(one.counters["nRecords"]) for one in self.member_pool.snapshots())
+        return sum(one.counts.records for one in self.member_pool.snapshots())
 
     def until(self, condition: Callable[[], bool], what: str, within: float = WITHIN) -> None:
         """Wait for a condition, and fail where a member has ended instead."""
@@ -73,7 +73,7 @@ class Hosted:
 
         def ready() -> bool:
             shown = self.member_pool.snapshots()
-            held = sum(int(one.counters["nClaimedPartitions"]) for one in shown)
+            held = sum(len(one.positions) for one in shown)
             return held == self.topic.partitions and all(one.region_state is RegionState.RUNNING for one in shown)
 
         self.until(ready, "the members ready", 60)

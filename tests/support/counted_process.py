@@ -99,8 +99,8 @@ def counted(member_pool: MemberPool) -> Count:
         rss=process.memory_info().rss,
         cpu=time.process_time() - time.thread_time(),
         switches=switches.voluntary,
-        batches=sum(int(one.counters["nBatches"]) for one in shown),
-        checkpoints=sum(int(one.counters["nCheckpoints"]) for one in shown),
+        batches=sum(one.counts.batches for one in shown),
+        checkpoints=sum(one.counts.checkpoints for one in shown),
     )
 
 

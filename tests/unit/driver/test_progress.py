@@ -2,25 +2,24 @@ from __future__ import annotations
 
 import io
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 from rich.console import Console
 
 from airflow_kcr.driver.process import MemberProgress, line, shown, table, total
+from airflow_kcr.runtime.metrics import Counts
 
 ONE = MemberProgress(
     member="etl[0]",
     state="processing",
     partitions=3,
-    records_done=1_200_000,
     records_per_second=52_300.4,
     lag=1_000,
     checkpoint="7 draining",
-    last_batch=timedelta(seconds=1.5),
+    counts=Counts(records=1_200_000, last_batch=timedelta(seconds=1.5)),
 )
-IDLE = MemberProgress(
-    member="etl[1]", state="holding (drained)", partitions=0, records_done=0, records_per_second=0.0, lag=None
-)
+IDLE = MemberProgress(member="etl[1]", state="holding (drained)", partitions=0, records_per_second=0.0, lag=None)
 
 
 def text_of(members: list[MemberProgress]) -> str:
@@ -31,7 +30,7 @@ def text_of(members: list[MemberProgress]) -> str:
 
 def test_the_sum_of_members_knows_no_lag_as_long_as_one_of_them_does_not() -> None:
     everybody = total([ONE, IDLE])
-    assert (everybody.partitions, everybody.records_done, everybody.lag) == (3, 1_200_000, None)
+    assert (everybody.partitions, everybody.counts.records, everybody.lag) == (3, 1_200_000, None)
     assert everybody.checkpoint == "7 draining"
     assert total([ONE, ONE]).lag == 2_000
     assert total([]).lag == 0
@@ -59,6 +58,12 @@ def test_the_line_says_it_all_in_one_line() -> None:
     assert line("flights", [ONE, IDLE]) == (
         "flights: 1,200,000 records, 52,300/s, - offsets behind; checkpoint 7 draining "
         "(etl[0] processing, etl[1] holding (drained))"
+    )
+    assert line(
+        "flights", [IDLE, replace(ONE, counts=Counts(resets=2, troubles=1, last_trouble="broker 1 is down"))]
+    ) == (
+        "flights: 0 records, 52,300/s, - offsets behind; checkpoint 7 draining (etl[1] holding (drained), "
+        "etl[0] processing); since the start: resets: 2, complaints: 1 (the last: broker 1 is down)"
     )
     assert line("flights", []) == "flights: 0 records, 0/s, 0 offsets behind (no member)"
 

@@ -60,7 +60,7 @@ def test_equal_assignments_have_different_numbers(desk: Desk) -> None:
     assert isinstance(second, events.Assigned)
     assert first.partitions == second.partitions == {p(0)}
     assert second.assignment > first.assignment
-    assert desk.metrics.rebalances == 2
+    assert desk.metrics.counts.rebalances == 2
 
 
 def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(desk: Desk) -> None:
@@ -74,7 +74,7 @@ def test_what_the_client_tells_is_put_into_the_queue_and_nothing_else_is_done(de
     assert desk.metrics == Metrics()
     kinds = [type(e) for e in desk.loop()]
     assert kinds == [events.Assigned, events.Revoked, events.LeftGroup, events.InstanceFenced]
-    assert (desk.metrics.troubles, desk.metrics.last_trouble) == (2, "broker 1 is down")
+    assert (desk.metrics.counts.troubles, desk.metrics.counts.last_trouble) == (2, "broker 1 is down")
     assert [str(one) for one in desk.failures] == ["the event thread failed"]
 
 
@@ -87,7 +87,7 @@ def test_the_commit_read_back_of_a_commit_is_what_kafka_holds_of_the_partitions_
     desk.membership.held = {p(1): CommittedOffset(offset=Offset(99))}
     desk.grouping.commit(COMMIT, Timeline(1), always)
     assert desk.loop() == [events.Committed(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(7)}))]
-    assert desk.metrics.commits_failed == 0
+    assert desk.metrics.counts.failed_commits == 0
 
 
 def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk: Desk) -> None:
@@ -95,9 +95,9 @@ def test_a_commit_that_failed_is_counted_and_answered_with_what_kafka_holds(desk
     desk.membership.commit_failure = "the coordinator moved"
     desk.grouping.commit(COMMIT, Timeline(1), always)
     assert desk.loop() == [events.Committed(sequence=CheckpointNumber(4), offsets=OffsetMap({p(0): Offset(3)}))]
-    assert desk.metrics.commits_failed == 1
-    assert "the coordinator moved" in desk.metrics.last_trouble
-    assert "checkpoint 4" in desk.metrics.last_trouble
+    assert desk.metrics.counts.failed_commits == 1
+    assert "the coordinator moved" in desk.metrics.counts.last_trouble
+    assert "checkpoint 4" in desk.metrics.counts.last_trouble
 
 
 def test_where_a_reset_resumed_is_told_to_kafka_and_noted(desk: Desk) -> None:
@@ -114,7 +114,7 @@ def test_a_resume_that_kafka_did_not_take_is_counted_and_its_reason_noted(desk: 
     desk.grouping.commit_seek(SEEK, Timeline(2), CheckpointNumber(6), noted.append, always)
     assert noted == ["not in the group"]
     desk.loop()
-    assert desk.metrics.commits_failed == 1
+    assert desk.metrics.counts.failed_commits == 1
 
 
 def test_without_a_client_nothing_can_be_committed() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from airflow_kcr.protocol.assignments import Assignment
 from airflow_kcr.protocol.commands import Register
@@ -9,7 +10,7 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Offset
-from airflow_kcr.runtime.metrics import UNKNOWN, Metrics
+from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Metrics
 from tests.support.runtime_fakes import MEMBER, p
 
 FIRST, SECOND = CheckpointNumber(1), CheckpointNumber(2)
@@ -33,16 +34,13 @@ def test_a_member_that_just_began_knows_nothing() -> None:
         None,
     )
     assert (shown.positions, shown.lag) == ({}, {})
-    assert shown.counters["isGroupManagementActive"] == 0
-    assert shown.counters["drainTimeMillis"] == UNKNOWN
-    assert shown.counters["drainTimeMillisMax"] == UNKNOWN
+    assert shown.counts == Counts()
 
 
 def test_the_lag_is_what_lies_between_position_and_end_and_unknown_where_the_end_is() -> None:
     ends = {p(0): LogBounds(start=Offset(0), end=Offset(10))}
     shown = Metrics().snapshot(at_work(), ends)
     assert shown.lag == {p(0): 6, p(1): UNKNOWN}
-    assert shown.counters["nPendingMessages"] == 6
 
 
 def test_an_end_that_was_read_before_the_position_moved_past_it_is_no_negative_lag() -> None:
@@ -50,22 +48,12 @@ def test_an_end_that_was_read_before_the_position_moved_past_it_is_no_negative_l
     assert Metrics().snapshot(at_work(), ends).lag[p(1)] == 0
 
 
-def test_the_counters_have_the_names_of_streamsx_kafka() -> None:
-    counters = Metrics(rebalances=3).snapshot(at_work(), {}).counters
-    assert counters["isGroupManagementActive"] == 1
-    assert counters["nAssignedPartitions"] == 3
-    assert counters["nConsumedTopics"] == 1
-    assert counters["nClaimedPartitions"] == 2
-    assert counters["nPartitionRebalances"] == 3
-    assert {"nPendingMessages", "drainTimeMillis", "drainTimeMillisMax"} <= counters.keys()
-
-
 def test_a_drain_counts_from_the_first_look_at_it_to_the_contribution() -> None:
     metrics = Metrics()
     metrics.drain_seen(FIRST, 10.0)
     metrics.drain_seen(FIRST, 10.5)
     metrics.contributed(FIRST, 12.0)
-    assert (metrics.checkpoints, metrics.drain_millis, metrics.drain_millis_max) == (1, 2000, 2000)
+    assert metrics.counts == Counts(checkpoints=1, longest_drain=timedelta(seconds=2))
 
 
 def test_the_longest_drain_is_remembered() -> None:
@@ -73,7 +61,7 @@ def test_the_longest_drain_is_remembered() -> None:
     for checkpoint, seconds in ((FIRST, 3.0), (SECOND, 1.0)):
         metrics.drain_seen(checkpoint, 0.0)
         metrics.contributed(checkpoint, seconds)
-    assert (metrics.checkpoints, metrics.drain_millis, metrics.drain_millis_max) == (2, 1000, 3000)
+    assert metrics.counts == Counts(checkpoints=2, longest_drain=timedelta(seconds=3))
 
 
 def test_a_drain_that_was_aborted_does_not_count_into_the_next() -> None:
@@ -81,21 +69,35 @@ def test_a_drain_that_was_aborted_does_not_count_into_the_next() -> None:
     metrics.drain_seen(FIRST, 0.0)
     metrics.drain_seen(SECOND, 100.0)
     metrics.contributed(SECOND, 101.0)
-    assert metrics.drain_millis == 1000
+    assert metrics.counts.longest_drain == timedelta(seconds=1)
 
 
 def test_a_contribution_whose_drain_was_not_seen_has_no_time() -> None:
     metrics = Metrics()
     metrics.contributed(FIRST, 12.0)
-    assert (metrics.checkpoints, metrics.drain_millis) == (1, UNKNOWN)
+    assert metrics.counts == Counts(checkpoints=1)
 
 
-def test_batches_and_complaints_are_counted() -> None:
-    metrics = Metrics(last_batch_seconds=0.25, busy_seconds=1.5)
-    metrics.batch_ended(10)
-    metrics.batch_ended(5)
+def test_the_last_batch_counts_with_its_time_and_not_with_the_longest() -> None:
+    metrics = Metrics()
+    metrics.batch_took(2.0)
+    metrics.batch_took(0.25)
+    assert metrics.counts.last_batch == timedelta(seconds=0.25)
+
+
+def test_members_counts_add_up_with_the_longest_times_and_the_last_complaint() -> None:
+    metrics = Metrics()
+    metrics.add(Counts(batches=2, records=15, resets=1, failed_commits=3))
+    metrics.troubled("broker 1 is down")
     metrics.troubled("broker 2 is down")
-    counters = metrics.snapshot(at_work(), {}).counters
-    assert (counters["nBatches"], counters["nRecords"], counters["nTroubles"]) == (2, 15, 1)
-    assert (counters["batchTimeMillis"], counters["busyTimeMillis"]) == (250, 1500)
-    assert metrics.last_trouble == "broker 2 is down"
+    other = Counts(batches=1, records=5, last_batch=timedelta(seconds=1), longest_drain=timedelta(seconds=4))
+    assert metrics.snapshot(at_work(), {}).counts + other == Counts(
+        batches=3,
+        records=20,
+        resets=1,
+        failed_commits=3,
+        troubles=2,
+        last_trouble="broker 2 is down",
+        last_batch=timedelta(seconds=1),
+        longest_drain=timedelta(seconds=4),
+    )
