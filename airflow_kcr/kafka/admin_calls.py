@@ -118,13 +118,13 @@ class AdminCalls:
         self._settings, self.timeout = settings, timeout
         # What the client calls back knows nothing of its owner: in a ring, only garbage collection would end them.
         self._notes = _Notes()
-        self._admin: AdminClient | None = make_admin(settings, self._notes.note)
-        self._kept = in_our_thread(self, self._admin)
+        self._held = Held(make_admin(settings, self._notes.note))
+        self._kept = in_our_thread(self, self._held)
 
     def close(self) -> None:
         """Let the client go; it has nothing to say good-bye to."""
         self._kept.detach()
-        self._admin = None
+        self._held.client = None
 
     def answer(self, *questions: Question[Any, Any], timeout: timedelta | None = None) -> None:
         """Ask until every key is answered.
@@ -202,10 +202,10 @@ class AdminCalls:
             )
         return CredentialsRefused(f"the brokers at {servers} do not allow {what}: {self.told(error)}; grant that right")
 
-    # No frame that raises keeps the client in a variable: the traceback would hold it (`admin_lifetime`).
+    # No frame that raises keeps the client in a variable: the traceback would hold it (`Held`).
 
     def _client(self, what: str) -> AdminClient:
-        admin = self._admin  # read once: another thread may close it
+        admin = self._held.client  # read once: another thread may close it
         if admin is None:
             raise BrokerUnavailable(f"{what}: the admin client was closed")
         return admin
@@ -345,18 +345,29 @@ def _text(key: object) -> str:
 # the answers to what was asked, which is Python; so Python may collect its garbage there, and in the garbage may be
 # the very client: one that was dropped with a question open, by somebody whose exception still holds a traceback.
 
-_DROPPED: Final[queue.SimpleQueue[AdminClient]] = queue.SimpleQueue()
+
+@dataclass(slots=True)
+class Held:
+    """What an owner has of its client, and all that it has: whoever empties it destroys the client."""
+
+    client: AdminClient | None
+
+
+_DROPPED: Final[queue.SimpleQueue[Held]] = queue.SimpleQueue()
 _lock: Final = threading.Lock()
 _threads: Final[list[threading.Thread]] = []
 """The thread that lets go, once it is needed; one that did not survive a fork is replaced."""
 
 
-def in_our_thread(owner: object, client: AdminClient) -> weakref.finalize[[AdminClient], object]:
+def in_our_thread(owner: object, held: Held) -> weakref.finalize[[Held], object]:
     """Keep a client until its owner is gone, and destroy it in a thread of ours then.
 
+    The collecting thread still has what it collects when our thread is told of it, hence a `Held`: the client itself
+    would be destroyed by whichever of the two is the last to let go.
+
     Args:
-        owner: holds the client; nobody else may, not even for the time of a call that can raise.
-        client: the client.
+        owner: has the client in `held`; nobody else may, not even for the time of a call that can raise.
+        held: the client.
 
     Returns:
         What to `detach` before the owner lets the client go itself.
@@ -366,7 +377,7 @@ def in_our_thread(owner: object, client: AdminClient) -> weakref.finalize[[Admin
             thread = threading.Thread(target=_let_go, name="Kafka admin clients", daemon=True)
             thread.start()
             _threads[:] = [thread]
-    kept = weakref.finalize(owner, _DROPPED.put, client)
+    kept = weakref.finalize(owner, _DROPPED.put, held)
     # A process that ends takes its clients with it.
     kept.atexit = False
     return kept
@@ -374,5 +385,4 @@ def in_our_thread(owner: object, client: AdminClient) -> weakref.finalize[[Admin
 
 def _let_go() -> None:
     while True:
-        # Bound to no name: it is gone before the next one is waited for.
-        _DROPPED.get()
+        _DROPPED.get().client = None

@@ -8,14 +8,33 @@ import sys
 import pytest
 
 # The library ends the process if it goes wrong, hence one of its own. Nobody listens at that address.
-DROPPED_WITH_A_QUESTION_OPEN = """
-import gc, sys, threading
+DROPPED_WITH_A_QUESTION_OPEN = '''
+import gc, queue, threading
 from datetime import timedelta
+from airflow_kcr.kafka import admin_calls
 from airflow_kcr.kafka.admin_calls import AdminCalls
 from airflow_kcr.kafka_settings import KafkaSettings
 from confluent_kafka import TopicCollection
 
+class Dropped(queue.SimpleQueue):
+    """Lets the collection go on when our thread has let go, or waits for this call to end the client."""
+
+    def __init__(self):
+        super().__init__()
+        self.gets, self.let_go = 0, threading.Event()
+
+    def get(self):
+        self.gets += 1
+        if self.gets == 2:
+            self.let_go.set()
+        return super().get()
+
+    def put(self, one):
+        super().put(one)
+        self.let_go.wait(1)
+
 gc.disable()
+admin_calls._DROPPED = Dropped()
 calls = AdminCalls(KafkaSettings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=5))
 collected = threading.Event()
 
@@ -24,14 +43,14 @@ def collect(answer):
     gc.collect()
     collected.set()
 
-asked = calls._admin.describe_topics(TopicCollection(["t"]), request_timeout=1.0)["t"]
+asked = calls._client("").describe_topics(TopicCollection(["t"]), request_timeout=1.0)["t"]
 asked.add_done_callback(collect)
 ring = [calls]
 ring.append(ring)
 del calls, ring
 assert collected.wait(30), "no answer"
 print("alive")
-"""
+'''
 
 CLOSED = """
 import threading, weakref
