@@ -13,7 +13,7 @@ import pytest
 from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
 from airflow_kcr.api.reset_views import page
 from airflow_kcr.api.verdict import Verdict
-from airflow_kcr.plugins.page import Overview
+from airflow_kcr.plugins.overview import Overview
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import path, retirement
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
