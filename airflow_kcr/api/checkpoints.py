@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
-from airflow_kcr.api.views import instant
+from airflow_kcr.api.documents import View
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import automatic, completion, recreated, retirement
@@ -20,7 +20,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSummary:
+class CheckpointSummary(View):
     """One checkpoint in a line."""
 
     checkpoint: Checkpoint
@@ -50,31 +50,31 @@ class CheckpointSummary:
             for row in rows
         )
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the checkpoint as in `checkpoint list`."""
         row = self.checkpoint
         return {
             "sequence": row.sequence,
             "timeline": row.timeline,
-            "state": str(row.state),
-            "purpose": str(row.purpose),
-            "boundary": instant(row.boundary),
+            "state": row.state,
+            "purpose": row.purpose,
+            "boundary": row.boundary,
             "inexact": bool(row.inexact),
-            "committed": str(row.committed) if row.is_complete else None,
+            "committed": row.committed if row.is_complete else None,
             "on_path": row.is_on_path if row.is_on_path or row.undone_by is not None else None,
             "undone_by": row.undone_by,
-            "opened_at": instant(row.opened_at),
-            "ended_at": instant(row.ended_at),
-            "published_at": instant(row.published_at),
+            "opened_at": row.opened_at,
+            "ended_at": row.ended_at,
+            "published_at": row.published_at,
             "pinned_as": row.pinned_as or None,
             "kept_because": self.kept or None,
             "unreachable": None if self.reach is None else self.reach.is_unreachable,
-            "overtaken_at": None if self.reach is None else instant(self.reach.overtaken_at),
+            "overtaken_at": None if self.reach is None else self.reach.overtaken_at,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointView:
+class CheckpointView(View):
     """One checkpoint with its offsets."""
 
     region: str
@@ -117,25 +117,19 @@ class CheckpointView:
         """Return why the boundary does not separate a partition's records exactly; empty: it does."""
         return self.checkpoint.inexact.get(partition, "")
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the checkpoint as in `checkpoint show`."""
         row = self.checkpoint
         return {
             "region": self.region,
             "timeline": row.timeline,
             "sequence": row.sequence,
-            "state": str(row.state),
-            "boundary": instant(row.boundary),
+            "state": row.state,
+            "boundary": row.boundary,
             "inexact": bool(row.inexact),
             "requested_by": {"dag_id": self.requester.dag_id or None, "run_id": self.requester.run_id or None},
             "offsets": [
-                {
-                    "group": p.group,
-                    "topic": p.topic,
-                    "partition": p.partition,
-                    "offset": offset,
-                    "committed": self.read_backs.get(p),
-                }
+                {**p._asdict(), "offset": offset, "committed": self.read_backs.get(p)}
                 for p, offset in self.offsets.items()
             ],
         }
@@ -160,7 +154,7 @@ def require_checkpoint(region: StoredRegion, sequence: CheckpointNumber) -> Chec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRequestView:
+class CheckpointRequestView(View):
     """Where a request for a checkpoint stands, and the checkpoint that answers it."""
 
     region: str
@@ -186,16 +180,16 @@ class CheckpointRequestView:
             checkpoint=None if sequence is None else checkpoint_of(region, sequence),
         )
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the request as in `region drain`."""
         row = self.request
         return {
             "region": self.region,
             "request_id": row.request_id,
-            "state": str(row.state),
-            "boundary": instant(row.boundary),
+            "state": row.state,
+            "boundary": row.boundary,
             "sequence": row.sequence,
-            "checkpoint": None if self.checkpoint is None else str(self.checkpoint.state),
+            "checkpoint": None if self.checkpoint is None else self.checkpoint.state,
             "inexact": None if self.checkpoint is None else bool(self.checkpoint.inexact),
             "why": row.refusal or None,
         }

@@ -15,12 +15,14 @@ is never closed: the store has always something that the next proof goes on from
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from airflow_kcr.api import verdict
 from airflow_kcr.api.archives import ArchiveFolder
+from airflow_kcr.api.documents import View
 from airflow_kcr.api.verdict import CERTIFICATE, Judged
 from airflow_kcr.ports import ArchiveFile, Certificate, Chronicle
 from airflow_kcr.protocol.invariants.history import Violation
@@ -30,7 +32,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, EventNumber, RegionNam
 
 
 @dataclass(slots=True, kw_only=True)
-class Closing:
+class Closing(View):
     """What was closed of a region's history by one call."""
 
     region: RegionName
@@ -49,17 +51,15 @@ class Closing:
     violations: tuple[Violation, ...] = ()
     """What speaks against closing more: the history contradicts an invariant, or a certificate the store."""
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return it as in `history close`."""
         return {
             "region": self.region,
             "closed_upto": self.upto,
-            "archived": [str(path) for path in self.archived],
+            "archived": self.archived,
             "dropped_events": self.events,
             "dropped_batches": self.batches,
-            "violations": [
-                {"invariant": v.invariant, "detail": v.detail, "events": list(v.events)} for v in self.violations
-            ],
+            "violations": self.violations,
         }
 
 

@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from airflow_kcr.api.checkpoints import require_checkpoint, require_on_path
-from airflow_kcr.api.views import expected_members, instant
+from airflow_kcr.api.views import expected_members
 from airflow_kcr.errors import CheckpointRefused, RegionInState, ResetFailed, SpecRefused, TimedOut
+from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import boundaries, completion, coverage, path, specs
 from airflow_kcr.protocol.region.rows import (
@@ -244,7 +245,7 @@ def _way_to_boundary(region: StoredRegion, now: datetime, checkpoint: Checkpoint
     The whole way first, then the partitions, the furthest first.
     """
     if now < boundary:
-        yield f"the boundary {instant(boundary)} is {(boundary - now).total_seconds():.0f} s away"
+        yield f"the boundary {format_instant(boundary)} is {(boundary - now).total_seconds():.0f} s away"
     left: dict[str, int] = {}
     for partition in sorted(region.frozen[checkpoint.sequence]):
         claim, place = region.claims[partition], boundaries.boundary_offset(region, partition, boundary)
@@ -348,9 +349,9 @@ def exists(*, boundary: datetime | None = None, sequence: CheckpointNumber | Non
         elif region.checkpoint is not None:
             yield f"checkpoint {region.checkpoint.sequence} is {region.checkpoint.phase}"
         elif region.next_boundary is not None:
-            yield f"its next boundary is {instant(region.next_boundary)}"
+            yield f"its next boundary is {format_instant(region.next_boundary)}"
 
-    wanted = f"sequence {sequence}" if boundary is None else f"the boundary {instant(boundary)}"
+    wanted = f"sequence {sequence}" if boundary is None else f"the boundary {format_instant(boundary)}"
     return Goal(what=f"a published checkpoint at or beyond {wanted}", is_reached=is_reached, missing=missing)
 
 
@@ -373,7 +374,8 @@ def _newest(region: StoredRegion) -> Checkpoint | None:
 
 def _named(row: Checkpoint) -> str:
     state = "" if row.published_at is not None else ", not published yet"
-    return f"{row.sequence} (boundary {instant(row.boundary) or 'none'}{state})"
+    boundary = "none" if row.boundary is None else format_instant(row.boundary)
+    return f"{row.sequence} (boundary {boundary}{state})"
 
 
 # What can be waited for about the members of one application, from outside of it.

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final, cast
 
 from airflow_kcr.api.archives import WholeHistory
+from airflow_kcr.api.documents import View, document_of, run_of
 from airflow_kcr.api.regions import record_named, require_groups
-from airflow_kcr.api.views import instant
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.protocol.invariants.accounting import Delivery, Redelivery, delivery_of, redeliveries
 from airflow_kcr.protocol.invariants.history import History, Index
@@ -48,7 +48,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class Begin(View):
     """One time that a record was begun."""
 
     delivery: Delivery
@@ -66,28 +66,28 @@ class Begin:
     runs: tuple[Requester, ...]
     """The DAG runs that have asked for that checkpoint."""
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return it as in `ledger record`."""
         of = self.delivery
         return {
             "batch": of.batch,
-            "member_id": str(of.member),
+            "member_id": of.member,
             "incarnation": of.incarnation,
             "process": self.process,
             "epoch": of.epoch,
             "timeline": of.timeline,
             "sequence": of.sequence,
-            "begun_at": instant(self.begun_at),
-            "ended_at": instant(self.ended_at),
+            "begun_at": self.begun_at,
+            "ended_at": self.ended_at,
             "outcome": of.outcome,
             "cause": self.cause or None,
             "checkpoint": self.checkpoint,
-            "runs": [{"dag_id": run.dag_id, "run_id": run.run_id} for run in self.runs],
+            "runs": [run_of(run) for run in self.runs],
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordView:
+class RecordView(View):
     """What became of one record in one group."""
 
     partition: GroupPartition
@@ -96,20 +96,18 @@ class RecordView:
     begins: tuple[Begin, ...]
     """Oldest first."""
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return it as in `ledger record`."""
         return {
-            "group": self.partition.group,
-            "topic": self.partition.topic,
-            "partition": self.partition.partition,
+            **self.partition._asdict(),
             "offset": self.offset,
             "fate": self.fate,
-            "begins": [begin.to_json() for begin in self.begins],
+            "begins": self.begins,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repetition:
+class Repetition(View):
     """Offsets of one partition that a batch has begun again."""
 
     redelivery: Redelivery
@@ -126,13 +124,11 @@ class Repetition:
         """How many."""
         return self.redelivery.range.width
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return it as in `ledger repeated`."""
         of = self.redelivery
         return {
-            "group": of.partition.group,
-            "topic": of.partition.topic,
-            "partition": of.partition.partition,
+            **of.partition._asdict(),
             "from_offset": of.range.from_,
             "to_offset": of.range.to,
             "offsets": self.offsets,
@@ -140,7 +136,7 @@ class Repetition:
             "epoch": of.epoch,
             "detail": self.detail,
             "batch": of.batch,
-            "earlier": list(of.earlier),
+            "earlier": of.earlier,
         }
 
 
@@ -291,14 +287,8 @@ class _Record:
 
 def event_to_json(event: Event) -> dict[str, object]:
     """Return an event as in `events`; its body as it is stored, what is at its default left out."""
-    return {
-        "number": event.number,
-        "at": instant(event.at),
-        "epoch": event.epoch,
-        "timeline": event.timeline,
-        "kind": event.kind,
-        "body": _body(event),
-    }
+    head = {"number": event.number, "at": event.at, "epoch": event.epoch, "timeline": event.timeline}
+    return document_of(head | {"kind": event.kind, "body": _body(event)})
 
 
 def brief(event: Event, width: int) -> str:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from airflow_kcr.api.checkpoints import require_checkpoint, require_on_path
 from airflow_kcr.api.clusters import Clusters
+from airflow_kcr.api.documents import View
 from airflow_kcr.api.validation import noted
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError
 from airflow_kcr.ports import CommittedOffset
@@ -35,7 +36,7 @@ from airflow_kcr.store.regions import RegionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
+class Lag(View):
     """How far one partition is behind. What is not known is None."""
 
     partition: GroupPartition
@@ -77,18 +78,16 @@ class Lag:
         left = self.log_end - place
         return None if left < 0 and self.trouble else max(left, 0)
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return it as in `lag`."""
         return {
-            "group": self.partition.group,
-            "topic": self.partition.topic,
-            "partition": self.partition.partition,
+            **self.partition._asdict(),
             "position": self.position,
             "committed": self.committed,
             "log_start": self.log_start,
             "log_end": self.log_end,
             "lag": self.lag,
-            "member_id": None if self.member is None else str(self.member),
+            "member_id": self.member,
             "trouble": self.trouble,
         }
 
@@ -119,7 +118,7 @@ class Finding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(View):
     """One partition of a checkpoint beside what Kafka has."""
 
     partition: GroupPartition
@@ -149,17 +148,15 @@ class Comparison:
             return Finding.EQUAL
         return Finding.KAFKA_BEHIND if self.committed < self.offset else Finding.KAFKA_AHEAD
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return it as in `checkpoint compare`."""
         return {
-            "group": self.partition.group,
-            "topic": self.partition.topic,
-            "partition": self.partition.partition,
+            **self.partition._asdict(),
             "offset": self.offset,
             "committed": self.committed,
             "log_start": self.log_start,
             "log_end": self.log_end,
-            "finding": str(self.finding),
+            "finding": self.finding,
         }
 
 

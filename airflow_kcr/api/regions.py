@@ -14,6 +14,7 @@ from typing import Final
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from airflow_kcr.api.documents import View
 from airflow_kcr.api.views import RegionSummary
 from airflow_kcr.errors import ConfigurationError, KcrError, RegionExists, UnknownRegion
 from airflow_kcr.protocol.region import specs
@@ -147,7 +148,7 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(View):
     """What applying a spec does, or did."""
 
     region: str
@@ -155,12 +156,12 @@ class Applied:
     differences: tuple[Difference, ...] = ()
     """Every field that differs from what is in force, with when it counts."""
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return it as in `region apply`."""
         return {
             "region": self.region,
-            "change": str(self.change),
-            "differences": [{"field": d.path, "takes_effect": str(d.takes_effect)} for d in self.differences],
+            "change": self.change,
+            "differences": [{"field": d.path, "takes_effect": d.takes_effect} for d in self.differences],
         }
 
 

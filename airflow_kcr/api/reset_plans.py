@@ -6,15 +6,15 @@ document needs no other: it has the request and the epoch it was made under. The
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final, Self
 
 from pendulum.tz.exceptions import AmbiguousTime, NonExistingTime
 
+from airflow_kcr.api.documents import View, document_of, run_of
 from airflow_kcr.api.regions import record_named
-from airflow_kcr.api.views import instant
 from airflow_kcr.errors import ConfigurationError, InvalidTarget, NumberOutOfRange
 from airflow_kcr.protocol.delivery import UpsertSink
 from airflow_kcr.protocol.instants import checked_instant, parse_instant
@@ -44,7 +44,7 @@ WORST: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanLine:
+class PlanLine(View):
     """One partition of a plan. What is not known is None."""
 
     RECREATED: ClassVar = "the topic was made anew, where it is now is of the one before"
@@ -92,12 +92,10 @@ class PlanLine:
         away = max(self.replay or 0, self.skip or 0)
         return self.is_unreachable, self.is_recreated, self.asked is not None, away
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the line as in a plan's `entries`."""
         return {
-            "group": self.partition.group,
-            "topic": self.partition.topic,
-            "partition": self.partition.partition,
+            **self.partition._asdict(),
             "current": self.current,
             "target": self.target,
             "source": self.source,
@@ -114,7 +112,7 @@ class PlanLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class Totals(View):
     """A plan in numbers."""
 
     partitions: int
@@ -126,13 +124,9 @@ class Totals:
     clamped: int
     unreachable: int
 
-    def to_json(self) -> dict[str, object]:
-        """Return the numbers as in a plan's `totals`."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanView:
+class PlanView(View):
     """What a reset would do, made under one epoch."""
 
     plan: str
@@ -214,30 +208,30 @@ class PlanView:
         """The epoch; under another the plan is refused."""
         return Epoch(self.epoch)
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the plan as in `reset plan`."""
-        return self._document(self.lines)
+        return self._facts(self.lines)
 
     def summary(self) -> dict[str, object]:
         """Return the plan with its worst partitions only; it can be applied like the whole."""
-        return self._document(self.worst[:WORST])
+        return document_of(self._facts(self.worst[:WORST]))
 
-    def _document(self, lines: Iterable[PlanLine]) -> dict[str, object]:
+    def _facts(self, lines: Iterable[PlanLine]) -> dict[str, object]:
         return {
             "plan": self.plan,
             "region": self.region,
             "epoch": self.epoch,
-            "made_at": instant(self.made_at),
+            "made_at": self.made_at,
             "target": self.target,
-            "scope": str(self.request.scope),
-            "request": self.request.to_json(),
-            "totals": self.totals.to_json(),
-            "undoes": list(self.undoes),
-            "runs": [{"dag_id": run.dag_id, "run_id": run.run_id} for run in self.runs],
-            "overtaken_at": instant(self.overtaken_at),
-            "ignored": [[p.group, p.topic, p.partition] for p in self.ignored],
-            "upserts": [[sink.group, sink.name, sink.table] for sink in self.upserts],
-            "entries": [line.to_json() for line in lines],
+            "scope": self.request.scope,
+            "request": self.request,
+            "totals": self.totals,
+            "undoes": self.undoes,
+            "runs": [run_of(run) for run in self.runs],
+            "overtaken_at": self.overtaken_at,
+            "ignored": self.ignored,
+            "upserts": [(sink.group, sink.name, sink.table) for sink in self.upserts],
+            "entries": tuple(lines),
         }
 
     def to_csv(self) -> str:
@@ -366,7 +360,7 @@ def _read_line(row: object) -> PlanLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetRequest:
+class ResetRequest(View):
     """Where to, and for which partitions."""
 
     target: Target
@@ -380,12 +374,12 @@ class ResetRequest:
     allow_partial: bool = False
     """Whether a checkpoint that was never complete may be used, its gaps filled and marked."""
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the request as in a plan's `request`."""
         return {
             "target": target_to_json(self.target),
             "scope": scope_to_json(self.scope),
-            "skip": [[p.group, p.topic, p.partition, int(o)] for p, o in self.skip.items()],
+            "skip": [(*p, o) for p, o in self.skip.items()],
             "forward": self.forward,
             "allow_partial": self.allow_partial,
         }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from airflow_kcr.api.views import instant
+from airflow_kcr.api.documents import View
 from airflow_kcr.errors import ConfigurationError, UnknownReset
 from airflow_kcr.ports import Replayed, Span
 from airflow_kcr.protocol.region.rows import PersonReset, Requester, Reset, ResetState
@@ -32,7 +32,7 @@ _NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetView:
+class ResetView(View):
     """One reset: a person's, or an automatic one."""
 
     region: str
@@ -92,7 +92,7 @@ class ResetView:
         """When it was done, failed or superseded."""
         return self.attempts[-1].done_at if self.asked is None else self.asked.ended_at
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the reset as in `reset show` and `reset list`."""
         asked, who = self.asked, self.requester
         return {
@@ -102,21 +102,21 @@ class ResetView:
             "state": self.state,
             "cause": self.cause,
             "target": self.target,
-            "scope": None if asked is None else str(asked.scope),
+            "scope": None if asked is None else asked.scope,
             "forced": asked is not None and asked.forced,
             "consent_upsert": asked is not None and asked.consent_upsert,
-            "skip": [] if asked is None else [[p.group, p.topic, p.partition, int(o)] for p, o in asked.skip.items()],
+            "skip": [] if asked is None else [(*p, o) for p, o in asked.skip.items()],
             "who": who.who or None,
             "dag_id": who.dag_id or None,
             "run_id": who.run_id or None,
             "reason": who.reason or None,
-            "asked_at": instant(self.asked_at),
-            "begun_at": instant(self.attempts[0].begun_at) if self.attempts else None,
-            "ended_at": instant(self.ended_at),
+            "asked_at": self.asked_at,
+            "begun_at": self.attempts[0].begun_at if self.attempts else None,
+            "ended_at": self.ended_at,
             "timeline": self.attempts[-1].timeline if self.attempts else None,
             "epoch": self.attempts[-1].epoch if self.attempts else None,
             "attempts": [_attempt(attempt) for attempt in self.attempts],
-            "undone": list(self.undone),
+            "undone": self.undone,
             "rewound": None if self.counted is None else self.counted.rewound,
             "replayed": None if self.counted is None else self.counted.replayed,
             "failure": (asked.failure or None) if asked is not None else None,
@@ -128,10 +128,10 @@ def _attempt(row: Reset) -> dict[str, object]:
         "attempt": row.attempt,
         "epoch": row.epoch,
         "sequence": row.sequence,
-        "cause": str(row.cause),
-        "state": str(row.state),
-        "begun_at": instant(row.begun_at),
-        "done_at": instant(row.done_at),
+        "cause": row.cause,
+        "state": row.state,
+        "begun_at": row.begun_at,
+        "done_at": row.done_at,
         "detail": row.detail,
     }
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Self, cast
 
+from airflow_kcr.api.documents import View
 from airflow_kcr.errors import StoreError
 from airflow_kcr.ports import Certificate, Chronicle, Horizon
 from airflow_kcr.protocol.invariants.history import Violation
 from airflow_kcr.protocol.invariants.moment import Moment
 from airflow_kcr.protocol.invariants.proof import Proof
 from airflow_kcr.protocol.invariants.tally import Tally
-from airflow_kcr.protocol.invariants.verify import beginning, report
+from airflow_kcr.protocol.invariants.verify import beginning
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, EventNumber, RegionName
@@ -29,7 +30,7 @@ _BEGINNING: Final = Horizon(counter=EventNumber(0), ledger=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(View):
     """A history judged."""
 
     region: RegionName
@@ -68,13 +69,19 @@ class Verdict:
             not_certified=judged.not_certified,
         )
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return it as in `verify`."""
-        told = report(self.region, self.checked_events, self.checked_batches, self.violations)
         newest = self.certificate
-        said = None if newest is None else {"number": newest.number, "upto": newest.horizon.counter}
-        certificate = said if newest is None or said is None else {**said, "digest": newest.digest}
-        return {**told, "certificate": certificate, "not_certified": self.not_certified or None}
+        return {
+            "region": self.region,
+            "checked_events": self.checked_events,
+            "checked_batches": self.checked_batches,
+            "violations": self.violations,
+            "certificate": None
+            if newest is None
+            else {"number": newest.number, "upto": newest.horizon.counter, "digest": newest.digest},
+            "not_certified": self.not_certified or None,
+        }
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,11 +7,12 @@ the rest is for people and stays out of the JSON.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Self
 
+from airflow_kcr.api.documents import View
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.protocol.member.state import State
@@ -26,11 +27,6 @@ _NAMED: Final = 3
 """How many of the things that a reset waits for are named."""
 
 
-def instant(moment: datetime | None) -> str | None:
-    """Return an instant as JSON has it."""
-    return None if moment is None else format_instant(moment)
-
-
 def span(time: timedelta) -> str:
     """Return how long something took as people say it: its two largest units, as `2 h 5 min`."""
     minutes, seconds = divmod(int(time.total_seconds()), 60)
@@ -39,10 +35,6 @@ def span(time: timedelta) -> str:
     units = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
     first = next((place for place, (count, _) in enumerate(units) if count), len(units) - 1)
     return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count) or "0 s"
-
-
-def _seconds(time: timedelta | None) -> int | None:
-    return None if time is None else int(time.total_seconds())
 
 
 def last_complete(region: StoredRegion) -> CheckpointNumber | None:
@@ -56,7 +48,7 @@ def last_complete(region: StoredRegion) -> CheckpointNumber | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberView:
+class MemberView(View):
     """One member, as the store knows it: what it claims, and whether it lives."""
 
     member: MemberId
@@ -100,16 +92,16 @@ class MemberView:
                 start_failure=failures.get(member, ""),
             )
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the member as in `region show`."""
         return {
-            "member_id": str(self.member),
+            "member_id": self.member,
             "index": self.member.index,
             "incarnation": self.incarnation,
             "version": self.version,
-            "state": str(self.state),
+            "state": self.state,
             "alive": self.alive,
-            "partitions": [[p.topic, p.partition] for p in self.partitions],
+            "partitions": self.partitions,
         }
 
 
@@ -189,7 +181,7 @@ def _member_state(region: StoredRegion, now: datetime, member: MemberId) -> Stat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionSummary:
+class RegionSummary(View):
     """One region in a line."""
 
     region: str
@@ -228,7 +220,7 @@ class RegionSummary:
             overdue=boundaries.overdue(region, now),
         )
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the region as in `region list`."""
         return {
             "region": self.region,
@@ -237,16 +229,16 @@ class RegionSummary:
             "epoch": self.epoch,
             "timeline": self.timeline,
             "last_complete": self.last_complete,
-            "next_boundary": instant(self.next_boundary),
-            "overdue_seconds": _seconds(self.overdue),
-            "progress": str(self.liveness.verdict),
+            "next_boundary": self.next_boundary,
+            "overdue_seconds": self.overdue,
+            "progress": self.liveness.verdict,
             "members": self.members,
             "alive": self.alive,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionView:
+class RegionView(View):
     """One region with its members."""
 
     region: str
@@ -312,7 +304,7 @@ class RegionView:
             note="; ".join(_notes(region, now)),
         )
 
-    def to_json(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """Return the region as in `region show`."""
         return {
             "region": self.region,
@@ -323,42 +315,17 @@ class RegionView:
             "next_sequence": self.next_sequence,
             "restore_point": self.restore_point,
             "last_complete": self.last_complete,
-            "next_boundary": instant(self.next_boundary),
-            "overdue_seconds": _seconds(self.overdue),
-            "progress": str(self.liveness.verdict),
+            "next_boundary": self.next_boundary,
+            "overdue_seconds": self.overdue,
+            "progress": self.liveness.verdict,
             "note": self.note,
             "waits": [
-                {"rule": str(w.rule), "since": instant(w.since), "stalled_from": instant(w.until), "what": w.what}
-                for w in self.liveness.waits
+                {"rule": w.rule, "since": w.since, "stalled_from": w.until, "what": w.what} for w in self.liveness.waits
             ],
-            "groups": [
-                {"group_id": group, "members": [member.to_json() for member in members]}
-                for group, members in self.groups
-            ],
-            "foreign_consumers": [
-                {
-                    "group": o.group,
-                    "client_id": o.client_id,
-                    "host": o.host,
-                    "instance_id": o.instance_id,
-                    "what": o.what,
-                }
-                for o in self.foreign_consumers
-            ],
-            "unowned": [
-                {"group": p.group, "topic": p.topic, "partition": p.partition, "since": instant(since)}
-                for p, since in self.unowned
-            ],
-            "absent": [
-                {
-                    "group": p.group,
-                    "topic": p.topic,
-                    "partition": p.partition,
-                    "since": instant(absence.since),
-                    "gone": absence.is_gone,
-                }
-                for p, absence in self.absent
-            ],
+            "groups": [{"group_id": group, "members": members} for group, members in self.groups],
+            "foreign_consumers": self.foreign_consumers,
+            "unowned": [{**p._asdict(), "since": since} for p, since in self.unowned],
+            "absent": [{**p._asdict(), "since": row.since, "gone": row.is_gone} for p, row in self.absent],
         }
 
 

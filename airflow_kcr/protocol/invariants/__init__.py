@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from airflow_kcr.protocol.invariants.history import History, Violation
-from airflow_kcr.protocol.invariants.verify import report, verify
+from airflow_kcr.protocol.invariants.verify import verify
 
-__all__ = ["History", "Violation", "report", "verify"]
+__all__ = ["History", "Violation", "verify"]

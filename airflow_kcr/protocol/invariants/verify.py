@@ -12,7 +12,7 @@ from airflow_kcr.protocol.invariants.proof import Proof
 from airflow_kcr.protocol.invariants.replays import Accounted
 from airflow_kcr.protocol.invariants.requests import Answered
 from airflow_kcr.protocol.invariants.tiling import Tiled
-from airflow_kcr.protocol.values import EventNumber, RegionName
+from airflow_kcr.protocol.values import EventNumber
 
 CHECKS: Final[tuple[type[Check], ...]] = (
     Tiled,
@@ -48,15 +48,3 @@ def verify(history: History) -> tuple[Violation, ...]:
     last = history.events[-1].number if history.events else EventNumber(0)
     proof.take(history.events, sorted(history.batches, key=lambda b: b.begun_after), last)
     return proof.finished()
-
-
-def report(region: RegionName, events: int, batches: int, violations: tuple[Violation, ...]) -> dict[str, object]:
-    """Return the JSON form of what was found (docs/reference/cli.md, `verify`), in so many events and batches."""
-    return {
-        "region": region,
-        "checked_events": events,
-        "checked_batches": batches,
-        "violations": [
-            {"invariant": v.invariant, "detail": v.detail, "events": [int(n) for n in v.events]} for v in violations
-        ],
-    }
