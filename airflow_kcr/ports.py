@@ -160,8 +160,13 @@ class Chronicle(Protocol):
         """Return the rows of some batches as they are now, in the order of the begins, told as in `batches`."""
         ...
 
-    def certificates(self) -> tuple[Certificate, ...]:
-        """Return all certificates, oldest first, without what is needed to go on from them."""
+    def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
+        """Return certificates, oldest first, without what is needed to go on from them.
+
+        Args:
+            after: only those with a greater number.
+            limit: no more than so many; None: all of them.
+        """
         ...
 
     def newest_certificate(self) -> Certificate | None:

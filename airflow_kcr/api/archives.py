@@ -355,9 +355,9 @@ class WholeHistory:
         found = [self._ended[batch] for batch in self._ended if batch in batches]
         return (*found, *self._store.rows([batch for batch in batches if batch not in self._ended]))
 
-    def certificates(self) -> tuple[Certificate, ...]:
+    def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
         """See `ports.Chronicle.certificates`."""
-        return self._store.certificates()
+        return self._store.certificates(after, limit)
 
     def newest_certificate(self) -> Certificate | None:
         """See `ports.Chronicle.newest_certificate`."""

@@ -15,7 +15,7 @@ is never closed: the store has always something that the next proof goes on from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -91,8 +91,8 @@ def close(region: Region, chronicle: Chronicle, root: Path, now: datetime, keep:
         keep: how old everything must be that a closed certificate covers.
 
     Raises:
-        ArchiveError: a file can't be written, or one that is there is not what it was. What was archived before is
-            closed then, and everything else is in the store.
+        ArchiveError: a file can't be written, or the newest one that is there is not what it was. What was archived
+            before is closed then, and everything else is in the store.
     """
     made = _Closing(region=region, chronicle=chronicle, root=root, now=now, keep=keep)
     try:
@@ -120,22 +120,27 @@ class _Closing:
 
     def archive(self) -> None:
         """Write the files of the certificates that are old enough, oldest first."""
-        known = self.chronicle.certificates()
-        if not known:
+        first = self.chronicle.certificates(limit=1)
+        if not first:
             return
-        folder = ArchiveFolder(root=self.root, region=self.region.name, first=known[0].digest)
-        for certificate in known:
-            folder.require(certificate)
+        folder = ArchiveFolder(root=self.root, region=self.region.name, first=first[0].digest)
         self.closed = self.chronicle.closed()
         judged = Judged(region=self.region.name, chronicle=self.chronicle)
         if self.closed is not None:
+            folder.require(self.closed)
             if not self._holds(self.closed, verdict.flaws(self.closed)):
                 return
             judged.go_on_from(self.closed)
-        first = 0 if self.closed is None else self.closed.number
-        for certificate in known[first:-1]:
+        for certificate in self._closable():
             if not self._is_old(certificate) or not self._archive(folder, judged, certificate):
                 return
+
+    def _closable(self) -> Iterator[Certificate]:
+        """Yield the certificates that no file has and that have a newer one; what is closed is not read again."""
+        at = 0 if self.closed is None else self.closed.number
+        while len(found := self.chronicle.certificates(after=at, limit=2)) > 1:
+            yield found[0]
+            at = found[0].number
 
     def _is_old(self, certificate: Certificate) -> bool:
         upto = certificate.horizon.counter

@@ -623,7 +623,7 @@ class Region:
         root = archive or RegionSpec.from_json(self._read().spec.text).history.archive
         if root is None:
             raise ArchiveError(f"some of the history of {self.name} is closed; name the folder of its archive")
-        first = store.certificates()[0].digest
+        first = store.certificates(limit=1)[0].digest
         return WholeHistory(store, ArchiveFolder(root=Path(root), region=self.name, first=first))
 
     def _archived(self) -> WholeHistory | None:

@@ -44,6 +44,7 @@ from airflow_kcr.protocol.region.state import (
     BatchClosed,
     BatchesProven,
     BatchQuiescedAfter,
+    BoundariesForgotten,
     CheckpointsUndone,
     LedgerChange,
     OffsetsForgotten,
@@ -332,9 +333,10 @@ class MemoryChronicle:
         """See `ports.Chronicle.rows`."""
         return tuple(b for b in self._batches if b.batch in batches)
 
-    def certificates(self) -> tuple[Certificate, ...]:
+    def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
         """See `ports.Chronicle.certificates`."""
-        return tuple(replace(c, resume=None) for c in self._certificates)
+        end = None if limit is None else after + limit
+        return tuple(replace(c, resume=None) for c in self._certificates[after:end])
 
     def newest_certificate(self) -> Certificate | None:
         """See `ports.Chronicle.newest_certificate`."""
@@ -382,6 +384,10 @@ def _applied(tables: Tables, change: LedgerChange) -> Tables:
                 read_backs=without(tables.read_backs, gone),
                 contributions={key: part for key, part in tables.contributions.items() if key[0] not in gone},
             )
+        case BoundariesForgotten(up_to=up_to, limit=limit):
+            old = [key for key in tables.boundary_offsets if key[2] <= up_to]
+            oldest = sorted(old, key=lambda key: (key[2], key[0], key[1]))[:limit]
+            return replace(tables, boundary_offsets=without(tables.boundary_offsets, frozenset(oldest)))
         case CheckpointsUndone(sequences=sequences, by=timeline):
             rows = {s: replace(tables.checkpoints[s], undone_by=timeline) for s in sequences}
             return replace(tables, checkpoints={**tables.checkpoints, **rows})
@@ -401,7 +407,7 @@ def _apply(ledger: Ledger, change: LedgerChange) -> None:
             ledger[batch_id] = replace(ledger[batch_id], quiesced_after=at)
         case BatchesProven():
             ledger.update({b.batch: proven(b, change) for b in ledger.values()})
-        case OffsetsForgotten() | CheckpointsUndone():
+        case OffsetsForgotten() | BoundariesForgotten() | CheckpointsUndone():
             pass  # not of the ledger of batches
         case _:
             assert_never(change)

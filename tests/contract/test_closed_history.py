@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +23,7 @@ from airflow_kcr.protocol.region.rows import Batch
 from tests.contract.conftest import Drive
 from tests.contract.test_certificates_contract import certified, step, verified
 from tests.support.driver import Driver
+from tests.support.plans import statements, touched
 
 if TYPE_CHECKING:
     from airflow_kcr.ports import Certificate
@@ -103,6 +105,46 @@ def test_a_closed_history_is_the_one_that_was_in_the_store(
     assert further.upto > made.upto
     assert told(whole(driver, tmp_path).history(driver.store.history(driver.name))) == told(before)
     assert Verdict.of(driver.name, whole(driver, tmp_path), from_start=True).violations == ()
+
+
+def closings(driver: Driver, root: Path, number: int) -> None:
+    """Certify a step of the region, and close the one before it, so many times."""
+    for _ in range(number):
+        driver.process()
+        driver.checkpoint(f"n{driver.held.next_sequence}")
+        assert verified(driver).violations == ()
+        closed(driver, root)
+
+
+@pytest.mark.parametrize("subject", ["postgres"], indirect=True)
+def test_closing_costs_what_is_closed_now_however_many_archives_there_are(
+    drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive(partitions=1, members=1)
+    driver.up()
+    looked_at: list[Path] = []
+
+    def stat(path: Path, **how: bool) -> os.stat_result:
+        looked_at.append(path)
+        return os.stat(path, **how)
+
+    def cost() -> tuple[int, int, int]:
+        """Return the statements, the rows they touch, and the looks at files of one certificate and its closing."""
+        driver.process()
+        driver.checkpoint(f"n{driver.held.next_sequence}")
+        looked_at.clear()
+        with statements() as run, touched() as rows:
+            assert verified(driver).violations == ()
+            assert len(closed(driver, tmp_path).archived) == 1
+        return len(run), rows.total(), len(looked_at)
+
+    closings(driver, tmp_path, 5)
+    monkeypatch.setattr(Path, "stat", stat)
+    few = cost()
+    closings(driver, tmp_path, 20)
+    many = cost()
+    assert (many[0], many[2]) == (few[0], few[2])
+    assert many[1] <= few[1] + 10
 
 
 @pytest.mark.parametrize("subject", ["postgres"], indirect=True)

@@ -8,12 +8,14 @@ import pytest
 
 from airflow_kcr.protocol.commands import ReportOutOfRange, StoreBounds
 from airflow_kcr.protocol.delivery import Delivery
+from airflow_kcr.protocol.region import retirement
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, ResetCause
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules, RetentionRules
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest, ToInitial
 from airflow_kcr.protocol.values import Offset
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, group_rules
+from tests.support.scripts import located
 
 pytestmark = pytest.mark.postgres
 
@@ -114,6 +116,27 @@ def test_retention_forgets_offsets_and_keeps_the_rows(drive_twins: Drive) -> Non
     driver.store.retire(driver.name)
     assert len(driver.region.offsets) == 2
     assert len(driver.region.checkpoints) == 4
+
+
+def test_retention_forgets_where_old_boundaries_fall(drive_twins: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retirement, "PIECE", 4)
+    checkpoint = CheckpointRules(schedule=Hourly(), mode=CheckpointMode.DAG_RUN)
+    retention = RetentionRules(keep=2)
+    driver = drive_twins(rules=RegionRules(groups={GROUP: group_rules()}, checkpoint=checkpoint, retention=retention))
+    driver.up()
+    first = driver.held.next_boundary
+    assert first is not None
+    for hour in (-4, -3, -2, -1):
+        located(driver, first + timedelta(hours=hour), 0)
+    for hour in range(5):
+        located(driver, first + timedelta(hours=hour), 10 * hour + 10)
+        driver.process()
+        driver.request_checkpoint(f"n{hour}", boundary=first + timedelta(hours=hour))
+        driver.complete()
+        driver.publish()
+    driver.store.retire(driver.name)
+    hours = sorted((at - first) / timedelta(hours=1) for _, _, at in driver.region.boundary_offsets)
+    assert hours == [hour for hour in (2, 3, 4) for _ in driver.logs]
 
 
 def test_boundaries_hold_the_members_until_the_run_asks(drive_twins: Drive) -> None:

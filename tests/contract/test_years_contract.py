@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 import psycopg
@@ -16,6 +17,7 @@ from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run
 from airflow_kcr.protocol.region.retirement import PIECE
 from airflow_kcr.protocol.region.rows import Requester, RequestState, ResetCause
+from airflow_kcr.protocol.region.state import BoundariesForgotten
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import GROUP, Driver, group_rules
@@ -93,6 +95,16 @@ def test_a_decision_takes_as_many_statements_after_years(database_url: str, othe
             a_day(driver)
         counts.append(len(run))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("analysed", [True, False], ids=["known to the planner", "unknown to it"])
+def test_old_boundaries_are_forgotten_in_pieces_that_read_what_they_delete(database_url: str, analysed: bool) -> None:
+    with old_region(database_url, 20_000, analysed=analysed) as driver, touched() as rows:
+        piece = BoundariesForgotten(up_to=driver.held.archive.checkpoints(last=1)[0].opened_at, limit=24)
+        for _ in range(2):
+            driver.store._transactions.decide(driver.name, lambda region, now: replace(region, ledger=(piece,)))
+    (deleted,) = [found for statement, found in rows.items() if "DELETE FROM kcr.boundary_offset" in statement]
+    assert deleted <= 2 * 2 * 24
 
 
 def boundary_of(driver: Driver, sequence: int) -> datetime | None:

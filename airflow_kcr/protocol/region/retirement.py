@@ -1,7 +1,8 @@
 """Retirement: forgetting checkpoints that newer ones have replaced.
 
 By age and by count; never the restore point or what it was built from, one on the path that is unpublished, the newest
-usable, a pinned one, or one being restored. Its digest and the answer to its request id stay.
+usable, a pinned one, or one being restored. Its digest and the answer to its request id stay. With it goes where its
+boundary falls, and where every older one does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.archive import ACTIVE
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, RegionState
 from airflow_kcr.protocol.region.state import (
+    BoundariesForgotten,
     OffsetsForgotten,
     Region,
     checkpoint_of,
@@ -105,15 +107,36 @@ def retire(region: Region, now: datetime) -> Region:
     if not gone:
         return replace(region, retire_at=_next(region, candidates))
     sequences = tuple(row.sequence for row in gone)
+    old = _past_boundaries(region, gone, kept)
     region = replace(
         region,
         checkpoints=put(
             region.checkpoints, {row.sequence: replace(row, state=CheckpointState.RETIRED) for row in gone}
         ),
-        ledger=(*region.ledger, OffsetsForgotten(sequences=sequences)),
+        ledger=(*region.ledger, OffsetsForgotten(sequences=sequences), *old),
         retire_at=now,
     )
     return record(region, now, events.CheckpointsRetired(sequences=sequences))
+
+
+def _past_boundaries(
+    region: Region, gone: list[Checkpoint], kept: dict[CheckpointNumber, str]
+) -> tuple[BoundariesForgotten, ...]:
+    """Return what forgets where boundaries fall that no reset to a checkpoint comes to again, but to a pinned one.
+
+    Boundaries only grow along the path, and after a reset the region goes on with those beyond its target's. A
+    checkpoint off the path says nothing: its boundary may be the one that the region is coming to again. After a reset
+    to an older one, which is pinned or being restored, or to no checkpoint at all, members ask the brokers anew.
+    """
+    oldest = min(kept, default=None)
+    boundaries = [
+        row.boundary
+        for row in gone
+        if row.is_on_path and row.boundary is not None and (oldest is None or row.sequence < oldest)
+    ]
+    # Twice as many as a piece of checkpoints leaves behind, so that what an older version has left goes as well.
+    limit = 2 * max(PIECE, len(region.claims))
+    return (BoundariesForgotten(up_to=max(boundaries), limit=limit),) if boundaries else ()
 
 
 def _goes_to_a_run(region: Region) -> bool:

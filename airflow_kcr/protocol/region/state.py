@@ -133,6 +133,17 @@ class OffsetsForgotten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundariesForgotten:
+    """Ledger: where old boundaries fall is forgotten, the oldest first."""
+
+    up_to: datetime
+    """The newest boundary to forget."""
+
+    limit: int
+    """Rows that one transaction may forget; the next one goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsUndone:
     """Ledger: a new timeline took these checkpoints off the path, most of which the region does not hold."""
 
@@ -141,7 +152,13 @@ class CheckpointsUndone:
 
 
 LedgerChange: TypeAlias = (
-    BatchBegun | BatchClosed | BatchQuiescedAfter | BatchesProven | OffsetsForgotten | CheckpointsUndone
+    BatchBegun
+    | BatchClosed
+    | BatchQuiescedAfter
+    | BatchesProven
+    | OffsetsForgotten
+    | BoundariesForgotten
+    | CheckpointsUndone
 )
 
 

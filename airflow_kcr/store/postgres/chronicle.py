@@ -19,7 +19,7 @@ from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Range
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres.rewinds import BY_INDEX
+from airflow_kcr.store.postgres.rewinds import BY_INDEX, IN_ORDER
 from airflow_kcr.store.postgres.row_layout import member_of, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, positional
 
@@ -75,11 +75,12 @@ _SOME: Final = positional(
 )
 
 
-# name: certificates — all of them; and the newest, and the newest archived one, with what is needed to go on from them.
+# name: certificates — from a number on; and the newest, and the newest archived one, with what is needed to go on from
+# them.
 _CERTIFICATES: Final = positional(
     text("""
     SELECT number, counter, ledger, body, digest, CAST(NULL AS bytea), archive FROM kcr.certificate
-    WHERE region_id = :region ORDER BY number
+    WHERE region_id = :region AND number > :after ORDER BY number LIMIT :limit
 """),
     7,
 )
@@ -104,14 +105,15 @@ _MAY_CERTIFY: Final = text("""
            AND has_table_privilege('kcr.certificate', 'UPDATE'), current_setting('transaction_read_only') = 'on'
 """)
 
-# name: certify — the first of two that prove the same at once wins.
+# name: certify — the first of two that prove the same at once wins. Of those before it only the last one still has what
+# is needed to go on, as each takes it from the one before; so it is with those that are archived, in their order.
 _CERTIFY: Final = text("""
     INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest, resume)
     VALUES (:region, :number, :counter, :ledger, CAST(:body AS jsonb), :digest, :resume) ON CONFLICT DO NOTHING
 """)
 _FORGET: Final = text("""
     UPDATE kcr.certificate SET resume = NULL
-    WHERE region_id = :region AND number < :number AND resume IS NOT NULL AND archive IS NULL
+    WHERE region_id = :region AND number = CAST(:number AS bigint) - 1 AND archive IS NULL
 """)
 
 # name: archived — the first of two that close the same at once wins; the file is the same.
@@ -121,7 +123,7 @@ _ARCHIVED: Final = text("""
 """)
 _FORGET_ARCHIVED: Final = text("""
     UPDATE kcr.certificate SET resume = NULL
-    WHERE region_id = :region AND number < :number AND resume IS NOT NULL AND archive IS NOT NULL
+    WHERE region_id = :region AND number = CAST(:number AS bigint) - 1 AND archive IS NOT NULL
 """)
 
 PIECE: Final = 10_000
@@ -203,10 +205,11 @@ class PostgresChronicle:
             session.rows(BY_INDEX)
             return tuple(_batch(row) for row in session.rows(_SOME, batches=sorted(batches)))
 
-    def certificates(self) -> tuple[Certificate, ...]:
+    def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
         """See `ports.Chronicle.certificates`."""
         with self._about() as session:
-            return tuple(_certificate(row) for row in session.rows(_CERTIFICATES))
+            session.rows(IN_ORDER)
+            return tuple(_certificate(row) for row in session.rows(_CERTIFICATES, after=after, limit=limit))
 
     def newest_certificate(self) -> Certificate | None:
         """See `ports.Chronicle.newest_certificate`."""

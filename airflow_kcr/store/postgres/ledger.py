@@ -18,6 +18,7 @@ from airflow_kcr.protocol.region.state import (
     BatchClosed,
     BatchesProven,
     BatchQuiescedAfter,
+    BoundariesForgotten,
     CheckpointsUndone,
     LedgerChange,
     OffsetsForgotten,
@@ -134,6 +135,13 @@ _FORGET: Final = (
     text("DELETE FROM kcr.checkpoint_partition WHERE region_id = :region AND sequence = ANY (CAST(:gone AS bigint[]))"),
 )
 
+# name: forget_boundaries — the oldest, in the order of the key, so that a piece reads no more than it deletes.
+_FORGET_BOUNDARIES: Final = text("""
+    DELETE FROM kcr.boundary_offset WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM kcr.boundary_offset WHERE region_id = :region AND boundary <= :up_to
+        ORDER BY boundary, group_id, topic, partition, topic_id LIMIT :limit))
+""")
+
 # name: undo_checkpoints — the first timeline that took one off the path did.
 _UNDO: Final = text(
     "UPDATE kcr.checkpoint SET undone_by = :by WHERE region_id = :region "
@@ -222,6 +230,9 @@ def _apply_one(session: Session, change: LedgerChange) -> None:
         case OffsetsForgotten(sequences=sequences):
             for statement in _FORGET:
                 session.run(statement, gone=list(sequences))
+        case BoundariesForgotten(up_to=up_to, limit=limit):
+            session.rows(rewinds.IN_ORDER)
+            session.run(_FORGET_BOUNDARIES, up_to=up_to, limit=limit)
         case CheckpointsUndone(sequences=sequences, by=by):
             for begin in range(0, len(sequences), UNDO_PIECE):
                 session.run(_UNDO, by=by, sequences=list(sequences[begin : begin + UNDO_PIECE]))

@@ -105,7 +105,7 @@ def test_an_archive_file_that_is_not_what_it_was_ends_with_status_1_and_its_name
 ) -> None:
     driver.up()
     work(kcr, driver, "a", "b", "c", "d")
-    path = Path(kcr.json("history", "close", "flights")["archived"][1])
+    path = Path(kcr.json("history", "close", "flights")["archived"][-1])
     if change == "missing":
         path.unlink()
     else:

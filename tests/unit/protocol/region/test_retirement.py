@@ -14,7 +14,7 @@ from airflow_kcr.protocol.targets import ToCheckpoint, ToCurrent, ToInitial, ToR
 from airflow_kcr.protocol.values import CheckpointNumber, RequestId
 from tests.support.driver import Driver
 from tests.support.judging import happened, judge, open_checkpoint
-from tests.support.scripts import checkpoints_of_ten, hourly, rewind, running
+from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, rewind, running
 
 HOUR = timedelta(hours=1)
 
@@ -190,6 +190,79 @@ def test_offsets_and_contributions_go_the_digest_and_the_answer_stay() -> None:
     assert region.requests[RequestId("n0")].state is RequestState.ANSWERED
     assert happened(driver, events.CheckpointsRetired) == [
         events.CheckpointsRetired(sequences=(c,)) for c in checkpoints[:2]
+    ]
+    judge(driver)
+
+
+def aligned(driver: Driver, hour: int) -> CheckpointNumber:
+    """Make the checkpoint of a boundary, which lies ten records further on than the one before it."""
+    located(driver, boundary(hour), 10 * hour)
+    driver.process()
+    driver.request_checkpoint(f"hour-{hour}-{len(driver.events)}", boundary=boundary(hour))
+    sequence = driver.complete()
+    driver.publish()
+    return sequence
+
+
+def known(driver: Driver) -> list[float]:
+    """Return the hours whose boundaries have their places stored, all partitions of each."""
+    hours = sorted((at - boundary(0)) / HOUR for _, _, at in driver.region.boundary_offsets)
+    assert hours == sorted([*set(hours)] * len(driver.logs))
+    return sorted(set(hours))
+
+
+def test_where_a_boundary_falls_goes_with_the_checkpoints_up_to_it() -> None:
+    driver = hourly(keep=2)
+    for hour in range(1, 6):
+        aligned(driver, hour)
+        located(driver, boundary(hour + 1), 10 * hour + 10)
+    assert known(driver) == [4, 5, 6]
+    judge(driver)
+
+
+def test_a_boundary_that_is_come_to_again_after_a_reset_keeps_its_places() -> None:
+    driver = hourly(keep=50)
+    checkpoints = [aligned(driver, hour) for hour in range(1, 6)]
+    rewind(driver, ToCheckpoint(sequence=checkpoints[1]))
+    newer = [driver.checkpoint(f"without-a-boundary-{n}") for n in range(2)]
+    located(driver, boundary(3), 31)
+    keep_fewer(driver, 1)
+    driver.store.retire(driver.name)
+    assert held(driver) == newer, "what the reset undid is retired"
+    assert known(driver) == [3, 4, 5], "and its boundaries lie before the region again"
+    assert {row.offset for key, row in driver.region.boundary_offsets.items() if key[2] == boundary(3)} == {30}
+    judge(driver)
+
+
+def test_a_checkpoint_that_is_being_restored_keeps_the_places_after_it() -> None:
+    driver = hourly(keep=50)
+    checkpoints = [aligned(driver, hour) for hour in range(1, 6)]
+    driver.process()
+    driver.reset(ToCheckpoint(sequence=checkpoints[1]))
+    keep_fewer(driver, 1)
+    driver.store.retire(driver.name)
+    assert checkpoints[2] not in held(driver)
+    assert known(driver) == [2, 3, 4, 5]
+    driver.complete()
+    driver.settle_reset()
+    assert driver.held.next_boundary == boundary(3)
+    judge(driver)
+
+
+def test_many_places_of_boundaries_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retirement, "PIECE", 4)
+    driver = hourly(keep=50)
+    for hour in range(-5, 0):  # what an older version has left
+        located(driver, boundary(hour), 0)
+    checkpoints = [aligned(driver, hour) for hour in range(1, 5)]
+    keep_fewer(driver, 1)
+    seen = []
+    for _ in range(2):
+        driver.store.reconcile(driver.name)
+        seen.append((held(driver), known(driver)))
+    assert seen == [
+        (checkpoints[1:], [-3, -2, -1, 1, 2, 3, 4]),
+        (checkpoints[2:], [-1, 1, 2, 3, 4]),
     ]
     judge(driver)
 
