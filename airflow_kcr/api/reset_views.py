@@ -184,7 +184,7 @@ def page(region: StoredRegion, *, before: int | None, last: int | None) -> tuple
 
 
 def counted(store: RegionStore, region: StoredRegion, views: Iterable[ResetView]) -> tuple[ResetView, ...]:
-    """Return resets with what each made to be processed again; one statement more.
+    """Return resets with what each made to be processed again.
 
     Args:
         store: where the region is.
@@ -195,8 +195,9 @@ def counted(store: RegionStore, region: StoredRegion, views: Iterable[ResetView]
     begun = sorted((view.attempts for view in found if view.attempts), key=lambda attempts: attempts[0].epoch)
     if not begun:
         return tuple(replace(view, counted=Replayed()) for view in found)
-    # How far a reset was caught up with, the one after it says as well.
-    begun += _chains(region.archive.resets_from(CheckpointNumber(begun[-1][-1].sequence + 1), ATTEMPTS))
+    newest = begun[-1][-1]
+    if newest.epoch < region.epoch:  # how far a reset was caught up with, the one after it says as well
+        begun += _chains(region.archive.resets_from(CheckpointNumber(newest.sequence + 1), ATTEMPTS))
     before = (Epoch(begun[0][0].epoch - 1), *(attempts[-1].epoch for attempts in begun))
     spans = [Span(since, own[0].epoch, own[-1].epoch) for since, own in zip(before, begun, strict=False)]
     counts = store.replays(region.name, spans)

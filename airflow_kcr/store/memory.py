@@ -26,6 +26,7 @@ from airflow_kcr.ports import (
     Dropped,
     Heartbeats,
     Horizon,
+    NewestWork,
     Renewal,
     Replayed,
     Rule,
@@ -178,17 +179,12 @@ class MemoryTransactions:
         """See `ports.Transactions.batches_since`."""
         return tuple(b for b in self.batches(name) if b.sequence > after)
 
-    def worked_at(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions.worked_at`."""
+    def newest_work(self, name: RegionName) -> NewestWork:
+        """See `ports.Transactions.newest_work`."""
         self._region(name)
-        newest = next(reversed([*self._ledgers[name].values()]), None)
-        return None if newest is None else newest.ended_at or newest.begun_at
-
-    def claimed_at(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions.claimed_at`."""
-        self._region(name)
-        newest = reversed(self._events[name][-NEWEST_EVENTS:])
-        return next((e.at for e in newest if isinstance(e.body, Claimed)), None)
+        batch = next(reversed([*self._ledgers[name].values()]), None)
+        claims = (e.at for e in reversed(self._events[name][-NEWEST_EVENTS:]) if isinstance(e.body, Claimed))
+        return NewestWork(None if batch is None else batch.ended_at or batch.begun_at, next(claims, None))
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""

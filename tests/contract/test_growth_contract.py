@@ -10,6 +10,7 @@ from datetime import datetime
 
 import pytest
 
+from airflow_kcr import api
 from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
 from airflow_kcr.api.reset_views import page
 from airflow_kcr.api.verdict import Verdict
@@ -191,6 +192,26 @@ def asked(driver: Driver) -> list[int]:
             look(region, now)
         counts.append(len(run))
     return counts
+
+
+def test_what_people_look_at_takes_few_statements(database_url: str) -> None:
+    with driver_over(database_url, 4) as driver:
+        first = checkpoints_of_ten(driver, 3)[0]
+        for _ in range(2):
+            driver.reset(ToCheckpoint(sequence=first))
+            driver.complete()
+            driver.settle_reset()
+            driver.process()
+            failed(driver)
+            driver.settle_reset()
+        region = api.Region(driver.name, driver.store)
+        counts = []
+        for look in (region.show, lambda: region.resets(last=3), lambda: region.checkpoints(last=20)):
+            with statements() as run:
+                look()
+            counts.append(len(run))
+    # Two of each are the region itself.
+    assert counts == [4, 6, 8]
 
 
 def test_however_many_checkpoints_are_kept_a_look_asks_as_often(database_url: str) -> None:

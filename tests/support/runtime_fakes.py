@@ -22,6 +22,7 @@ from airflow_kcr.ports import (
     CommittedOffset,
     Heartbeats,
     MembershipListener,
+    NewestWork,
     Renewal,
     Replayed,
     Rule,
@@ -359,13 +360,9 @@ class SharedTransactions:
         """See `ports.Transactions`."""
         return iter(self._do(lambda: tuple(self._inner.batches(name))))
 
-    def worked_at(self, name: RegionName) -> datetime | None:
+    def newest_work(self, name: RegionName) -> NewestWork:
         """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.worked_at(name))
-
-    def claimed_at(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions`."""
-        return self._do(lambda: self._inner.claimed_at(name))
+        return self._do(lambda: self._inner.newest_work(name))
 
     def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""

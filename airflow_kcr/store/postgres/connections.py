@@ -17,7 +17,7 @@ from airflow_kcr.store.postgres import failures
 from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.schema_upgrade import require_current
 
-# name: no_lock — the first statement of a transaction that only reads.
+# name: no_lock — the first statement of a transaction that needs no lock.
 NO_LOCK: Final = text("SELECT 1")
 
 _REPLACED: Final = frozenset({"57P01", "57P02", "57P05", "25P03", "08006", "08003"})
@@ -57,7 +57,7 @@ class Connections:
         self.require_schema()
         started = monotonic()
         connection, rows = self._begun(engine, first, parameters, started)
-        session = Session(connection, self._reading, self._read_rules, rows)
+        session = Session(connection, self.answer, self._read_rules, rows)
         try:
             with self._translating(started):
                 yield session
@@ -92,13 +92,6 @@ class Connections:
         connection, rows = self._begun(self._autocommit, statement, parameters, started)
         _close(connection)
         return rows
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        """Lend a connection in a short transaction, for tables of a region that were not read in their own."""
-        with self.transaction(NO_LOCK) as session:
-            if session.connection is not None:
-                yield session.connection
 
     @contextmanager
     def _translating(self, started: float) -> Iterator[None]:

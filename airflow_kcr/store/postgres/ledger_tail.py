@@ -5,7 +5,6 @@ What belongs to a checkpoint is there, however long the region ran.
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import groupby
 from typing import Final
 
@@ -28,33 +27,23 @@ _PAGE_BACK: Final = text(
 )
 
 
-# name: newest_work — of the one batch at the end of the index.
-_WORKED_AT: Final = text(
-    "SELECT coalesce(ended_at, begun_at) FROM kcr.batch WHERE region_id = :region ORDER BY number DESC LIMIT 1"
-)
-
-
-def worked_at(session: Session) -> datetime | None:
-    """Return when the newest batch ended, or began if it runs; None: there is none."""
-    found = session.rows(_WORKED_AT)
-    return found[0][0] if found else None
-
-
-# name: newest_claim — among the newest events, however long the region has claimed nothing. Counted from the end: of a
-# million events, a planner takes those beyond a number that it does not know for a third of them.
-_CLAIMED_AT: Final = text("""
-    SELECT max(e.at) FROM (
-        SELECT n.at, n.kind FROM kcr.event n
-        WHERE n.region_id = :region AND n.number > (SELECT r.counter - :newest FROM kcr.region r WHERE r.id = :region)
-        ORDER BY n.number DESC LIMIT :newest
-    ) e WHERE e.kind = :claimed
+# name: newest_work — of the one batch at the end of the index; and of the newest claim among the newest events, however
+# long the region has claimed nothing. Counted from the end: of a million events, a planner takes those beyond a number
+# that it does not know for a third of them.
+NEWEST_WORK: Final = text("""
+    SELECT (
+        SELECT coalesce(b.ended_at, b.begun_at) FROM kcr.batch b
+        WHERE b.region_id = r.id ORDER BY b.number DESC LIMIT 1
+    ), (
+        SELECT max(e.at) FROM (
+            SELECT n.at, n.kind FROM kcr.event n
+            WHERE n.region_id = r.id AND n.number > r.counter - :newest ORDER BY n.number DESC LIMIT :newest
+        ) e WHERE e.kind = :claimed
+    ) FROM kcr.region r WHERE r.name = :name
 """)
 
-
-def claimed_at(session: Session) -> datetime | None:
-    """Return when a claim was granted last; None: the newest events tell of none."""
-    found: datetime | None = session.rows(_CLAIMED_AT, newest=NEWEST_EVENTS, claimed=Claimed.__name__)[0][0]
-    return found
+NEWEST_CLAIM: Final = {"newest": NEWEST_EVENTS, "claimed": Claimed.__name__}
+"""What `NEWEST_WORK` is asked with, beside the region's name."""
 
 
 def since(session: Session, after: CheckpointNumber) -> list[Batch]:

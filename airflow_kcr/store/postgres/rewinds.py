@@ -109,8 +109,7 @@ _REPLAYS: Final = text("""
 
 
 def replays(session: Session, spans: Collection[Span]) -> dict[Epoch, Replayed]:
-    """Return what resets made to be processed again; see `ports.Transactions.replays`."""
-    session.rows(BY_INDEX)
+    """Return what resets made to be processed again; see `ports.Transactions.replays`. It needs `BY_INDEX`."""
     rows = session.rows(
         _REPLAYS,
         since=[span.since for span in spans],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import NoneType
@@ -52,15 +51,15 @@ def positional(statement: TextClause, width: int) -> TextualSelect:
 
 @dataclass(slots=True)
 class Session:
-    """One region, over one connection as long as its transaction lasts; afterwards over short ones of its own.
+    """One region, over one connection as long as its transaction lasts; afterwards each statement over one of its own.
 
     A region that a transaction returned may be asked for tables that its rule never read. They are then read as they
     are at that moment. Nothing that a rule decided on is read so, and no verb needs it; it is for people who look.
     """
 
     connection: Connection | None
-    reopen: Callable[[], AbstractContextManager[Connection]]
-    """Opens a short transaction that reads."""
+    answer: Callable[..., Sequence[Found]]
+    """Runs one statement that reads by itself: with it and its parameters, by name."""
 
     read_rules: Callable[[str], RegionRules]
     first: Sequence[Found]
@@ -73,8 +72,7 @@ class Session:
         parameters = self._bound(parameters)
         if self.connection is not None:
             return self.connection.execute(statement, parameters).all()
-        with self.reopen() as connection:
-            return connection.execute(statement, parameters).all()
+        return self.answer(statement, **parameters)
 
     def run(self, statement: TextClause, **parameters: object) -> int:
         """Run a statement that writes, `:region` bound, and return how many rows it touched."""

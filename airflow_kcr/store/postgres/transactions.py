@@ -25,7 +25,7 @@ from airflow_kcr.errors import (
     StoreBusy,
     UnknownRegion,
 )
-from airflow_kcr.ports import Heartbeats, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Heartbeats, NewestWork, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -69,6 +69,9 @@ _SHARED: Final = text("SELECT pg_advisory_xact_lock_shared(:region_key), pg_advi
 _NOW: Final = text("SELECT clock_timestamp()")
 _NAMES: Final = text('SELECT name FROM kcr.region ORDER BY name COLLATE "C"')
 _FIND: Final = text("SELECT id FROM kcr.region WHERE name = :name")
+
+# name: find_by_index — and what `rewinds.BY_INDEX` sets; of few rows or many, a region is found by its name.
+_FIND_BY_INDEX: Final = text("SELECT id, set_config('enable_seqscan', 'off', true) FROM kcr.region WHERE name = :name")
 _COUNTER: Final = text("SELECT counter FROM kcr.region WHERE name = :name")
 
 # name: signs — of several regions at once.
@@ -251,15 +254,11 @@ class PostgresTransactions:
         with self._about(name) as session:
             return tuple(ledger_tail.since(session, after))
 
-    def worked_at(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions.worked_at`."""
-        with self._about(name) as session:
-            return ledger_tail.worked_at(session)
-
-    def claimed_at(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions.claimed_at`."""
-        with self._about(name) as session:
-            return ledger_tail.claimed_at(session)
+    def newest_work(self, name: RegionName) -> NewestWork:
+        """See `ports.Transactions.newest_work`; in one statement."""
+        statement, parameters = ledger_tail.NEWEST_WORK, ledger_tail.NEWEST_CLAIM
+        with self._connections.snapshot(statement, name=name, **parameters) as session:
+            return NewestWork(*_one_of(session, name, session.first))
 
     def batches_with(self, name: RegionName, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
         """See `ports.Transactions.batches_with`."""
@@ -278,7 +277,8 @@ class PostgresTransactions:
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """See `ports.Transactions.replays`."""
-        with self._about(name) as session:
+        with self._connections.snapshot(_FIND_BY_INDEX, name=name) as session:
+            session.region_id = _one_of(session, name, session.first)[0]
             return rewinds.replays(session, spans)
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from airflow_kcr.errors import OutcomeUnknown
-from airflow_kcr.ports import Chronicle, Heartbeats, Renewal, Replayed, Rule, Sign, Span
+from airflow_kcr.ports import Chronicle, Heartbeats, NewestWork, Renewal, Replayed, Rule, Sign, Span
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch
@@ -106,13 +106,9 @@ class LossyTransactions:
         """See `ports.Transactions`."""
         return self._inner.batches(name)
 
-    def worked_at(self, name: RegionName) -> datetime | None:
+    def newest_work(self, name: RegionName) -> NewestWork:
         """See `ports.Transactions`."""
-        return self._inner.worked_at(name)
-
-    def claimed_at(self, name: RegionName) -> datetime | None:
-        """See `ports.Transactions`."""
-        return self._inner.claimed_at(name)
+        return self._inner.newest_work(name)
 
     def batches_since(self, name: RegionName, after: CheckpointNumber) -> tuple[Batch, ...]:
         """See `ports.Transactions`."""

@@ -78,7 +78,7 @@ class Watch:
 
     def _judged(self, region: Region) -> Liveness:
         simulation = self._simulation
-        worked_at, claimed_at = simulation.inner.worked_at(region.name), simulation.inner.claimed_at(region.name)
+        worked_at, claimed_at = simulation.inner.newest_work(region.name)
         seen = Seen(worked_at=worked_at or NEVER, claimed_at=claimed_at or NEVER)
         now = simulation.world.clock()
         ends = {
