@@ -5,7 +5,7 @@ An adapter implements one of them; its contract suite runs against every impleme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
@@ -115,6 +115,13 @@ class ArchiveFile:
     resume: str
     """The SHA-256 of what the next proof goes on from, in hexadecimal."""
 
+    offsets: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]] | None = None
+    """By group, topic and partition: the first offset of any batch that begins in the file, and the one after the last.
+    None: an earlier version has written it, and whoever looks for an offset has to read it."""
+
+    processes: Mapping[str, Mapping[str, str]] | None = None
+    """How members called themselves that registered in it, by member and incarnation; None: as with `offsets`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
@@ -168,6 +175,10 @@ class Chronicle(Protocol):
 
     def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
         """Return the rows of some batches as they are now, in the order of the begins, told as in `batches`."""
+        ...
+
+    def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+        """Return batches of the region, wherever they were read, with what later resets have undone of them."""
         ...
 
     def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -222,8 +222,99 @@ Line = Mapping[str, Any]
 
 _OUTCOMES: Final = {str(o): o for o in Outcome}
 
-_LAST: Final = EventNumber(2**63 - 1)
-"""No event has this number."""
+_REGISTERED: Final = f'"kind":"{MemberRegistered.__name__}"'
+_BEGIN: Final = '"begin":'
+"""Told in the lines that are worth parsing."""
+
+
+class Contents:
+    """What the lines of a file hold, as its row in the store tells it, so that a record is found without reading it."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
+        self.processes: dict[str, dict[str, str]] = {}
+
+    def take(self, text: str) -> None:
+        """Take the next line."""
+        if _REGISTERED in text:
+            body = _event(json.loads(text)).body
+            if isinstance(body, MemberRegistered):
+                self.processes.setdefault(str(body.member), {})[str(body.incarnation)] = body.label
+        elif _BEGIN in text:
+            for group, topic, number, first, end in json.loads(text).get("ranges", ()):
+                known = self.offsets.setdefault(group, {}).setdefault(topic, {})
+                lowest, highest = known.get(str(number), (first, end))
+                known[str(number)] = min(lowest, first), max(highest, end)
+
+
+class ClosedRecords:
+    """What became of records in closed history: reads the files whose rows say that they may tell, and no other.
+
+    Args:
+        store: what is recorded of the region in the store.
+        folder: its archive files.
+    """
+
+    def __init__(self, store: Chronicle, folder: ArchiveFolder) -> None:
+        self._store, self._folder = store, folder
+        self._files = [certificate for certificate in store.certificates() if certificate.archive is not None]
+
+    def readers(self, place: TopicPartition) -> set[GroupPartition]:
+        """Return the partitions of any group, of this topic and number, that the closed history knows."""
+        known = cast("Mapping[GroupId, Mapping[TopicName, Mapping[str, object]]]", self._files[-1].body["partitions"])
+        return {
+            GroupPartition(group, place.topic, place.partition)
+            for group, topics in known.items()
+            if str(place.partition) in topics.get(place.topic, {})
+        }
+
+    def batches_with(self, partition: GroupPartition, offset: Offset) -> tuple[Batch, ...]:
+        """Return the closed batches whose ranges contain an offset, with what resets have undone of them.
+
+        Raises:
+            ArchiveError: a file that may tell is missing, or was changed.
+        """
+        found: dict[BatchId, Batch] = {}
+        waiting: set[BatchId] = set()
+        for certificate in self._files:
+            still_open = set(verdict.still_open(certificate))
+            if not _may_hold(certificate, partition, offset) and waiting <= still_open:
+                continue
+            for line in map(json.loads, self._folder.lines(certificate)):
+                if "begin" in line and _holds(line, partition, offset):
+                    found[line["begin"]] = _begun(line)
+                elif line.get("end") in found:
+                    found[line["end"]] = _ended(found[line["end"]], line)
+            waiting = found.keys() & still_open
+        return self._store.seen([*found.values()])
+
+    def registered(self, member: MemberId, incarnation: Incarnation) -> str:
+        """Return how the process of an incarnation called itself when it registered; empty: no closed event tells."""
+        for certificate in self._files:
+            processes = None if certificate.archive is None else certificate.archive.processes
+            if processes is None:
+                read = Contents()
+                for line in self._folder.lines(certificate):
+                    read.take(line)
+                processes = read.processes
+            if (label := processes.get(str(member), {}).get(str(incarnation))) is not None:
+                return label
+        return ""
+
+
+def _may_hold(certificate: Certificate, partition: GroupPartition, offset: Offset) -> bool:
+    """Whether a batch that begins in a certificate's file may contain an offset."""
+    told = None if certificate.archive is None else certificate.archive.offsets
+    if told is None:
+        return True
+    spans = told.get(partition.group, {}).get(partition.topic, {})
+    lowest, end = spans.get(str(partition.partition), (0, 0))
+    return lowest <= offset < end
+
+
+def _holds(line: Line, partition: GroupPartition, offset: Offset) -> bool:
+    """Whether the batch that a line begins contains an offset."""
+    return any(first <= offset < end and tuple(place) == partition for *place, first, end in line["ranges"])
 
 
 class WholeHistory:
@@ -282,38 +373,6 @@ class WholeHistory:
                     ended[line["end"]] = _ended(begun[line["end"]], line)
         return ended
 
-    def readers(self, place: TopicPartition) -> set[GroupPartition]:
-        """Return the partitions of any group, of this topic and number, that the closed history knows."""
-        known = cast("Mapping[GroupId, Mapping[TopicName, Mapping[str, object]]]", self._files[-1].body["partitions"])
-        return {
-            GroupPartition(group, place.topic, place.partition)
-            for group, topics in known.items()
-            if str(place.partition) in topics.get(place.topic, {})
-        }
-
-    def batches_with(self, partition: GroupPartition, offset: Offset) -> list[Batch]:
-        """Return the closed batches whose ranges contain an offset, with what resets have undone of them."""
-        found = [
-            batch
-            for certificate in self._files
-            for batch in self.archived_batches(certificate)
-            if partition in batch.ranges and batch.ranges[partition].from_ <= offset < batch.ranges[partition].to
-        ]
-        if not found:
-            return []
-        rewinds = Rewinds(_seek_maps(self.events(EventNumber(0), _LAST)))
-        return [rewinds.seen_in(batch) for batch in found]
-
-    def registered(self, member: MemberId, incarnation: Incarnation) -> str:
-        """Return how the process of an incarnation called itself when it registered; empty: no closed event tells."""
-        told = (event.body for event in self.events(EventNumber(0), self._at.counter))
-        found = (
-            body.label
-            for body in told
-            if isinstance(body, MemberRegistered) and (body.member, body.incarnation) == (member, incarnation)
-        )
-        return next(found, "")
-
     def history(self, stored: History) -> History:
         """Return the whole history, its batches with what resets have undone of them.
 
@@ -327,6 +386,10 @@ class WholeHistory:
         older = (batch for certificate in self._files for batch in self.archived_batches(certificate))
         batches = [newer.pop(b.batch) if b.batch in newer else rewinds.seen_in(b) for b in older]
         return History(events=events, batches=[*batches, *newer.values()])
+
+    def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+        """See `ports.Chronicle.seen`."""
+        return self._store.seen(batches)
 
     # -- ports.Chronicle ---------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from airflow_kcr.api import verdict
-from airflow_kcr.api.archives import ArchiveFolder
+from airflow_kcr.api.archives import ArchiveFolder, Contents
 from airflow_kcr.api.documents import View
 from airflow_kcr.api.verdict import CERTIFICATE, Judged
 from airflow_kcr.ports import ArchiveFile, Certificate, Chronicle
@@ -149,8 +149,14 @@ class _Closing:
 
     def _archive(self, folder: ArchiveFolder, judged: Judged, certificate: Certificate) -> bool:
         """Write one file, or find it there; return whether what it holds is what was certified."""
+        contents = Contents()
+
+        def write(line: str) -> None:
+            contents.take(line)
+            written.write(line)
+
         with folder.writing(certificate) as written:
-            anew = judged.again(certificate, self.closed, written.write)
+            anew = judged.again(certificate, self.closed, write)
             flaws = verdict.flaws(certificate) or verdict.compared(certificate, anew)
             written.is_right = self._holds(certificate, flaws) and not judged.proof.violations
         if not written.is_right or anew.resume is None:
@@ -161,6 +167,8 @@ class _Closing:
             name=str(path.relative_to(self.root)),
             size=folder.check(certificate),
             resume=verdict.resume_digest(anew.resume),
+            offsets=contents.offsets,
+            processes=contents.processes,
         )
         self.chronicle.archived(certificate.number, file, anew.resume)
         self.closed = replace(certificate, archive=file, resume=anew.resume)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, cast
 
-from airflow_kcr.api.archives import WholeHistory
+from airflow_kcr.api.archives import ClosedRecords
 from airflow_kcr.api.documents import View, document_of, run_of
 from airflow_kcr.api.regions import record_named, require_groups
 from airflow_kcr.errors import ConfigurationError
@@ -141,7 +141,7 @@ class Repetition(View):
 
 
 def record(
-    store: RegionStore, name: RegionName, text: str, group: str | None, archived: WholeHistory | None = None
+    store: RegionStore, name: RegionName, text: str, group: str | None, archived: ClosedRecords | None = None
 ) -> tuple[RecordView, ...]:
     """Return what became of a record, in each group that reads its topic.
 
@@ -152,7 +152,7 @@ def record(
         name: the region's.
         text: `TOPIC:PARTITION:OFFSET`.
         group: only in this one.
-        archived: the history with its closed part, which is read through; None: none of it is closed.
+        archived: its closed history; None: none of it is closed.
 
     Raises:
         ConfigurationError: the text is not of that form, or the region has no such partition or group.
@@ -212,7 +212,7 @@ class _Record:
     region: Region
     partition: GroupPartition
     offset: Offset
-    archived: WholeHistory | None
+    archived: ClosedRecords | None
 
     def view(self) -> RecordView:
         """Return what became of it."""

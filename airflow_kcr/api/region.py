@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from airflow_kcr.api import closing, goals, ledger, partitions, regions, reset_plans, reset_views, resets, waiting
-from airflow_kcr.api.archives import ArchiveFolder, WholeHistory
+from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, WholeHistory
 from airflow_kcr.api.checkpoints import (
     CheckpointRequestView,
     CheckpointSummary,
@@ -588,7 +588,7 @@ class Region:
     def record(self, place: str, *, group: str | None = None) -> tuple[ledger.RecordView, ...]:
         """Return what became of a record, in each group that reads its topic; what it costs does not grow with time.
 
-        Where some of the history is closed, its archive files are read through as well.
+        Where some of the history is closed, the archive files that may have the record are read as well.
 
         Args:
             place: `TOPIC:PARTITION:OFFSET`.
@@ -597,7 +597,9 @@ class Region:
         Raises:
             ConfigurationError: `place` is not of that form, or the region has no such partition or group.
         """
-        return ledger.record(self._store, self.name, place, group, self._archived())
+        store = self._store.chronicle(self.name)
+        closed = None if store.closed() is None else ClosedRecords(store, self._folder(store, None))
+        return ledger.record(self._store, self.name, place, group, closed)
 
     def repeated(self, *, group: str | None = None) -> tuple[ledger.Repetition, ...]:
         """Return which offsets were begun more than once, and for which reset; the whole ledger is read.
@@ -620,11 +622,15 @@ class Region:
 
     def _whole(self, store: Chronicle, archive: str | None) -> WholeHistory:
         """Return what is recorded of the region, the closed part of it as well."""
+        return WholeHistory(store, self._folder(store, archive))
+
+    def _folder(self, store: Chronicle, archive: str | None) -> ArchiveFolder:
+        """Return the folder of the region's archive files."""
         root = archive or RegionSpec.from_json(self._read().spec.text).history.archive
         if root is None:
             raise ArchiveError(f"some of the history of {self.name} is closed; name the folder of its archive")
         first = store.certificates(limit=1)[0].digest
-        return WholeHistory(store, ArchiveFolder(root=Path(root), region=self.name, first=first))
+        return ArchiveFolder(root=Path(root), region=self.name, first=first)
 
     def _archived(self) -> WholeHistory | None:
         """Return the history with its closed part; None: none of it is closed."""

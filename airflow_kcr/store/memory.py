@@ -261,7 +261,8 @@ class MemoryTransactions:
         self._region(name)
         told = self._certificates.setdefault(name, [])
         batches = [*self._ledgers[name].values()]
-        return MemoryChronicle(self._regions[name].counter, self._events[name], batches, told)
+        rewinds = Rewinds(self._tables_of(name).seek_maps)
+        return MemoryChronicle(self._regions[name].counter, self._events[name], batches, told, rewinds)
 
     def wait(self, name: RegionName, after: EventNumber, timeout: timedelta) -> EventNumber:
         """See `ports.Transactions.wait`: there is nobody else who could move the counter meanwhile."""
@@ -307,7 +308,9 @@ class MemoryChronicle:
         events: Sequence[Event],
         batches: Sequence[Batch],
         certificates: list[Certificate],
+        rewinds: Rewinds,
     ) -> None:
+        self._rewinds = rewinds
         self._counter = counter
         self._certificates = certificates
         self._events = events
@@ -328,6 +331,10 @@ class MemoryChronicle:
     def rows(self, batches: Collection[BatchId]) -> tuple[Batch, ...]:
         """See `ports.Chronicle.rows`."""
         return tuple(b for b in self._batches if b.batch in batches)
+
+    def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+        """See `ports.Chronicle.seen`."""
+        return tuple(map(self._rewinds.seen_in, batches))
 
     def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
         """See `ports.Chronicle.certificates`."""

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import psycopg
 import pytest
 
 from airflow_kcr.api import closing
-from airflow_kcr.api.archives import ArchiveFolder, WholeHistory
+from airflow_kcr.api.archives import ArchiveFolder, ClosedRecords, WholeHistory
 from airflow_kcr.api.closing import Closing
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ArchiveError, ProtocolError, RefusedError
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants.history import History
-from airflow_kcr.protocol.region.rows import Batch
+from airflow_kcr.protocol.region.events import MemberRegistered
+from airflow_kcr.protocol.region.rows import Batch, Outcome
+from airflow_kcr.protocol.values import GroupPartition, Incarnation, Offset, Range
 from tests.contract.conftest import Drive
 from tests.contract.test_certificates_contract import certified, step, verified
 from tests.support.driver import Driver
@@ -105,6 +109,60 @@ def test_a_closed_history_is_the_one_that_was_in_the_store(
     assert further.upto > made.upto
     assert told(whole(driver, tmp_path).history(driver.store.history(driver.name))) == told(before)
     assert Verdict.of(driver.name, whole(driver, tmp_path), from_start=True).violations == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_closed_records_are_told_as_the_whole_history_tells_them(drive: Drive, tmp_path: Path, seed: int) -> None:
+    driver = drive(delivery=Delivery.AT_LEAST_ONCE)
+    lived(driver, seed)
+    before = driver.store.history(driver.name)
+    labels = {
+        (e.body.member, e.body.incarnation): e.body.label for e in before.events if isinstance(e.body, MemberRegistered)
+    }
+    assert len(closed(driver, tmp_path).archived) > 1
+    stored = {batch.batch for batch in driver.store.history(driver.name).batches}
+    records = ClosedRecords(driver.store.chronicle(driver.name), folder(driver, tmp_path))
+    for partition in driver.logs:
+        for offset in range(0, 120, 5):
+            expected = [plain(b) for b in before.batches if partition in b.ranges and holds(b, partition, offset)]
+            found = [plain(b) for b in records.batches_with(partition, Offset(offset)) if b.batch not in stored]
+            assert found == [b for b in expected if b.batch not in stored]
+    (member, incarnation), label = min(labels.items())
+    assert records.registered(member, incarnation) == label
+
+
+def holds(batch: Batch, partition: GroupPartition, offset: int) -> bool:
+    return batch.ranges[partition].from_ <= offset < batch.ranges[partition].to
+
+
+@pytest.mark.parametrize("subject", ["postgres"], indirect=True)
+def test_a_record_is_looked_up_in_the_files_that_may_have_it(
+    drive: Drive, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive(partitions=1, members=1)
+    driver.up()
+    closings(driver, tmp_path, 9)
+    records = ClosedRecords(driver.store.chronicle(driver.name), folder(driver, tmp_path))
+    opened: list[str] = []
+    really = gzip.open
+
+    def noted(path: Path, mode: Literal["rb"]) -> gzip.GzipFile:
+        opened.append(path.name)
+        return really(path, mode)
+
+    monkeypatch.setattr(gzip, "open", noted)
+    (batch,) = records.batches_with(driver.partition(0), Offset(35))
+    assert (batch.ranges, batch.outcome) == ({driver.partition(0): Range(Offset(30), Offset(40))}, Outcome.DONE)
+    assert opened == ["00000004.jsonl.gz"]
+    assert records.batches_with(driver.partition(0), Offset(5_000)) == ()
+    assert records.registered(driver.member(0), Incarnation(1)) == driver.held.members[driver.member(0)].label
+    assert len(opened) == 1
+    # What an earlier version has archived says nothing of itself: it is read.
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(b"UPDATE kcr.certificate SET archive = archive - 'offsets' - 'processes'")
+    records = ClosedRecords(driver.store.chronicle(driver.name), folder(driver, tmp_path))
+    assert records.batches_with(driver.partition(0), Offset(35)) == (batch,)
+    assert records.registered(driver.member(0), Incarnation(1)) == driver.held.members[driver.member(0)].label
 
 
 def closings(driver: Driver, root: Path, number: int) -> None:

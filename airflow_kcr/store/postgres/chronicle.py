@@ -7,7 +7,7 @@ of a million rows otherwise, and what a row costs the driver is most of what rea
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, Final, cast
@@ -19,7 +19,7 @@ from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Range
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres.rewinds import BY_INDEX, IN_ORDER
+from airflow_kcr.store.postgres.rewinds import BY_INDEX, IN_ORDER, seen
 from airflow_kcr.store.postgres.row_layout import member_of, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, positional
 
@@ -204,6 +204,11 @@ class PostgresChronicle:
         with self._about() as session:
             session.rows(BY_INDEX)
             return tuple(_batch(row) for row in session.rows(_SOME, batches=sorted(batches)))
+
+    def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+        """See `ports.Chronicle.seen`."""
+        with self._about() as session:
+            return tuple(seen(session, list(batches)))
 
     def certificates(self, after: int = 0, limit: int | None = None) -> tuple[Certificate, ...]:
         """See `ports.Chronicle.certificates`."""
