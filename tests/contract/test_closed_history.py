@@ -27,7 +27,7 @@ from airflow_kcr.protocol.values import GroupPartition, Incarnation, Offset, Ran
 from tests.contract.conftest import Drive
 from tests.contract.test_certificates_contract import certified, step, verified
 from tests.support.driver import Driver
-from tests.support.plans import statements, touched
+from tests.support.plans import keep_unknown, statements, touched
 
 if TYPE_CHECKING:
     from airflow_kcr.ports import Certificate
@@ -176,8 +176,9 @@ def closings(driver: Driver, root: Path, number: int) -> None:
 
 @pytest.mark.parametrize("subject", ["postgres"], indirect=True)
 def test_closing_costs_what_is_closed_now_however_many_archives_there_are(
-    drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
+    keep_unknown(database_url)
     driver = drive(partitions=1, members=1)
     driver.up()
     looked_at: list[Path] = []
