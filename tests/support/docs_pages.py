@@ -718,7 +718,9 @@ HOLDS: Mapping[str, str] = {
     "batch": "the ledger: one row per batch, its owner, epoch, timeline, sequence and outcome",
     "batch_range": "the ranges of each batch; what resets have undone of them follows from `seek_offset`",
     "initial_offset": "where a partition begins for this region; first writer wins",
-    "boundary_offset": "where a boundary falls in a partition; first writer wins",
+    "boundary_offset": (
+        "where a boundary falls in a partition; first writer wins; forgotten with the retired checkpoints up to it"
+    ),
     "checkpoint_request": "requests for checkpoints by request id; outlive their checkpoint as tombstones",
     "checkpoint": "one row per checkpoint",
     "checkpoint_partition": "the partitions that were frozen when a checkpoint was opened",
