@@ -6,7 +6,6 @@ the migration that changed it, as a difference in the commit.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -15,10 +14,8 @@ from copy import copy
 from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 
@@ -28,88 +25,25 @@ from airflow_kcr.protocol.region.rows import Batch, Outcome, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.targets import ToCheckpoint
 from airflow_kcr.protocol.values import EventNumber
-from airflow_kcr.store import migrations, schema_upgrade
+from airflow_kcr.store import schema_upgrade
 from airflow_kcr.store.postgres import PostgresTransactions
 from airflow_kcr.store.postgres.tables import metadata
 from airflow_kcr.store.regions import RegionStore
 from tests.support.catalogue import catalogue
 from tests.support.driver import GROUP, Driver, group_rules
+from tests.support.earlier_schema import FOLDER, WORDS, config, execute, take_back_to, upgrade_to
 from tests.support.twin import plain
 
 pytestmark = pytest.mark.postgres
 
 SNAPSHOT = Path(__file__).parent / "schema_snapshot.txt"
-FOLDER = Path(migrations.__file__).parent
 FILES = sorted(p for p in (FOLDER / "versions").glob("*.py") if p.name != "__init__.py")
 REVISIONS = [p.name[:4] for p in FILES]
 
 
-def config() -> Config:
-    made = Config()
-    made.set_main_option("script_location", str(FOLDER))
-    made.set_main_option("path_separator", "os")
-    return made
+BEFORE_WORDS = f"{int(WORDS) - 1:04d}"
 
-
-def upgrade_to(url: str, revision: str) -> None:
-    """Bring an empty database to one revision, as an earlier program would have."""
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
-        connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS kcr")
-        connection.commit()
-        settings = config()
-        settings.attributes["connection"] = connection
-        command.upgrade(settings, revision)
-
-
-def execute(url: str, statement: str) -> None:
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(statement)
-
-
-WORDS = "0015"
-"""The revision that renames tables, columns and events."""
-
-
-def take_words_back(url: str) -> None:
-    """Give what a later program has stored, in the schema `later`, the names from before the words were changed."""
-    words = ScriptDirectory.from_config(config()).get_revision(WORDS).module
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        for old, new in words.TABLES:
-            connection.exec_driver_sql(f"ALTER TABLE later.{new} RENAME TO {old}")
-        for table, old, new in words.COLUMNS:
-            connection.exec_driver_sql(f"ALTER TABLE later.{table} RENAME COLUMN {new} TO {old}")
-        backwards = {
-            name: json.dumps({new: old for old, new in renamed.items()})
-            for name, renamed in (("kinds", words.KINDS), ("fields", words.FIELDS))
-        }
-        statement = text(str(words.RENAME_EVENTS).replace("kcr.event", "later.event"))
-        for region, counter in connection.exec_driver_sql("SELECT id, counter FROM later.region").all():
-            connection.execute(statement, {"region": region, "after": 0, "upto": counter, **backwards})
-
-
-def take_back_to(url: str, revision: str) -> None:
-    """Give a database the schema of an earlier revision, with the rows it has, without what it had no place for."""
-    execute(url, "ALTER SCHEMA kcr RENAME TO later")
-    if int(revision) < int(WORDS):
-        take_words_back(url)
-    upgrade_to(url, revision)
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # rows in any order
-        shared = connection.exec_driver_sql(
-            "SELECT table_name, string_agg(quote_ident(column_name), ', ') FROM information_schema.columns c "
-            "WHERE table_schema = 'kcr' AND table_name <> 'alembic_version' AND EXISTS (SELECT FROM "
-            "information_schema.columns l WHERE l.table_schema = 'later' AND l.table_name = c.table_name "
-            "AND l.column_name = c.column_name) GROUP BY table_name"
-        )
-        for table, columns in shared.all():
-            connection.exec_driver_sql(
-                f"INSERT INTO kcr.{table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM later.{table}"
-            )
-        connection.exec_driver_sql("DROP SCHEMA later CASCADE")
+OLD_KINDS = {"CutRequested", "CutOpened", "CutCompleted"}
 
 
 def rules() -> RegionRules:
@@ -328,9 +262,9 @@ def test_stored_events_specs_and_names_are_told_in_the_new_words(empty_database_
         driver.process()
         driver.checkpoint("bound:2026-01-01T00:00:00+00:00")
         before = driver.events
-    take_back_to(empty_database_url, f"{int(WORDS) - 1:04d}")
+    take_back_to(empty_database_url, BEFORE_WORDS)
     kinds = read(empty_database_url, "SELECT DISTINCT kind FROM kcr.event")
-    assert {"CutRequested", "CutOpened", "CutCompleted"} <= kinds
+    assert kinds >= OLD_KINDS
     spec = '{"cut":{"every":"5m"},"groups":[{"group_id":"g"}],"outsiders":"warn"}'
     execute(empty_database_url, f"UPDATE kcr.region SET spec = '{spec}', next_spec = '{spec}'")
     execute(
@@ -354,12 +288,77 @@ def test_stored_events_specs_and_names_are_told_in_the_new_words(empty_database_
         assert own in asked
 
 
+def told(url: str, driver: Driver) -> list[events.Body]:
+    with store(url) as transactions:
+        return [event.body for event in transactions.events(driver.name, EventNumber(0), 1000)]
+
+
+def test_an_upgrade_that_is_interrupted_while_it_renames_events_goes_on(empty_database_url: str) -> None:
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as transactions:
+        driver = Driver(rules=rules(), transactions=transactions)
+        driver.up()
+        driver.checkpoint("n1")
+    # The second half lies in another piece.
+    execute(empty_database_url, "UPDATE kcr.event SET number = number + 6000 WHERE number > 10")
+    execute(empty_database_url, "UPDATE kcr.region SET counter = counter + 6000")
+    before = told(empty_database_url, driver)
+    take_back_to(empty_database_url, BEFORE_WORDS)
+    execute(
+        empty_database_url,
+        "CREATE FUNCTION kcr.broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF new.number > 6000 THEN RAISE 'no more room'; END IF; RETURN new; END $$; "
+        "CREATE TRIGGER broken BEFORE UPDATE ON kcr.event FOR EACH ROW EXECUTE FUNCTION kcr.broken()",
+    )
+    with pytest.raises(StoreError):
+        schema_upgrade.upgrade(empty_database_url)
+    assert schema_upgrade.status(empty_database_url).current == BEFORE_WORDS
+    assert not OLD_KINDS & read(empty_database_url, "SELECT DISTINCT kind FROM kcr.event WHERE number < 6000")
+    assert OLD_KINDS & read(empty_database_url, "SELECT DISTINCT kind FROM kcr.event WHERE number > 6000")
+    execute(empty_database_url, "DROP FUNCTION kcr.broken CASCADE")
+    schema_upgrade.upgrade(empty_database_url)
+    assert told(empty_database_url, driver) == before
+    assert catalogue(empty_database_url) == SNAPSHOT.read_text()
+
+
+def test_what_a_program_writes_that_was_not_stopped_is_told_in_the_new_words(empty_database_url: str) -> None:
+    schema_upgrade.upgrade(empty_database_url)
+    with store(empty_database_url) as transactions:
+        driver = Driver(rules=rules(), transactions=transactions)
+        driver.up()
+        driver.checkpoint("n1")
+    before = told(empty_database_url, driver)
+    take_back_to(empty_database_url, BEFORE_WORDS)
+    execute(empty_database_url, "CREATE TABLE public.opened AS SELECT * FROM kcr.event WHERE kind = 'CutOpened'")
+
+    written: list[str] = []
+
+    def write(*about: object) -> None:
+        """Write one more event, once the events that were there have their new kinds."""
+        if "'{request_id}'" in str(about[2]) and not written:
+            written.append(str(about[2]))
+            execute(
+                empty_database_url,
+                "INSERT INTO kcr.event (region_id, number, at, epoch, lineage, kind, body) "
+                "SELECT e.region_id, r.counter + 1, e.at, e.epoch, e.lineage, e.kind, e.body FROM public.opened e "
+                "JOIN kcr.region r ON r.id = e.region_id; "
+                "UPDATE kcr.region SET counter = counter + 1",
+            )
+
+    event.listen(Engine, "before_cursor_execute", write)
+    try:
+        schema_upgrade.upgrade(empty_database_url)
+    finally:
+        event.remove(Engine, "before_cursor_execute", write)
+    (opened,) = [body for body in before if isinstance(body, events.CheckpointOpened)]
+    assert told(empty_database_url, driver) == [*before, opened]
+
+
 def test_a_store_with_closed_history_is_refused_as_its_archives_have_the_old_words(empty_database_url: str) -> None:
     schema_upgrade.upgrade(empty_database_url)
     with store(empty_database_url) as transactions:
         Driver(rules=rules(), transactions=transactions).up()
-    before = f"{int(WORDS) - 1:04d}"
-    take_back_to(empty_database_url, before)
+    take_back_to(empty_database_url, BEFORE_WORDS)
     execute(
         empty_database_url,
         "INSERT INTO kcr.certificate (region_id, number, counter, ledger, body, digest, archive) "
@@ -367,7 +366,7 @@ def test_a_store_with_closed_history_is_refused_as_its_archives_have_the_old_wor
     )
     with pytest.raises(StoreError, match="was closed by an earlier program"):
         schema_upgrade.upgrade(empty_database_url)
-    assert schema_upgrade.status(empty_database_url).current == before
+    assert schema_upgrade.status(empty_database_url).current == BEFORE_WORDS
     assert read(empty_database_url, "SELECT lineage FROM kcr.region") == {1}
 
 

@@ -7,6 +7,7 @@ Certificates are digests of events under their old names, so they go; the next `
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 
 from alembic import op
@@ -157,7 +158,10 @@ _CLOSED: Final = text("""
 def upgrade() -> None:
     _refuse_closed_history(op.get_bind())
     with op.get_context().autocommit_block():
-        _rename_events(op.get_bind())
+        renamed = _rename_events(op.get_bind(), {})
+    # From here on no earlier program writes; what one that was not stopped has written meanwhile is renamed as well.
+    op.execute("LOCK TABLE kcr.region, kcr.event IN ACCESS EXCLUSIVE MODE")
+    _rename_events(op.get_bind(), renamed)
     for statement in (*_OWN, "DELETE FROM kcr.certificate"):
         op.execute(statement)
     _rename_specs(op.get_bind())
@@ -181,14 +185,17 @@ def _refuse_closed_history(connection: Connection) -> None:
         )
 
 
-def _rename_events(connection: Connection) -> None:
+def _rename_events(connection: Connection, renamed: Mapping[int, int]) -> Mapping[int, int]:
+    """Rename each region's events beyond those that are, and return up to which number they are now."""
     names = {"kinds": json.dumps(KINDS), "fields": json.dumps(FIELDS)}
-    for region, counter in connection.execute(_REGIONS).all():
-        for after in range(0, counter, PIECE):
-            piece = {"region": region, "after": after, "upto": after + PIECE}
+    counters: dict[int, int] = {row.id: row.counter for row in connection.execute(_REGIONS)}
+    for region, counter in counters.items():
+        for after in range(renamed.get(region, 0), counter, PIECE):
+            piece = {"region": region, "after": after, "upto": min(after + PIECE, counter)}
             connection.execute(RENAME_EVENTS, {**piece, **names})
             for statement in _EVENT_VALUES:
                 connection.execute(statement, piece)
+    return counters
 
 
 def _rename_specs(connection: Connection) -> None:
