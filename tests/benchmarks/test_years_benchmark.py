@@ -5,6 +5,7 @@ Whole transactions, their COMMIT waiting for the disk, over the Unix socket of a
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,7 @@ from airflow_kcr.store.postgres import PostgresTransactions
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.support.driver import Driver, group_rules
 from tests.support.long_history import live_through, number_beyond
+from tests.support.transfer import transferred
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3600)]
 
@@ -53,14 +55,34 @@ def region_of_age(url: str, checkpoints: int) -> Iterator[Driver]:
         yield driver
 
 
-def a_round(driver: Driver, number: int) -> dict[str, float]:
-    """Do what a region does once, and return how many milliseconds each verb took."""
+def time_of(call: Callable[[], object]) -> float:
+    """Return how many milliseconds a call takes."""
+    began = perf_counter()
+    call()
+    return (perf_counter() - began) * 1000
+
+
+def memory_of(call: Callable[[], object]) -> float:
+    """Return how many KiB Python's objects take at most while a call runs, beside those that were there."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1] / 1024
+    finally:
+        tracemalloc.stop()
+
+
+def kib_of(call: Callable[[], object]) -> float:
+    """Return how many KiB a call transfers."""
+    return transferred(call) / 1024
+
+
+def a_round(driver: Driver, number: int, measure: Callable[[Callable[[], object]], float]) -> dict[str, float]:
+    """Do what a region does once, and return what was measured of each verb."""
     found: dict[str, float] = {}
 
     def timed(verb: str, call: Callable[[], object]) -> None:
-        began = perf_counter()
-        call()
-        found[verb] = (perf_counter() - began) * 1000
+        found[verb] = measure(call)
 
     driver.process()
     timed("request", partial(driver.request_checkpoint, f"n{number}"))
@@ -83,6 +105,9 @@ def a_round(driver: Driver, number: int) -> dict[str, float]:
     return found
 
 
+SIZES = {"messages to and from the store": kib_of, "memory of Python's objects, at most": memory_of}
+
+
 def test_verbs_by_the_age_of_the_region(durable_store: str, scale: Scale, report: Callable[[str], Report]) -> None:
     ages = [scale.of(age, 100) for age in AGES]
     found: dict[int, defaultdict[str, list[float]]] = {age: defaultdict(list) for age in ages}
@@ -92,8 +117,12 @@ def test_verbs_by_the_age_of_the_region(durable_store: str, scale: Scale, report
             connection.execute("ANALYZE")
         for number in range(ROUNDS):
             for age, driver in drivers.items():
-                for verb, took in a_round(driver, number).items():
+                for verb, took in a_round(driver, number, time_of).items():
                     found[age][verb].append(took)
+        sizes = {
+            what: {age: a_round(driver, 10 * ROUNDS * place, measure) for age, driver in drivers.items()}
+            for place, (what, measure) in enumerate(SIZES.items(), 1)
+        }
     shown = report("years")
     verbs = list(found[ages[0]])
     shown.table(
@@ -101,5 +130,14 @@ def test_verbs_by_the_age_of_the_region(durable_store: str, scale: Scale, report
         ("verb", *(f"{age:,}" for age in ages), "smallest to largest, of the oldest"),
         [(verb, *(median(found[age][verb]) for age in ages), spread(found[ages[-1]][verb])) for verb in verbs],
     )
+    for what, of_ages in sizes.items():
+        shown.table(
+            f"The same regions: {what}, KiB, of one call each",
+            ("verb", *(f"{age:,}" for age in ages)),
+            [(verb, *(of_ages[age][verb] for age in ages)) for verb in verbs],
+        )
+        for verb in verbs:
+            oldest, youngest = of_ages[ages[-1]][verb], of_ages[ages[0]][verb]
+            shown.at_most(f"{verb}: {what}, {ages[-1]:,}, to {ages[0]:,}", oldest / youngest, 1.2)
     for verb in verbs:
         shown.at_most(f"{verb}: {ages[-1]:,}, to {ages[0]:,}", ratio(found[ages[-1]][verb], found[ages[0]][verb]), 1.2)

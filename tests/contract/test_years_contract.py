@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import psycopg
 import pytest
@@ -24,6 +25,7 @@ from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_history import live_through, number_beyond
 from tests.support.plans import statements, touched
 from tests.support.stores import postgres_store
+from tests.support.transfer import transferred
 
 pytestmark = pytest.mark.postgres
 
@@ -95,6 +97,15 @@ def test_a_decision_takes_as_many_statements_after_years(database_url: str, othe
             a_day(driver)
         counts.append(len(run))
     assert counts[0] == counts[1]
+
+
+def test_a_decision_transfers_as_much_after_years(database_url: str, other_database_url: str) -> None:
+    sizes = []
+    for url, checkpoints in ((database_url, YOUNG), (other_database_url, 20_000)):
+        with old_region(url, checkpoints) as driver:
+            sizes.append(transferred(partial(a_day, driver)))
+    # Numbers have some more digits.
+    assert sizes[1] <= 1.02 * sizes[0]
 
 
 @pytest.mark.parametrize("analysed", [True, False], ids=["known to the planner", "unknown to it"])
