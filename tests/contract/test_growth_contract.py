@@ -26,7 +26,7 @@ from airflow_kcr.protocol.values import CheckpointNumber, Offset
 from airflow_kcr.store.postgres import chronicle
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.long_ledger import Statistics, fill
-from tests.support.plans import statements, touched
+from tests.support.plans import keep_unknown, statements, touched
 from tests.support.scripts import checkpoints_of_ten
 from tests.support.stores import postgres_store
 
@@ -39,6 +39,7 @@ FEW = 2_000
 @contextmanager
 def driver_over(url: str, partitions: int, members: int = 2) -> Iterator[Driver]:
     """A region that is up, in a database whose clock stands still: no lease ends however slow the machine is."""
+    keep_unknown(url)
     rules = RegionRules(groups={GROUP: group_rules(members=members)})
     with postgres_store(url, lambda _: rules) as store:
         driver = Driver(partitions=partitions, rules=rules, transactions=store)
