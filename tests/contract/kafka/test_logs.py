@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -194,15 +194,21 @@ def test_the_cluster_says_what_it_is(kafka: Kafka, logs: BrokerLogs) -> None:
     assert logs.cluster_id() == kafka.admin.list_topics(timeout=10).cluster_id
 
 
-def test_an_unreachable_broker_is_named_with_how_long_it_was_tried() -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda logs: logs.bounds(logs_of("g", "t", 0)),
+        lambda logs: logs.topics(),
+        lambda logs: logs.topics((TopicName("t"),)),
+    ],
+    ids=["bounds", "all topics", "a topic"],
+)
+def test_an_unreachable_broker_is_named_with_how_long_it_was_tried(ask: Callable[[BrokerLogs], object]) -> None:
     logs = BrokerLogs(admin_settings({"bootstrap.servers": "127.0.0.1:1"}), timedelta(seconds=1))
-    expected = r"tried 127\.0\.0\.1:1 for 1\.0 s; _TRANSPORT .*Connection refused"
-    with pytest.raises(BrokerUnavailable, match=expected):
-        logs.bounds(logs_of("g", "t", 0))
-    with pytest.raises(BrokerUnavailable, match=expected):
-        logs.topics()
-    with pytest.raises(BrokerUnavailable, match=expected):
-        logs.topics((TopicName("t"),))
+    # A busy machine may not hear in that second that nobody listens there.
+    reason = r"_TRANSPORT .*Connection refused|REQUEST_TIMED_OUT"
+    with pytest.raises(BrokerUnavailable, match=rf"tried 127\.0\.0\.1:1 for 1\.0 s; ({reason})"):
+        ask(logs)
 
 
 def test_a_broker_that_hangs_is_given_up_in_time_and_answers_when_it_is_back(broken: KafkaSet) -> None:
