@@ -51,7 +51,7 @@ def _shown(found: Mapping[str, Any]) -> str:
             )
             for goal in found["goals"]
         ]
-        parts.append(_table(("goal", "ratio", "desired_state", ""), rows))
+        parts.append(_table(("goal", "ratio", "wanted", ""), rows))
     loads = " to ".join(f"{load:.1f}" for load in found["load"])
     parts.append(f"{found['cores']} cores, {found['rounds']} rounds, load average {loads}.")
     return "\n\n".join(parts)
