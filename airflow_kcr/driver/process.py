@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.logging import RichHandler
 from rich.table import Table
+from rich.text import Text
 
 from airflow_kcr.driver.application import Hosted, MemberRun, follow, hosting, prepare, still_wanted
 from airflow_kcr.driver.lines import LOG_FORMAT
@@ -243,8 +244,9 @@ def shown(
 
 def table(title: str, members: Sequence[MemberProgress]) -> Table:
     """Return a picture of the members for a terminal, with a line for all of them where they are several."""
-    incidents = _incidents(total(members).counts).removeprefix("; ") or None
-    picture = Table(title=title, title_justify="left", caption=incidents, caption_justify="left", expand=False)
+    # A text: what a client says has square brackets, which would be read as markup.
+    incidents = Text(_incidents(total(members).counts))
+    picture = Table(title=title, title_justify="left", caption=incidents or None, caption_justify="left", expand=False)
     picture.add_column("member", no_wrap=True)
     picture.add_column("state", min_width=12)
     for name in ("partitions", "records", "rec/s", "lag", "last batch"):
@@ -263,9 +265,10 @@ def line(title: str, members: Sequence[MemberProgress]) -> str:
     everybody = total(members)
     states = ", ".join(f"{one.member} {one.state}" for one in members) or "no member"
     checkpoint = f"; checkpoint {everybody.checkpoint}" if everybody.checkpoint else ""
+    incidents = f"; {told}" if (told := _incidents(everybody.counts)) else ""
     return (
         f"{title}: {everybody.counts.records:,} records, {everybody.records_per_second:,.0f}/s, "
-        f"{_number(everybody.lag)} offsets behind{checkpoint} ({states}){_incidents(everybody.counts)}"
+        f"{_number(everybody.lag)} offsets behind{checkpoint} ({states}){incidents}"
     )
 
 
@@ -314,8 +317,8 @@ def _incidents(counts: Counts) -> str:
         "complaints": counts.troubles,
     }
     found = ", ".join(f"{name}: {number:,}" for name, number in told.items() if number)
-    last = f" (the last: {counts.last_trouble})" if counts.last_trouble else ""
-    return f"; since the start: {found}{last}" if found else ""
+    last = f" (the last: {' '.join(counts.last_trouble.split())})" if counts.last_trouble else ""
+    return f"since the start: {found}{last}" if found else ""
 
 
 def _number(number: int | None) -> str:

@@ -88,3 +88,10 @@ def test_on_a_terminal_the_table_is_shown_and_stays() -> None:
     with shown("flights", lambda: [ONE], console=console):
         pass
     assert "etl[0]" in out.getvalue()
+
+
+def test_a_complaint_is_shown_as_it_is_whatever_it_looks_like_and_in_one_line() -> None:
+    odd = replace(ONE, counts=Counts(troubles=1, last_trouble="[thrd:a:1/bootstrap]: no\n  answer [/tmp/x]"))
+    shown_as = "complaints: 1 (the last: [thrd:a:1/bootstrap]: no answer [/tmp/x])"
+    assert shown_as in line("flights", [odd])
+    assert shown_as in text_of([odd])
