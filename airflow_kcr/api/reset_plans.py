@@ -158,6 +158,17 @@ class PlanView(View):
         is_by_time = isinstance(self.request.target, ToDatetime | ByDuration)
         return is_by_time and line.in_scope and line.target is not None and line.target == line.log_end
 
+    def notes(self, line: PlanLine) -> list[str]:
+        """Return what to know of a line beside its numbers, but that its target can't be read."""
+        notes = []
+        if self.finds_nothing(line):
+            notes.append("no record since then, the log's end")
+        if line.asked is not None:
+            notes.append(f"clamped, asked for {line.asked}")
+        if line.is_recreated:
+            notes.append(line.RECREATED)
+        return notes
+
     @classmethod
     def of(cls, plan: Plan, request: ResetRequest, log: LogView) -> Self:
         """Return a plan as it was made."""

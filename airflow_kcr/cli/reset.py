@@ -392,15 +392,8 @@ def _undone(plan: PlanView) -> str:
 
 
 def _row(plan: PlanView, line: PlanLine) -> dict[str, object]:
-    notes = []
-    if not line.in_scope:
-        notes.append("out of scope")
-    if plan.finds_nothing(line):
-        notes.append("no record since then, the log's end")
-    if line.asked is not None:
-        notes.append(f"clamped, asked for {line.asked}")
-    if line.is_recreated:
-        notes.append(line.RECREATED)
+    notes = [] if line.in_scope else ["out of scope"]
+    notes += plan.notes(line)
     if line.is_unreachable:
         notes.append(f"unreachable, the log has {line.log_start} to {line.log_end}")
     return {

@@ -186,13 +186,7 @@ def markdown(plan: PlanView, reason: str = "", by: str = "") -> str:
 
 
 def _row(plan: PlanView, line: PlanLine) -> tuple[str, ...]:
-    notes = []
-    if plan.finds_nothing(line):
-        notes.append("no record since then, the log's end")
-    if line.asked is not None:
-        notes.append(f"clamped, asked for {line.asked}")
-    if line.is_recreated:
-        notes.append(line.RECREATED)
+    notes = plan.notes(line)
     if line.is_unreachable:
         notes.append(f"the log has {line.log_start} to {line.log_end}")
     return (
