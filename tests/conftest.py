@@ -58,6 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
         run = postgres.Run.open()
         config.stash[OWNED_RUN] = run
         config.stash[RUN_DIR] = run.path
+        if config.option.basetemp is None:
+            # pytest's own folder is one for all runs of a user, and each run closes it to other users as it starts:
+            # a server of another run, which as root has a user of its own, could not reach its data any more.
+            config.option.basetemp = str(run.path / "tmp")
     else:
         config.stash[RUN_DIR] = Path(workerinput["kcr_run_dir"])
     airflow_home.prepare(config.stash[RUN_DIR])

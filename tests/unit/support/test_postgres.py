@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
 
-from tests.support.postgres import Run, Server
+from tests.support.postgres import RUN_PREFIX, Run, Server
 
 
 def execute(url: str, statement: str) -> object:
@@ -101,3 +101,16 @@ def test_the_next_run_clears_a_killed_one_and_leaves_a_living_one_alone(pytestco
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")  # ... but not the next run
     assert not run_dir.exists()
+
+
+def test_the_next_run_removes_what_one_could_not_remove_at_its_end() -> None:
+    run = Run.open()
+    run.close()
+    run.path.mkdir()
+    (run.path / "tmp").mkdir()
+    Run.open().close()
+    assert not run.path.exists()
+
+
+def test_a_run_has_a_temporary_folder_that_no_other_run_closes(tmp_path: Path) -> None:
+    assert any(parent.name.startswith(RUN_PREFIX) for parent in tmp_path.parents)
