@@ -295,8 +295,8 @@ class MemberHost:
                 self._metrics.add(Counts(discarded_batches=1))
             case events.Answered(command=Contribute(sequence=sequence)):
                 self._metrics.contributed(sequence, self._clock())
-            case events.SinksReset():
-                self._metrics.add(Counts(resets=1))
+            case events.SinksReset(epoch=epoch):
+                self._metrics.reset(epoch)
             case events.StoreLost() if self._machine.store_lost_at is None:
                 self._metrics.add(Counts(store_losses=1))
                 _LOG.warning("%s: the store does not answer", self.who.member)

@@ -24,7 +24,10 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What became of a member's work since its process began; a sum of several members' has the longest times."""
+    """What became of a member's work since its process began; a sum of several members' has the longest times.
+
+    Members take part in the same resets, so of these a sum has the most.
+    """
 
     batches: int = 0
     """Accepted by the store."""
@@ -36,6 +39,8 @@ class Counts:
     """Contributed to."""
 
     resets: int = 0
+    """Taken part in, but for the first: it brings a member to where it starts, so it is no incident."""
+
     rebalances: int = 0
     failed_batches: int = 0
     discarded_batches: int = 0
@@ -59,7 +64,7 @@ class Counts:
             batches=self.batches + more.batches,
             records=self.records + more.records,
             checkpoints=self.checkpoints + more.checkpoints,
-            resets=self.resets + more.resets,
+            resets=max(self.resets, more.resets),
             rebalances=self.rebalances + more.rebalances,
             failed_batches=self.failed_batches + more.failed_batches,
             discarded_batches=self.discarded_batches + more.discarded_batches,
@@ -108,6 +113,8 @@ class Metrics:
 
     counts: Counts = field(default_factory=Counts)
     _draining: tuple[CheckpointNumber, Seconds] | None = field(default=None, repr=False)
+    _reset: Epoch | None = field(default=None, repr=False)
+    """The epoch of the newest reset that the member took part in."""
 
     def drain_seen(self, checkpoint: CheckpointNumber, now: Seconds) -> None:
         """Note that a checkpoint drains; the first look at it counts."""
@@ -129,6 +136,12 @@ class Metrics:
     def batch_took(self, seconds: Seconds) -> None:
         """Note how long the last batch took, whatever became of it."""
         self.counts = replace(self.counts, last_batch=timedelta(seconds=seconds))
+
+    def reset(self, epoch: Epoch) -> None:
+        """Note that the sinks were reset for an epoch; the first brings the member to where it starts."""
+        if self._reset is not None and epoch > self._reset:
+            self.counts = replace(self.counts, resets=self.counts.resets + 1)
+        self._reset = epoch
 
     def troubled(self, why: str) -> None:
         """Note a complaint of the client, of Kafka or of a sink that the member lives with."""

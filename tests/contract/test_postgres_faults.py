@@ -52,7 +52,8 @@ from airflow_kcr.protocol.values import (
     RegionName,
     RequestId,
 )
-from airflow_kcr.store.postgres import PostgresTransactions, admission, build_engine, listening, rewinds
+from airflow_kcr.store.postgres import PostgresTransactions, admission, build_engine, listening, reading, rewinds
+from airflow_kcr.store.postgres.session import Found, Session
 from airflow_kcr.store.regions import RegionStore
 from tests.support.breaking_proxy import Break, BreakingProxy, breaking_proxy
 from tests.support.driver import GROUP, Driver, group_rules
@@ -232,6 +233,20 @@ def test_a_backend_ended_before_commit_changes_nothing(database_url: str, driver
         calls[verb]()
     assert (driver.region.failures, driver.events, driver.batches) == (before[0].failures, before[1], before[2])
     assert dict(driver.region.claims) == dict(before[0].claims)
+
+
+def test_what_was_read_stays_true_where_the_server_ends_the_transaction_afterwards(
+    database_url: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, made = driver.region, reading.region_of
+
+    def slowly(session: Session, name: RegionName, row: Found) -> Region:
+        region = made(session, name, row)
+        end_backends(database_url, "idle in transaction")
+        return region
+
+    monkeypatch.setattr(reading, "region_of", slowly)
+    assert driver.store.read(driver.name)[0] == expected
 
 
 def test_waiting_too_long_for_the_lock_is_busy_and_changes_nothing(database_url: str, driver: Driver) -> None:

@@ -40,16 +40,27 @@ class Connections:
         self._address = failures.Address(engine.url)
         self._schema_is_current = False
 
-    def transaction(self, first: Executable, **parameters: object) -> AbstractContextManager[Session]:
+    @contextmanager
+    def transaction(self, first: Executable, **parameters: object) -> Iterator[Session]:
         """Run the body in one transaction that begins with the statement `first`, and commit it.
 
         Raises:
             StoreError: see `failures`; before COMMIT was sent, nothing was changed.
         """
-        return self._lent(self._engine, first, parameters)
+        started = monotonic()
+        with self._lent(self._engine, first, parameters) as session:
+            yield session
+            try:
+                session.commit()
+            except failures.FAILURES as error:
+                raise failures.during_commit(error, self._address, monotonic() - started) from error
 
     def snapshot(self, first: Executable, **parameters: object) -> AbstractContextManager[Session]:
-        """Run the body in a transaction that only reads, all of it as of one moment: that of the statement `first`."""
+        """Run the body in a transaction that only reads, all of it as of one moment: that of the statement `first`.
+
+        What was read is true whatever becomes of the transaction, so it is rolled back, and nothing is asked of how
+        that ends: a server may have ended it while the body worked on what it had read.
+        """
         return self._lent(self._snapshots, first, parameters)
 
     @contextmanager
@@ -61,10 +72,6 @@ class Connections:
         try:
             with self._translating(started):
                 yield session
-            try:
-                connection.commit()
-            except failures.FAILURES as error:
-                raise failures.during_commit(error, self._address, monotonic() - started) from error
         finally:
             session.end()
             _close(connection)
@@ -128,8 +135,9 @@ def _with_first(
 
 
 def _close(connection: Connection) -> None:
-    """Give a connection back to the pool, which rolls back what was not committed; a broken one is thrown away."""
+    """Give a connection back to the pool, what was not committed rolled back; a broken one is thrown away."""
     try:
-        connection.close()
+        connection.rollback()
     except failures.FAILURES:
         connection.invalidate()
+    connection.close()

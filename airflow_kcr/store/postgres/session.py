@@ -80,6 +80,12 @@ class Session:
             raise RuntimeError("this session's transaction is over; nothing can be written in it")
         return self.connection.execute(statement, self._bound(parameters)).rowcount
 
+    def commit(self) -> None:
+        """Make what was written count."""
+        if self.connection is None:
+            raise RuntimeError("this session's transaction is over; nothing is left to be committed")
+        self.connection.commit()
+
     def _bound(self, parameters: dict[str, object]) -> dict[str, object]:
         bound = {name: array(value) if isinstance(value, list) else value for name, value in parameters.items()}
         return {**bound, "region": self.region_id}

@@ -328,6 +328,7 @@ def test_what_a_member_does_is_counted_and_shown(stage: Stage) -> None:
     member = stage.member()
     stage.caught_up()
     eventually(lambda: member.counts().records == 150, "the records to be counted")
+    assert member.counts().resets == 0, "to start is no incident"
     shown = member.host.snapshot
     assert shown.counts.batches == len(member.engine.done)
     assert shown.counts.rebalances == 1

@@ -9,7 +9,7 @@ from airflow_kcr.protocol.member.state import Member, State
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Offset
+from airflow_kcr.protocol.values import AssignmentId, CheckpointNumber, Epoch, Offset
 from airflow_kcr.runtime.metrics import UNKNOWN, Counts, Metrics
 from tests.support.runtime_fakes import MEMBER, p
 
@@ -85,16 +85,26 @@ def test_the_last_batch_counts_with_its_time_and_not_with_the_longest() -> None:
     assert metrics.counts.last_batch == timedelta(seconds=0.25)
 
 
-def test_members_counts_add_up_with_the_longest_times_and_the_last_complaint() -> None:
+def test_the_reset_that_a_member_starts_with_is_no_incident() -> None:
     metrics = Metrics()
-    metrics.add(Counts(batches=2, records=15, resets=1, failed_commits=3))
+    metrics.reset(Epoch(4))
+    metrics.reset(Epoch(4))
+    assert metrics.counts.resets == 0
+    metrics.reset(Epoch(5))
+    metrics.reset(Epoch(5))
+    assert metrics.counts.resets == 1
+
+
+def test_members_counts_add_up_with_the_longest_times_the_last_complaint_and_the_resets_they_share() -> None:
+    metrics = Metrics()
+    metrics.add(Counts(batches=2, records=15, resets=2, failed_commits=3))
     metrics.troubled("broker 1 is down")
     metrics.troubled("broker 2 is down")
-    other = Counts(batches=1, records=5, last_batch=timedelta(seconds=1), longest_drain=timedelta(seconds=4))
+    other = Counts(batches=1, records=5, resets=1, last_batch=timedelta(seconds=1), longest_drain=timedelta(seconds=4))
     assert metrics.snapshot(at_work(), {}).counts + other == Counts(
         batches=3,
         records=20,
-        resets=1,
+        resets=2,
         failed_commits=3,
         troubles=2,
         last_trouble="broker 2 is down",
