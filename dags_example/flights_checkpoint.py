@@ -6,19 +6,23 @@ while a scheduler is late. `catchup=True` gives every interval its run, and `max
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from airflow.sdk import DAG, DeltaDataIntervalTimetable, PartitionedAssetTimetable, get_current_context, task
 
-from airflow_kcr.embedded.flights.spec import airflow_spec, live_since
 from airflow_kcr.hooks.assets import region_asset
 from airflow_kcr.hooks.checkpoints import checkpoint_of
 from airflow_kcr.hooks.kcr import KcrHook
 from airflow_kcr.operators.checkpoint import KcrCommitCheckpointOperator, KcrDrainOperator
 from airflow_kcr.operators.region import KcrValidateGroupOperator
+from airflow_kcr.spec import load
 
-REGION = "flights"
-EVERY = airflow_spec().checkpoint.every
+# When the region goes live, at a boundary: its first data interval begins here, and each one since then gets a run.
+LIVE_SINCE = datetime(2026, 11, 1, tzinfo=UTC)
+
+SPEC = load(Path(__file__).with_name("flights.yaml"))
+REGION = SPEC.region
 
 
 @task
@@ -40,8 +44,8 @@ def build() -> dict[str, object]:
 with DAG(
     "flights_checkpoint",
     description="One checkpoint of the flights for each data interval",
-    schedule=DeltaDataIntervalTimetable(EVERY),
-    start_date=live_since(),
+    schedule=DeltaDataIntervalTimetable(SPEC.checkpoint.every),
+    start_date=LIVE_SINCE,
     catchup=True,
     max_active_runs=1,
     # A consumer that is being started again is missing for a while.
@@ -58,7 +62,7 @@ with DAG(
     "flights_build",
     description="Runs once for each checkpoint of the flights, in their order",
     schedule=PartitionedAssetTimetable(assets=region_asset(REGION)),
-    start_date=live_since(),
+    start_date=LIVE_SINCE,
     max_active_runs=1,
     tags=["kcr", "flights"],
 ):

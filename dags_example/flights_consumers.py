@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from pathlib import Path
 
 from airflow.sdk import DAG
 
-from airflow_kcr.embedded.flights.spec import GROUP, airflow_spec, live_since
 from airflow_kcr.operators.consume import KcrConsumeOperator
 from airflow_kcr.operators.region import KcrApplyRegionOperator
+from airflow_kcr.spec import load
 
+SPEC = load(Path(__file__).with_name("flights.yaml"))
 APPLICATIONS = [[0, 2], [1]]
 
 with DAG(
     "flights_consumers",
     description="Consumes the flights until the region stops",
     schedule=None,
-    start_date=live_since(),
     max_active_runs=1,
     tags=["kcr", "flights"],
 ) as dag:
-    spec = airflow_spec()
-    apply = KcrApplyRegionOperator(task_id="apply", spec=spec)
+    apply = KcrApplyRegionOperator(task_id="apply", spec=SPEC)
     consume = KcrConsumeOperator.partial(
         task_id="consume",
-        region=spec.region,
-        group_id=GROUP,
+        region=SPEC.region,
+        group_id=SPEC.groups[0].group_id,
         conf={
             "spark.driver.memory": "512m",
             # The applications start at once on one machine: less compiling makes that quicker.

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kcr.embedded.flights.spec import live_since
 from airflow_kcr.operators.reset import (
     KcrApplyResetOperator,
     KcrApproveResetOperator,
@@ -23,7 +22,6 @@ with DAG(
     "flights_reset",
     description="Resets the flights to an earlier checkpoint, after a person has seen the plan",
     schedule=None,
-    start_date=live_since(),
     max_active_runs=1,
     default_args={"retries": 3, "retry_delay": timedelta(seconds=5)},
     tags=["kcr", "flights"],

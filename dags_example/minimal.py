@@ -1,16 +1,32 @@
-"""A region in ten lines: its consumers, a checkpoint every five minutes, and resets from the browser."""
+"""A region in a few lines: its consumers, a checkpoint every five minutes, and resets from the browser.
+
+Copy this file and `minimal_pipeline.py` to your DAGs, and change the address, the topic and the date.
+"""
 
 from __future__ import annotations
 
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
 from airflow_kcr.dags import region_dags
-from airflow_kcr.embedded.flights.spec import live_since
 from airflow_kcr.spec import parse
+
+# When the region goes live: its first data interval begins here, and each one since then gets a run.
+LIVE_SINCE = datetime(2026, 11, 1, tzinfo=UTC)
 
 spec = parse("""
 region: minimal
 kafka: {bootstrap.servers: '${KCR_KAFKA_BOOTSTRAP}'}
 groups:
-  - {group_id: minimal-etl, topics: [flights], pipeline: 'airflow_kcr.embedded.flights.pipeline:process'}
+  - {group_id: minimal-etl, topics: [flights], pipeline: 'minimal_pipeline:process'}
 checkpoint: {every: 5m}
 """)
-consumers, checkpoint, reset = region_dags(spec, start_date=live_since())
+consumers, checkpoint, reset = region_dags(
+    spec,
+    start_date=LIVE_SINCE,
+    consume={
+        "py_files": str(Path(__file__).with_name("minimal_pipeline.py")),
+        "jars": os.environ.get("KCR_SPARK_JARS", ""),  # empty: Spark fetches its Kafka connector from Maven Central
+    },
+)

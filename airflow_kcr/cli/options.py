@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -17,6 +19,7 @@ from airflow_kcr.protocol.instants import parse_instant
 
 if TYPE_CHECKING:
     from airflow_kcr.api import Region
+    from airflow_kcr.spec import RegionSpec
     from airflow_kcr.store.regions import RegionStore
 
 TEN_MINUTES: Final = timedelta(minutes=10)
@@ -46,10 +49,10 @@ def instant(text: str) -> datetime:
         raise typer.BadParameter(error.message) from None
 
 
-def _warned_of_password(context: typer.Context, value: str) -> str:
+def _warned_of_password(context: typer.Context, value: str | None) -> str | None:
     """Warn of a password in --store: other users of the machine can read a process's arguments."""
     source = context.get_parameter_source("store")
-    if source is not None and source.name == "COMMANDLINE" and _has_password(value):
+    if source is not None and source.name == "COMMANDLINE" and _has_password(value or ""):
         typer.echo(
             "kcr: others on this machine can read the password in --store; use KCR_STORE_URL, PGPASSWORD or a passfile",
             err=True,
@@ -84,6 +87,18 @@ Url = Annotated[
         metavar="URL",
         help="The region store, postgresql://USER@HOST/DATABASE. Put passwords in PGPASSWORD, a passfile or "
         "KCR_STORE_URL.",
+        show_default=False,
+        show_envvar=True,
+        callback=_warned_of_password,
+    ),
+]
+OptionalUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="KCR_STORE_URL",
+        metavar="URL",
+        help="The region store, postgresql://USER@HOST/DATABASE.",
         show_default=False,
         show_envvar=True,
         callback=_warned_of_password,
@@ -139,6 +154,17 @@ def store_of(store: str) -> Iterator[RegionStore]:
 
     with opened(store) as found:
         yield found
+
+
+def spec_in(file: Path) -> RegionSpec:
+    """Return the spec in a file; `-` is standard input.
+
+    Raises:
+        SpecError: it can't be read, or is none.
+    """
+    from airflow_kcr.spec import load, parse
+
+    return parse(sys.stdin.read()) if str(file) == "-" else load(file)
 
 
 def _user() -> str:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, Timeout, Url, Wait, instant, region_of, store_of
+from airflow_kcr.cli.options import TEN_MINUTES, Name, Output, Timeout, Url, Wait, instant, region_of, spec_in, store_of
 from airflow_kcr.cli.output import Answer, note, progress, reported, require_wait, show
 from airflow_kcr.errors import RegionBeingDeleted
 
 if TYPE_CHECKING:
     from airflow_kcr.api import Applied, CheckpointRequestView, Goal, Region, RegionSummary, RegionView
     from airflow_kcr.protocol.values import TopicPartition
-    from airflow_kcr.spec import RegionSpec
 
 app = typer.Typer(
     name="region",
@@ -51,19 +50,13 @@ def apply(
     from airflow_kcr.api import goals
 
     require_wait(wait, timeout)
-    spec = _spec(file)
+    spec = spec_in(file)
     with region_of(spec.region, store) as region:
         found = region.compare_spec(spec) if dry_run else region.apply(spec)
         if wait and not dry_run:
             with progress(region.name) as on_progress:
                 region.wait_for(goals.SPEC_CHECKED, timeout, on_progress)
         show(applied(found), output)
-
-
-def _spec(file: Path) -> RegionSpec:
-    from airflow_kcr.spec import load, parse
-
-    return parse(sys.stdin.read()) if str(file) == "-" else load(file)
 
 
 @app.command("list")

@@ -7,6 +7,8 @@ purpose; everything that was started from here is recognised by a variable in it
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib.resources import files
 from importlib.util import find_spec
@@ -27,12 +29,16 @@ from airflow_kcr.embedded.airflow_client import AirflowClient, heartbeats
 from airflow_kcr.embedded.airflow_settings import MARKER, AirflowPlan, Kept, User, environment, kept
 from airflow_kcr.embedded.processes import Child, Launch, Recorded, happened, start_tied, tail
 from airflow_kcr.errors import ConfigurationError, ServiceFailed, ToolMissing
+from airflow_kcr.protocol.durations import format_duration
+from airflow_kcr.schedules import Every
 
 MIGRATED_WITHIN: Final = 240.0
 READY_WITHIN: Final = 180.0
 STOP_WITHIN: Final = 15.0
 STRAYS_WITHIN: Final = 10.0
 EXAMPLES: Final = "dags_example"
+FLIGHTS_SPEC: Final = "flights.yaml"
+"""The file of the examples with the spec of their region `flights`."""
 
 
 class Component(StrEnum):
@@ -251,6 +257,36 @@ def example_dags() -> Path:
         if folder.is_dir():
             return folder
     raise ServiceFailed(f"the example DAGs are not there: there is no {EXAMPLES} in or beside {package}")
+
+
+def copy_examples(folder: Path, *, every: timedelta, since: datetime) -> None:
+    """Copy the example DAGs with all that they need, and change what their users change.
+
+    Args:
+        folder: where to; what is there is replaced.
+        every: the time between two checkpoints of the flights.
+        since: when the regions went live; it is moved to the boundary of the flights at or before it.
+
+    Raises:
+        ServiceFailed: there are no examples, or they have no place for the one or the other.
+    """
+    live = ", ".join(map(str, Every(every).at_or_before(since).astimezone(UTC).timetuple()[:6]))
+    # Under its name it is whole: whoever finds it may rely on that.
+    copy = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(example_dags(), copy, ignore=shutil.ignore_patterns("__pycache__"))
+    _rewrite(copy / FLIGHTS_SPEC, r"  every: .*", f"  every: {format_duration(every)}")
+    for name in ("flights_checkpoint.py", "minimal.py"):
+        _rewrite(copy / name, r"LIVE_SINCE = .*", f"LIVE_SINCE = datetime({live}, tzinfo=UTC)")
+    shutil.rmtree(folder, ignore_errors=True)
+    copy.rename(folder)
+
+
+def _rewrite(file: Path, line: str, instead: str) -> None:
+    text, found = re.subn(rf"^{line}$", instead, file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if found != 1:
+        raise ServiceFailed(f"{file.name} of the example DAGs has no line, or several, like {line!r}")
+    file.write_text(text, encoding="utf-8")
 
 
 def end_strays(folder: Path) -> None:

@@ -14,13 +14,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final, TypedDict
 
 from airflow_kcr.embedded import jars
-from airflow_kcr.embedded.airflow import end_strays, example_dags, start_airflow
+from airflow_kcr.embedded.airflow import copy_examples, end_strays, start_airflow
 from airflow_kcr.embedded.airflow_settings import AirflowPlan, kept
 from airflow_kcr.embedded.flights import spec as flights
 from airflow_kcr.embedded.kafka import start_cluster
@@ -219,15 +219,16 @@ def _start_spark(folder: Path, starting: Starting, report: Report) -> str:
 
 def _start_airflow(folder: Path, starting: Starting, report: Report) -> str:
     report("airflow: starting an API server, a scheduler, a DAG processor and a triggerer")
-    store = starting.running["postgres"].address
+    store, dags = starting.running["postgres"].address, starting.folder / "dags"
+    if not dags.exists():  # else they may have been changed
+        copy_examples(dags, every=timedelta(minutes=1), since=datetime.now(UTC))
     plan = AirflowPlan(
         folder=folder,
         database_url=store.removesuffix(f"/{DATABASE}") + f"/{AIRFLOW_DATABASE}",
         store_url=store,
-        dags=example_dags(),
+        dags=dags,
         environment={
             flights.BOOTSTRAP_VARIABLE: starting.running["kafka"].address,
-            flights.SINCE_VARIABLE: datetime.now(UTC).isoformat(),
             "KCR_FLIGHTS_OUTPUT": str(starting.folder / "flights-output"),
         },
     )

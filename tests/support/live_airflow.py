@@ -11,14 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_kcr.api import Region
-from airflow_kcr.embedded.airflow import Airflow, start_airflow
+from airflow_kcr.embedded.airflow import Airflow, copy_examples, start_airflow
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.airflow_settings import ROLES, AirflowPlan
 from airflow_kcr.embedded.flights.pipeline import OUTPUT_VARIABLE
-from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, EVERY_VARIABLE, SINCE_VARIABLE
+from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.postgres import start_postgres
-from airflow_kcr.protocol.durations import format_duration
-from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.store.schema_upgrade import upgrade
 from tests.support.kafka import Kafka
 
@@ -70,19 +68,16 @@ class LiveAirflow:
 
 
 @contextmanager
-def live_airflow(folder: Path, kafka: Kafka, *, examples: Path | None = None) -> Iterator[LiveAirflow]:
+def live_airflow(folder: Path, kafka: Kafka) -> Iterator[LiveAirflow]:
     """Lend a running Airflow; it stops at the end, with everything that its tasks have started.
 
     Args:
         folder: where everything is kept.
         kafka: the broker that its DAGs use.
-        examples: a folder of DAG files to begin with.
     """
     dags = folder / "dags"
-    dags.mkdir(parents=True)
-    for file in sorted(examples.glob("*.py")) if examples is not None else []:
-        (dags / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     since = datetime.now(UTC)
+    copy_examples(dags, every=EVERY, since=since)
     with ExitStack() as stack:
         postgres = start_postgres(folder / "postgres")
         stack.callback(postgres.stop)
@@ -95,8 +90,6 @@ def live_airflow(folder: Path, kafka: Kafka, *, examples: Path | None = None) ->
             dags=dags,
             environment={
                 BOOTSTRAP_VARIABLE: kafka.bootstrap_servers,
-                EVERY_VARIABLE: format_duration(EVERY),
-                SINCE_VARIABLE: format_instant(since),
                 OUTPUT_VARIABLE: str(folder / "output"),
                 # For the auth manager, which is one of the tests' own.
                 "KCR_TEST_OWNER": OWNER,

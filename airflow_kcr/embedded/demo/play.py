@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -16,18 +16,17 @@ import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.goals import RUNNING, STOPPED
-from airflow_kcr.embedded.airflow import Airflow
+from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, Airflow, example_dags
 from airflow_kcr.embedded.airflow_client import RUN_ENDS, TASK_ENDS, AirflowClient, Run
 from airflow_kcr.embedded.airflow_settings import MARKER
 from airflow_kcr.embedded.demo.stage import Phase, Stage
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order, Produced
-from airflow_kcr.embedded.flights.spec import EVERY_VARIABLE, airflow_spec
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError, ServiceFailed, TimedOut
-from airflow_kcr.protocol.durations import format_duration
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.schedules import Every
+from airflow_kcr.spec import load
 
 REGION: Final = "flights"
 CONSUMERS: Final = "flights_consumers"
@@ -121,7 +120,8 @@ def declare(stage: Stage, script: Script) -> Happened:
     Checkpoints line up from here on, whoever comes late.
     """
     producer.ensure_topic({**stage.settings, **_SILENT}, producer.TOPIC)
-    spec = airflow_spec({EVERY_VARIABLE: format_duration(script.every)})
+    example = load(example_dags() / FLIGHTS_SPEC)
+    spec = replace(example, checkpoint=replace(example.checkpoint, every=script.every))
     with Region(REGION, stage.store_url) as region:
         region.apply(spec)
         next_boundary = region.start().next_boundary

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_kcr.embedded.airflow import Airflow, Component, airflow_of, example_dags
+from airflow_kcr.embedded.airflow import Airflow, Component, airflow_of, copy_examples
 from airflow_kcr.embedded.airflow_settings import AirflowPlan
 from airflow_kcr.embedded.flights import pipeline
 from airflow_kcr.embedded.flights import spec as flights
@@ -25,8 +25,6 @@ from airflow_kcr.embedded.kafka import Cluster, java_command, start_cluster
 from airflow_kcr.embedded.postgres import Postgres, start_postgres
 from airflow_kcr.embedded.processes import Launch, start_tied
 from airflow_kcr.errors import BrokerUnavailable, ServiceFailed
-from airflow_kcr.protocol.durations import format_duration
-from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.store.schema_upgrade import upgrade
 
 STORE: Final = "kcr"
@@ -113,11 +111,10 @@ class Stage:
         """
         environment = {
             flights.BOOTSTRAP_VARIABLE: self.kafka.bootstrap_servers,
-            flights.EVERY_VARIABLE: format_duration(every),
-            flights.SINCE_VARIABLE: format_instant(since),
             pipeline.OUTPUT_VARIABLE: str(self.output),
         }
         airflow = self.backstage.airflow
+        copy_examples(self.folder / "dags", every=every, since=since)
         try:
             airflow.follow(_plan(self.folder, self.backstage.postgres, environment))
             airflow.start_components()
@@ -166,7 +163,7 @@ def _plan(folder: Path, postgres: Postgres, environment: Mapping[str, str]) -> A
         folder=folder / "airflow",
         database_url=postgres.url(METADATA),
         store_url=postgres.url(STORE),
-        dags=example_dags(),
+        dags=folder / "dags",
         environment=environment,
         settings=_RARELY_PARSED,
     )

@@ -7,16 +7,18 @@ has died is found by the first statement of a transaction, which takes a lock or
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 
 from airflow_kcr import libpq
 from airflow_kcr.errors import StoreRefused
 from airflow_kcr.protocol.timeouts import Timeouts
-from airflow_kcr.store.postgres.failures import Address
+from airflow_kcr.store.postgres import failures
 
 if TYPE_CHECKING:
     import psycopg
@@ -68,10 +70,47 @@ def build_engine(
         wrong = libpq.settle(connection, limits)
         if wrong:
             connection.close()
-            raise StoreRefused(f"the store at {Address(target)} can't be used: {wrong}; nothing was changed")
+            raise StoreRefused(f"the store at {failures.Address(target)} can't be used: {wrong}; nothing was changed")
 
     event.listen(engine, "connect", check)
     return engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What a Postgres says of itself."""
+
+    version: str
+    """As it shows it, such as `16.4 (Debian 16.4-1)`."""
+
+    major: int
+    is_standby: bool
+    now: datetime
+    """Its clock, as it answered; with zone."""
+
+
+# name: server — what `kcr doctor` looks at.
+_SERVER: Final = text("""
+    SELECT current_setting('server_version'), current_setting('server_version_num')::int / 10000,
+           pg_is_in_recovery(), clock_timestamp()
+""")
+
+
+def server_at(url: str | URL) -> Server:
+    """Return what the server at a URL says of itself, over a connection such as every store has.
+
+    Raises:
+        StoreError: it can't be reached, or a connection is not what was asked for.
+    """
+    engine, began = build_engine(url, connections=1), monotonic()
+    try:
+        with engine.connect() as connection:
+            version, major, is_standby, now = connection.execute(_SERVER).one()
+    except failures.FAILURES as error:
+        raise failures.before_commit(error, failures.Address(engine.url), monotonic() - began) from error
+    finally:
+        engine.dispose()
+    return Server(version=version, major=major, is_standby=is_standby, now=now)
 
 
 def _milliseconds(span: timedelta) -> int:

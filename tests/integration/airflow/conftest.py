@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_kcr.embedded.airflow import example_dags
 from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
 from tests.support.kafka import Kafka
 from tests.support.live_airflow import LiveAirflow, live_airflow
@@ -23,7 +22,7 @@ def airflow(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patched:
         # The spec of the examples takes the broker's address from there, in this process as well.
         patched.setenv(BOOTSTRAP_VARIABLE, kafka.bootstrap_servers)
-        with live_airflow(tmp_path_factory.mktemp("live"), kafka, examples=example_dags()) as live:
+        with live_airflow(tmp_path_factory.mktemp("live"), kafka) as live:
             yield live
 
 

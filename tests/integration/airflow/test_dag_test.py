@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -17,14 +16,13 @@ from typing import Any
 
 import pytest
 
-from airflow_kcr.embedded.airflow import example_dags
+from airflow_kcr.embedded.airflow import FLIGHTS_SPEC, copy_examples
 from airflow_kcr.embedded.flights import producer
-from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE, EVERY_VARIABLE, SINCE_VARIABLE, airflow_spec
+from airflow_kcr.embedded.flights.spec import BOOTSTRAP_VARIABLE
 from airflow_kcr.embedded.kafka import start_cluster
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.protocol.instants import format_instant
 from airflow_kcr.schedules import Every
-from airflow_kcr.spec import RegionSpec, parse
+from airflow_kcr.spec import RegionSpec, load, parse
 from tests.support.airflow_home import connection_json
 from tests.support.dag_test import Order
 from tests.support.kafka import KafkaSet
@@ -76,7 +74,7 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
         declared = stack.enter_context(postgres_server.database(template=database_template))
         store = stack.enter_context(postgres_server.database(template=database_template))
         dags = folder / "dags"
-        shutil.copytree(example_dags(), dags, ignore=shutil.ignore_patterns("__pycache__"))
+        copy_examples(dags, every=EVERY, since=datetime.now(UTC))
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
             "AIRFLOW_HOME": str(folder / "home"),
@@ -90,13 +88,12 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
             "PATH": stand_in_for_spark(folder / "bin"),
         }
         environment.pop("SPARK_HOME", None)
-        told = {EVERY_VARIABLE: f"{EVERY.seconds}s", SINCE_VARIABLE: format_instant(datetime.now(UTC))}
         result = folder / "result.json"
         with (folder / "said").open("wb") as said_by:
             running_dags = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.dag_test", str(result)],
                 cwd=TOP,
-                env={**environment, **told},
+                env=environment,
                 stdin=subprocess.PIPE,
                 stdout=said_by,
                 stderr=subprocess.STDOUT,
@@ -106,14 +103,11 @@ def ran(postgres_server: Server, database_template: str, tmp_path_factory: pytes
         cluster = start_cluster(folder / "kafka")
         stack.callback(cluster.stop)
         kafka = KafkaSet(cluster)
-        patched = stack.enter_context(pytest.MonkeyPatch.context())
-        told[BOOTSTRAP_VARIABLE] = kafka.bootstrap_servers
-        for name, value in told.items():
-            patched.setenv(name, value)
+        told = {BOOTSTRAP_VARIABLE: kafka.bootstrap_servers}
         producer.ensure_topic(kafka.settings, producer.TOPIC)
         producer.produce(kafka.settings, producer.Order(first=FLIGHTS))
 
-        spec, minimal = airflow_spec(), parse(MINIMAL.format(bootstrap=kafka.bootstrap_servers))
+        spec, minimal = load(dags / FLIGHTS_SPEC), parse(MINIMAL.format(bootstrap=kafka.bootstrap_servers))
         flights = stack.enter_context(running(kafka, store, spec, folder / "flights"))
         small = stack.enter_context(running(kafka, store, minimal, folder / "minimal", ("contributing",)))
         for one in (flights, small):

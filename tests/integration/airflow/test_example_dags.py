@@ -13,7 +13,7 @@ from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.flights import producer
 from airflow_kcr.embedded.flights.producer import Order
 from airflow_kcr.embedded.processes import happened
-from airflow_kcr.errors import RefusedError
+from airflow_kcr.errors import RefusedError, UnknownRegion
 from airflow_kcr.schedules import Every
 from tests.support.live_airflow import EVERY, LiveAirflow
 
@@ -94,6 +94,30 @@ def test_flights_are_consumed_each_interval_is_checkpointed_by_its_run_and_each_
     assert {sequence: count for sequence, count in built(airflow).items() if sequence in later} == dict.fromkeys(
         later, 1
     )
+
+
+def test_a_copied_example_consumes_with_the_pipeline_beside_it(airflow: LiveAirflow) -> None:
+    editor = airflow.editor
+    producer.ensure_topic(airflow.kafka.settings, producer.TOPIC)
+    producer.produce(airflow.kafka.settings, Order(first=FLIGHTS))
+    editor.wait_for_dags(EXAMPLES, within=120)
+    editor.unpause("minimal_consumers")  # it runs once by itself
+    with airflow.region("minimal") as region:
+        assert happened(lambda: consumed(region) > 0, within=PATIENCE.total_seconds(), pause=1), editor.runs(
+            "minimal_consumers"
+        )
+        region.stop()
+        region.wait_for(STOPPED, PATIENCE)
+    (run,) = editor.runs("minimal_consumers")
+    assert editor.wait_for_run("minimal_consumers", run.run_id, within=PATIENCE.total_seconds()).state == "success"
+
+
+def consumed(region: Region) -> int:
+    """How many offsets of its topic a region has consumed; none where it was not declared yet."""
+    try:
+        return sum(one.position or 0 for one in region.lag())
+    except UnknownRegion:
+        return 0
 
 
 def built(airflow: LiveAirflow) -> Counter[int]:

@@ -1,0 +1,236 @@
+"""Whether members of a region can run here: what a person asks before the first start, or on a machine that is new.
+
+The environment, the store and, of a region spec, whatever its members would meet. What the groups look like in Kafka is
+judged as `kcr group validate` judges it; a region that was not declared yet is judged as if it had been.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from airflow_kcr.api.clusters import client_settings
+from airflow_kcr.api.regions import connect, store_url
+from airflow_kcr.api.validation import real_reader, validate
+from airflow_kcr.errors import KcrError
+from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.evidence import Verdict
+from airflow_kcr.protocol.region.state import Spec
+from airflow_kcr.protocol.values import GroupId, region_name
+from airflow_kcr.sinks.custom.adapters import custom_targets
+from airflow_kcr.sinks.files.layout import file_targets
+from airflow_kcr.sinks.group import checked_sinks
+from airflow_kcr.spark.launch import no_pyspark, require_java
+from airflow_kcr.spark.pipelines import load_pipeline
+from airflow_kcr.spec import RegionSpec
+from airflow_kcr.store.memory import MemoryTransactions
+from airflow_kcr.store.postgres.engine import Server, server_at
+from airflow_kcr.store.regions import RegionStore
+
+OLDEST_JAVA: Final = 17
+"""What Spark 4 needs (https://spark.apache.org/docs/4.0.0/)."""
+
+OLDEST_AIRFLOW: Final = (3, 3)
+OLDEST_POSTGRES: Final = 14
+
+SKEW: Final = timedelta(seconds=2)
+"""By how much the clocks of this machine and of the store may differ: leases go by the store's clock, but the time of
+a record is set by whoever writes it, and a boundary is compared with that."""
+
+_ANSWERS_WITHIN: Final = 20.0
+"""Seconds that `java -version` may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One line: what was looked at, and what it came to."""
+
+    group: str
+    """Empty: it is of this machine, not of a group."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+
+
+def examine(
+    spec: RegionSpec | None, given_store: str | None, environ: Mapping[str, str] = os.environ
+) -> Iterator[Diagnosis]:
+    """Yield what is found, one line after the other; nothing is changed anywhere.
+
+    Args:
+        spec: of the region whose members are to run; None: the environment alone is looked at.
+        given_store: the store's URL; None: there is no store to look at.
+        environ: where Java is found, and the variables that the spec names.
+    """
+    yield _of_machine("python", lambda: (Verdict.OK, platform.python_version()))
+    yield _of_machine("spark", _spark)
+    yield _of_machine("java", lambda: _java(environ))
+    yield _of_machine("airflow", _airflow)
+    store = None if given_store is None else _of_machine("store", lambda: _store(given_store))
+    if store is not None:
+        yield store
+    if spec is None:
+        return
+    reachable = given_store if store is not None and store.verdict is not Verdict.FAILED else None
+    for group in spec.groups:
+        yield from _of_group(spec, GroupId(group.group_id), reachable, environ)
+
+
+def _of_machine(check: str, look: Callable[[], tuple[Verdict, str]]) -> Diagnosis:
+    return _diagnosis("", check, look)
+
+
+def _diagnosis(group: str, check: str, look: Callable[[], tuple[Verdict, str]]) -> Diagnosis:
+    try:
+        verdict, detail = look()
+    except KcrError as error:
+        verdict, detail = Verdict.FAILED, error.message
+    return Diagnosis(group=group, check=check, verdict=verdict, detail=detail)
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+
+def _spark() -> tuple[Verdict, str]:
+    try:
+        import pyspark
+        import pyspark.sql
+    except ImportError as error:
+        missing = no_pyspark(error)
+        absent = _version_of("pyspark") is None
+        return (Verdict.WARNING, f"{missing.message}; without it no member runs here") if absent else _failed(missing)
+    client = _version_of("pyspark-client")
+    beside = f", beside pyspark-client {client}" if client else ""
+    return Verdict.OK, f"PySpark {pyspark.__version__}{beside}"
+
+
+def _java(environ: Mapping[str, str]) -> tuple[Verdict, str]:
+    require_java(environ)
+    home = environ.get("JAVA_HOME", "")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH", os.defpath))
+    try:
+        told = subprocess.run(  # noqa: S603 - the Java that Spark would start
+            [program or "java", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWERS_WITHIN,
+            check=False,
+            env=dict(environ),
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Verdict.FAILED, f"{program} -version does not answer: {type(error).__name__}"
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told)
+    if version is None:
+        return Verdict.FAILED, f"{program} -version names no version; it says: {told.strip()[:200] or 'nothing'}"
+    if int(version[1]) < OLDEST_JAVA:
+        return Verdict.FAILED, f"{program} is Java {version[1]}; install {OLDEST_JAVA} or newer, or set JAVA_HOME to it"
+    return Verdict.OK, f"Java {version[1]}, {program}"
+
+
+def _airflow() -> tuple[Verdict, str]:
+    version = _version_of("apache-airflow")
+    if version is None:
+        return Verdict.OK, "not installed here; only machines that run DAGs need it"
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_AIRFLOW:
+        needed = ".".join(map(str, OLDEST_AIRFLOW))
+        return Verdict.FAILED, f"Airflow {version}; install {needed} or newer: pip install 'airflow-kcr[airflow]'"
+    return Verdict.OK, f"Airflow {version}"
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _failed(error: KcrError) -> tuple[Verdict, str]:
+    return Verdict.FAILED, error.message
+
+
+# -- the store -------------------------------------------------------------------------------------------------------
+
+
+def _store(given: str) -> tuple[Verdict, str]:
+    url = store_url(given)
+    server = server_at(url)
+    with connect(url) as transactions:
+        transactions.names()  # the schema is this program's, and this user may read it
+    before = datetime.now(UTC)
+    told, now = server_at(url), datetime.now(UTC)
+    described = f"Postgres {server.version}"
+    if server.major < OLDEST_POSTGRES:
+        return Verdict.FAILED, f"{described}; the store needs {OLDEST_POSTGRES} or newer"
+    if server.is_standby:
+        return Verdict.FAILED, f"{described}, a standby, which takes no changes; give the address of the primary"
+    if skew := _skew(told, before, now):
+        return Verdict.WARNING, (
+            f"{described}; the clocks of this machine and of the store differ by {skew.total_seconds():.1f} s: have "
+            "both follow a time server, or boundaries divide records by another time than you see"
+        )
+    return Verdict.OK, f"{described}, its schema is current"
+
+
+def _skew(server: Server, before: datetime, after: datetime) -> timedelta:
+    """Return by how much the server's clock is off, as far as the time of the way to it does not explain it."""
+    off = max(before - server.now, server.now - after, timedelta())
+    return off if off > SKEW else timedelta()
+
+
+# -- a group ---------------------------------------------------------------------------------------------------------
+
+
+def _of_group(
+    spec: RegionSpec, group: GroupId, given_store: str | None, environ: Mapping[str, str]
+) -> Iterator[Diagnosis]:
+    yield _diagnosis(group, "pipeline", lambda: _pipeline(spec, group))
+    yield _diagnosis(group, "sinks", lambda: _sinks(spec, group, environ))
+    try:
+        client_settings(spec, group, environ)
+        if given_store is None:
+            yield from _checks(_declared_in_memory(spec), spec, group)
+            return
+        with connect(store_url(given_store)) as transactions:
+            store = RegionStore(transactions)
+            is_declared = region_name(spec.region) in store.names()
+            yield from _checks(store if is_declared else _declared_in_memory(spec), spec, group)
+    except KcrError as error:
+        yield Diagnosis(group=group, check="kafka", verdict=Verdict.FAILED, detail=error.message)
+
+
+def _pipeline(spec: RegionSpec, group: GroupId) -> tuple[Verdict, str]:
+    name = spec.group(group).pipeline
+    load_pipeline(name)
+    return Verdict.OK, name
+
+
+def _sinks(spec: RegionSpec, group: GroupId, environ: Mapping[str, str]) -> tuple[Verdict, str]:
+    checked_sinks(spec, group, environ)
+    file_targets(spec, environ)
+    custom_targets(spec, environ)
+    return Verdict.OK, ", ".join(f"{sink.name} ({sink.kind})" for sink in spec.group(group).sinks) or "none declared"
+
+
+def _checks(store: RegionStore, spec: RegionSpec, group: GroupId) -> Iterator[Diagnosis]:
+    for check in validate(store, region_name(spec.region), real_reader, kafka_names, [group]).checks:
+        yield Diagnosis(
+            group=check.group, check=str(check.question), verdict=check.verdict, detail=check.detail.strip()
+        )
+
+
+def _declared_in_memory(spec: RegionSpec) -> RegionStore:
+    """Return a store of this process alone, in which the region is declared and stopped."""
+    store = RegionStore(MemoryTransactions(lambda: datetime.now(UTC)))
+    store.declare(region_name(spec.region), Spec(text=spec.to_json_text(), rules=spec.rules()))
+    return store
