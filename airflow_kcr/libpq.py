@@ -1,7 +1,8 @@
-"""Why libpq made no connection to a Postgres, and whether one that was made is what was asked for.
+"""Connections to a Postgres whose transactions run under the settings asked for, also behind a pooler.
 
-It is recognised by its text, as it has no SQLSTATE for that. No text of libpq's own is passed on, since it may quote
-values. What the server itself says as it refuses is, in its language: it knows no password.
+A connection that was not made is recognised by its text, as libpq has no SQLSTATE for that. No text of libpq's own is
+passed on, since it may quote values. What the server itself says as it refuses is, in its language: it knows no
+password.
 """
 
 from __future__ import annotations
@@ -10,18 +11,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import psycopg
+import psycopg
+from psycopg import IsolationLevel, sql
+from psycopg.rows import TupleRow
 
 _REFUSED_LOGIN: Final = "the server refused the login; look at user and password"
 _NO_DATABASE: Final = "the server has no database of that name"
 FULL: Final = "the server has no connection left"
+READ_ONLY: Final = (
+    "the server is read-only, as a standby is; give the address of the primary, or of all with "
+    "target_session_attrs=read-write"
+)
 NOT_NOW: Final = "the server does not take connections now"
 
-_DIRECTLY: Final = "give the address of Postgres itself, not that of a pooler (PgBouncer)"
-_POOLER_REFUSES: Final = f"a pooler in between takes no start-up options; {_DIRECTLY}"
+DIRECTLY: Final = "give the address of Postgres itself, not that of a pooler (PgBouncer)"
+
+OLDEST: Final = 14
+"""The first version of Postgres that is supported."""
 
 REFUSALS: Final[Mapping[str, str]] = MappingProxyType(
     {"28000": _REFUSED_LOGIN, "28P01": _REFUSED_LOGIN, "3D000": _NO_DATABASE}
@@ -53,7 +61,12 @@ _REASONS: Final = tuple(
             "look at its pg_hba.conf and sslmode",
             True,
         ),
-        (r"FATAL: +unsupported startup parameter", _POOLER_REFUSES, True),
+        (
+            r"statement pooling mode",
+            "a pooler in between pools by statement, which has no transactions; "
+            f"set its pool_mode to transaction or session, or {DIRECTLY}",
+            True,
+        ),
         (r"FATAL: +database \".*\" does not exist", _NO_DATABASE, True),
         (r"permission denied for database", "this user may not use the database", True),
         (r"Connection refused|No such file or directory", "nothing listens there", False),
@@ -84,41 +97,134 @@ _SAID: Final = re.compile(r"FATAL: +(.+)")
 _LONGEST: Final = 200
 """Characters of a server's words that are passed on."""
 
-# name: in_force — milliseconds, whatever unit the server shows them in; one way to the server for each new connection.
+_TAKES_NO_OPTIONS: Final = re.compile(r"unsupported startup parameter|command-line options")
+"""As PgBouncer and the proxy of Amazon RDS say it."""
+
+# name: in_force — each setting as it is, then as the server shows what was asked for; one way to the server for each
+# new connection. What is set here ends with the transaction.
 _IN_FORCE: Final = """
-    SELECT pg_backend_pid(), (
-        SELECT array_agg(CAST(extract(epoch FROM CAST(current_setting(name) AS interval)) * 1000 AS bigint) ORDER BY n)
-        FROM unnest(CAST(%s AS text[])) WITH ORDINALITY AS asked (name, n)
+    SELECT pg_backend_pid(), CAST(current_setting('server_version_num') AS integer) / 10000, (
+        SELECT array_agg(ARRAY[current_setting(name, true), set_config(name, wanted, true)] ORDER BY n)
+        FROM unnest(CAST(%s AS text[]), CAST(%s AS text[])) WITH ORDINALITY AS asked (name, wanted, n)
     )
 """
 
+_OPTION: Final = re.compile(r"(?:-c\s*|--)(?P<name>[A-Za-z_][\w.-]*)=(?P<value>(?:\\.|[^\s\\])*)(?:\s+|$)")
+"""One setting among the options that a connection is started with; blanks in its value are escaped."""
 
-def settle(connection: psycopg.Connection, asked: Mapping[str, int]) -> str:
-    """Make sure that a new connection is what was asked for; return what is wrong with it, empty where nothing is.
 
-    A pooler may drop the options that a connection is started with: no statement would ever be ended then. It may also
-    give each transaction another server process, which knows statements of that name that another client has prepared.
-    So none are prepared where there is one; that of the server's process is known by its number.
+class Unsuitable(Exception):
+    """A server answers, and can't be used before somebody has changed something; its text says what."""
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A connection that knows whether its session is its own.
+
+    Behind a pooler it may have another server process in each transaction. Nothing of a session can be relied on
+    there: no setting, prepared statement, LISTEN or lock that outlasts a transaction.
+    """
+
+    of_each_transaction: bytes = b""
+    """The statement that sets what was asked for, in the transaction alone; empty where the session has it."""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether each transaction has to be told its settings."""
+        return bool(self.of_each_transaction)
+
+    def begin(self) -> None:
+        """Begin a transaction with its settings, in one round trip; where the session has them, the driver begins it.
+
+        The isolation is that of the connection, else READ COMMITTED.
+        """
+        if not self.is_pooled:
+            return
+        # Else the driver would send a BEGIN of its own before this one.
+        self.autocommit = True
+        level = IsolationLevel(self.isolation_level or IsolationLevel.READ_COMMITTED).name.replace("_", " ")
+        access = {None: "", True: " READ ONLY", False: " READ WRITE"}[self.read_only]
+        self.execute(f"BEGIN ISOLATION LEVEL {level}{access};".encode() + self.of_each_transaction, prepare=False)
+
+
+def connect(parameters: Mapping[str, object], settings: Mapping[str, str]) -> Connection:
+    """Return a connection whose transactions run under these settings; where it is pooled, after its `begin`.
+
+    A session of its own has them as options of its start. A pooler may refuse such options, drop them, or give each
+    transaction another server process. That is found out here, by asking once what is in force; the process is known
+    by its number. Behind one, each transaction is told its settings, and nothing is prepared: a server process may know
+    a statement of that name that another client has prepared.
 
     Args:
-        connection: just made; nothing was run on it.
-        asked: settings in milliseconds, by their names.
+        parameters: of libpq, by their names, the password among them.
+        settings: of the server, by their names; they win over those in the parameter `options`.
+
+    Raises:
+        Unsuitable: what was asked for can't be had there, or the server is too old.
+        psycopg.Error: there is no connection; see `not_made`.
     """
+    given = str(parameters.get("options") or "")
+    # Ours come last, because the last one counts.
+    options = " ".join([given, *(f"-c {name}={_escaped(value)}" for name, value in settings.items())]).strip()
+    try:
+        connection = _connected({**parameters, "options": options})
+    except psycopg.OperationalError as error:
+        if not _TAKES_NO_OPTIONS.search(str(error)):
+            raise
+        connection = _connected({name: value for name, value in parameters.items() if name != "options"})
+    try:
+        _settle(connection, given, settings)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connected(parameters: Mapping[str, object]) -> Connection:
+    return Connection.connect(**parameters)  # type: ignore[arg-type]
+
+
+def _settle(connection: Connection, given: str, settings: Mapping[str, str]) -> None:
+    asked = {**{found["name"]: _plain(found["value"]) for found in _OPTION.finditer(given)}, **settings}
     was, connection.autocommit = connection.autocommit, True
-    row = connection.execute(_IN_FORCE, [list(asked)], prepare=False).fetchone()
-    connection.autocommit = was
-    if row is None:
-        return "it does not answer"
-    process, found = row
-    is_pooled = process != connection.info.backend_pid
-    if is_pooled:
+    process, differing = _look(connection, asked)
+    if process != connection.info.backend_pid or differing:
+        if _OPTION.sub("", given).strip():
+            raise Unsuitable(
+                "a pooler in between drops the options of its address, and they are more than settings; write "
+                f"-c NAME=VALUE alone, or {DIRECTLY}"
+            )
         connection.prepare_threshold = None
-    differing = [
-        f"{name} is {there} ms, not {wanted} ms"
-        for (name, wanted), there in zip(asked.items(), found, strict=True)
+        each = [
+            sql.SQL("set_config({}, {}, true)").format(sql.Literal(name), sql.Literal(value))
+            for name, value in asked.items()
+        ]
+        connection.of_each_transaction = sql.SQL("SELECT {}").format(sql.SQL(", ").join(each)).as_bytes(connection)
+        connection.begin()
+        _, differing = _look(connection, asked)
+        connection.rollback()
+        if differing:
+            raise Unsuitable(f"{'; '.join(differing)}, although its transaction was told; {DIRECTLY}")
+    connection.autocommit = was
+
+
+def _look(connection: Connection, asked: Mapping[str, str]) -> tuple[int, list[str]]:
+    """Return the number of the server's process, and what is not as it was asked for."""
+    row = connection.execute(_IN_FORCE, [list(asked), list(asked.values())], prepare=False).fetchone()
+    if row is None:
+        raise Unsuitable("it does not answer")
+    process, version, found = row
+    if version < OLDEST:
+        raise Unsuitable(f"it is Postgres {version}; {OLDEST} or newer is needed")
+    return process, [
+        f"{name} is {there or 'not set'}, not {wanted}"
+        for name, (there, wanted) in zip(asked, found or (), strict=True)
         if there != wanted
     ]
-    if not differing:
-        return ""
-    who = "a pooler in between" if is_pooled else "something in between, or the server,"
-    return f"{'; '.join(differing)}: {who} drops the options of a connection; {_DIRECTLY}"
+
+
+def _escaped(value: str) -> str:
+    return re.sub(r"([\s\\])", r"\\\1", value)
+
+
+def _plain(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value)

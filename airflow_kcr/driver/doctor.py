@@ -40,7 +40,6 @@ OLDEST_JAVA: Final = 17
 """What Spark 4 needs (https://spark.apache.org/docs/4.0.0/)."""
 
 OLDEST_AIRFLOW: Final = (3, 3)
-OLDEST_POSTGRES: Final = 14
 
 SKEW: Final = timedelta(seconds=2)
 """By how much the clocks of this machine and of the store may differ: leases go by the store's clock, but the time of
@@ -169,9 +168,7 @@ def _store(given: str) -> tuple[Verdict, str]:
         transactions.names()  # the schema is this program's, and this user may read it
     before = datetime.now(UTC)
     told, now = server_at(url), datetime.now(UTC)
-    described = f"Postgres {server.version}"
-    if server.major < OLDEST_POSTGRES:
-        return Verdict.FAILED, f"{described}; the store needs {OLDEST_POSTGRES} or newer"
+    described = f"Postgres {server.version}{' behind a pooler' if server.is_pooled else ''}"
     if server.is_standby:
         return Verdict.FAILED, f"{described}, a standby, which takes no changes; give the address of the primary"
     if skew := _skew(told, before, now):

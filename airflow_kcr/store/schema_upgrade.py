@@ -19,7 +19,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from airflow_kcr import libpq
+from airflow_kcr.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, StoreRefused
 
 SCHEMA: Final = "kcr"
 VERSION_TABLE: Final = "alembic_version"
@@ -70,12 +71,14 @@ def upgrade(url: str) -> SchemaStatus:
 
     Raises:
         SchemaTooNew: the database is newer than this program.
+        StoreRefused: a pooler is in between.
         StoreUnavailable: it can't be reached; the message has its address, never the password.
     """
     from alembic import command
     from alembic.config import Config
 
     with _connected(url) as connection:
+        _require_own_session(connection)
         # Of the session, so that it outlasts the transactions: closing the connection lets go of it.
         connection.execute(_NO_TIMEOUTS)
         connection.execute(_LOCK, {"key": _UPGRADE_LOCK})
@@ -134,6 +137,18 @@ def revision_of(connection: Connection) -> str | None:
     return None if found is None else str(found)
 
 
+def _require_own_session(connection: Connection) -> None:
+    """Refuse a pooler: the upgrade's lock is of the session, as it outlasts the transactions of the migrations."""
+    from airflow_kcr.store.postgres.engine import driver_of
+    from airflow_kcr.store.postgres.failures import Address
+
+    if driver_of(connection).is_pooled:
+        raise StoreRefused(
+            f"the store at {Address(connection.engine.url)} is behind a pooler, and an upgrade needs a session of its "
+            f"own; {libpq.DIRECTLY}; nothing was changed"
+        )
+
+
 def _too_new(current: str) -> SchemaTooNew:
     return SchemaTooNew(
         f"the store's schema is of revision {current}, this program knows {HEAD} and earlier; "
@@ -145,10 +160,12 @@ def _too_new(current: str) -> SchemaTooNew:
 def _connected(url: str) -> Iterator[Connection]:
     """Yield a connection, which no transaction outlasts; the driver is psycopg 3, whatever the URL says of Postgres."""
     # The store itself asks this module for its schema's revision, so its package can't be imported before this one.
+    from airflow_kcr.store.postgres.engine import connect_under
     from airflow_kcr.store.postgres.failures import Address, before_commit
 
     target = make_url(url).set(drivername="postgresql+psycopg")
     engine = create_engine(target, poolclass=NullPool, hide_parameters=True)
+    connect_under(engine, {})
     began = time.monotonic()
     try:
         with engine.connect() as connection:

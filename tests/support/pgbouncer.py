@@ -1,4 +1,4 @@
-"""PgBouncer before the test server, with a pool per transaction: what many an installation has in between."""
+"""PgBouncer before the test server, which pools by transaction where nothing else is said: as many have it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ needs_pgbouncer = pytest.mark.skipif(BINARY is None, reason="pgbouncer is not in
 
 @contextmanager
 def pooled(url: str, folder: Path, *settings: str, connect_query: str = "") -> Iterator[str]:
-    """The URL of a database through a PgBouncer of its own, which pools by transaction.
+    """The URL of a database through a PgBouncer of its own.
 
     Args:
-        url: the database itself, on a Unix socket.
+        url: the database itself, on a Unix socket, or by a host and port.
         folder: for its files; the user that it runs as may read it.
         settings: lines of its configuration.
         connect_query: what it runs on each new connection to the server.
@@ -34,10 +34,11 @@ def pooled(url: str, folder: Path, *settings: str, connect_query: str = "") -> I
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
+    where = f"host={target.host} port={target.port}" if target.host else f"host={target.query['host']}"
     first = f" connect_query='{connect_query}'" if connect_query else ""
     lines = (
         "[databases]",
-        f"{target.database} = host={target.query['host']} user=postgres{first}",
+        f"{target.database} = {where} user=postgres{first}",
         "[pgbouncer]",
         "listen_addr = 127.0.0.1",
         f"listen_port = {port}",
@@ -52,9 +53,13 @@ def pooled(url: str, folder: Path, *settings: str, connect_query: str = "") -> I
         path.chmod(path.stat().st_mode | 0o011)
     log = (folder / "pgbouncer.log").open("w")
     # It does not run as root, and the server's socket is for the server's own user.
-    user = ("-u", Path(str(target.query["host"])).owner()) if os.getuid() == 0 else ()
+    owner = Path(str(target.query["host"])).owner() if "host" in target.query else "nobody"
+    user = ("-u", owner) if os.getuid() == 0 else ()
     process = subprocess.Popen(
-        [str(BINARY), *user, str(config)], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        [str(BINARY), *user, str(config)],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
     )
     try:
         _listening(port, process)

@@ -35,7 +35,7 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "53100": "the server's disk is full",
         "53200": "the server is out of memory",
         "53300": libpq.FULL,
-        "25006": "the server is read-only, a standby perhaps",
+        "25006": libpq.READ_ONLY,
         **libpq.REFUSALS,
         "42501": "this user has no right to it",
         "42P01": "a table is gone; it was there before",
@@ -84,6 +84,8 @@ class Database:
         self._given: dict[str, str] = {name: str(value) for name, value in given.items()}
         self._given.setdefault("connect_timeout", CONNECT_TIMEOUT)
         self._given["application_name"] = f"kcr {who}"
+        self.is_pooled = False
+        """Whether a pooler was in between when it was last connected to: executors then prepare nothing either."""
 
     @property
     def address(self) -> str:
@@ -116,7 +118,8 @@ class Database:
             try:
                 connection.commit()
             except psycopg.Error as error:
-                if error.sqlstate is None or _is_broken(connection):
+                # A pooler that loses the server tells so itself, by a state of class 08.
+                if error.sqlstate is None or error.sqlstate.startswith("08") or _is_broken(connection):
                     raise OutcomeLost from error
                 raise self._translation(error) from error
 
@@ -128,22 +131,28 @@ class Database:
             "lock_timeout": times.lock_timeout,
             "statement_timeout": max(statement_timeout, times.statement_timeout),
         }
-        settings = {name: max(span // timedelta(milliseconds=1), 1) for name, span in spans.items()}
-        options = [self._given.get("options", ""), r"-c default_transaction_isolation=read\ committed -c timezone=UTC"]
-        # Ours come last, because the last one counts.
-        options += [f"-c {name}={milliseconds}" for name, milliseconds in settings.items()]
-        with self._translated():
-            connection = psycopg.connect(**{**self._given, "options": " ".join(options).strip()})  # type: ignore[arg-type]
+        settings = {name: str(max(span // timedelta(milliseconds=1), 1)) for name, span in spans.items()}
+        settings |= {"default_transaction_isolation": "read committed", "timezone": "UTC"}
         try:
             with self._translated():
-                wrong = libpq.settle(connection, settings)
-            if wrong:
-                raise SinkRefused(
-                    f"{self.who}: the database {self.address} can't be used: {wrong}; nothing was changed"
+                connection = libpq.connect(self._given, settings)
+        except libpq.Unsuitable as wrong:
+            raise self._refused(str(wrong)) from None
+        try:
+            self.is_pooled = connection.is_pooled
+            if self.is_pooled and "options" in self._given:
+                raise self._refused(
+                    "a pooler in between drops the options of its URL for executors; set them for the user "
+                    f"(ALTER ROLE … SET …) and leave them out, or {libpq.DIRECTLY}"
                 )
+            with self._translated():
+                connection.begin()
             yield connection
         finally:
             connection.close()
+
+    def _refused(self, why: str) -> SinkRefused:
+        return SinkRefused(f"{self.who}: the database {self.address} can't be used: {why}; nothing was changed")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -172,6 +172,9 @@ def jdbc_options(database: Database, staging: Staging) -> dict[str, str]:
     given = database.parameters
     table = ".".join('"' + part.replace('"', '""') + '"' for part in (staging.schema, staging.table))
     passed = {name: given[known] for known, name in _PASSED_ON.items() if known in given}
+    if database.is_pooled:
+        # A server process may know a statement of that name that another client has prepared.
+        passed["prepareThreshold"] = "0"
     return {**_WRITER, **passed, "url": _jdbc_url(database), "dbtable": table, "ApplicationName": f"kcr {database.who}"}
 
 

@@ -97,7 +97,12 @@ class Connections:
         self.require_schema()
         started = monotonic()
         connection, rows = self._begun(self._autocommit, statement, parameters, started)
-        _close(connection)
+        try:
+            with self._translating(started):
+                # Behind a pooler there is a transaction, for its settings; else this sends nothing.
+                connection.commit()
+        finally:
+            _close(connection)
         return rows
 
     @contextmanager

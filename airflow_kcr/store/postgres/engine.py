@@ -21,7 +21,9 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.store.postgres import failures
 
 if TYPE_CHECKING:
-    import psycopg
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection, Dialect
 
 CONNECT_TIMEOUT: Final = 10
 """Seconds in which a server has to answer a new connection, where the URL has no `connect_timeout`."""
@@ -48,13 +50,11 @@ def build_engine(
         "lock_timeout": _milliseconds(times.lock_timeout),
         "statement_timeout": _milliseconds(times.statement_timeout),
     }
-    settings = {**limits, "default_transaction_isolation": r"read\ committed", "timezone": "UTC"}
     given = target.query.get("options", ())
-    options = [given] if isinstance(given, str) else list(given)
-    # Ours come last, because the last one counts.
-    options += [f"-c {name}={value}" for name, value in settings.items()]
+    if not isinstance(given, str):
+        target = target.update_query_dict({"options": " ".join(given)}) if given else target
     engine = create_engine(
-        target.update_query_dict({"options": " ".join(options)}),
+        target,
         pool_size=connections,
         max_overflow=connections,
         pool_timeout=POOL_WAIT,
@@ -65,15 +65,38 @@ def build_engine(
             "connect_timeout": target.query.get("connect_timeout", CONNECT_TIMEOUT),
         },
     )
-
-    def check(connection: psycopg.Connection, _record: object) -> None:
-        wrong = libpq.settle(connection, limits)
-        if wrong:
-            connection.close()
-            raise StoreRefused(f"the store at {failures.Address(target)} can't be used: {wrong}; nothing was changed")
-
-    event.listen(engine, "connect", check)
+    connect_under(engine, {**limits, "default_transaction_isolation": "read committed", "timezone": "UTC"})
     return engine
+
+
+def connect_under(engine: Engine, settings: Mapping[str, str]) -> None:
+    """Have an engine's transactions run under these settings, whoever is between it and the server.
+
+    Args:
+        engine: not connected yet.
+        settings: of the server, by their names.
+    """
+    address = failures.Address(engine.url)
+
+    def connect(_dialect: Dialect, _record: object, _args: object, parameters: dict[str, object]) -> libpq.Connection:
+        try:
+            return libpq.connect(parameters, settings)
+        except libpq.Unsuitable as wrong:
+            raise StoreRefused(f"the store at {address} can't be used: {wrong}; nothing was changed") from None
+
+    def begin(connection: Connection) -> None:
+        driver_of(connection).begin()
+
+    event.listen(engine, "do_connect", connect)
+    event.listen(engine, "begin", begin)
+
+
+def driver_of(connection: Connection) -> libpq.Connection:
+    """Return the driver's connection under one of an engine that `connect_under` has set up."""
+    driver: object = connection.connection.dbapi_connection
+    if not isinstance(driver, libpq.Connection):
+        raise TypeError(f"the store needs connections of its own, not {type(driver).__name__}")
+    return driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +106,17 @@ class Server:
     version: str
     """As it shows it, such as `16.4 (Debian 16.4-1)`."""
 
-    major: int
     is_standby: bool
+    is_pooled: bool
+    """Whether a pooler is in between."""
+
     now: datetime
     """Its clock, as it answered; with zone."""
 
 
 # name: server — what `kcr doctor` looks at.
 _SERVER: Final = text("""
-    SELECT current_setting('server_version'), current_setting('server_version_num')::int / 10000,
-           pg_is_in_recovery(), clock_timestamp()
+    SELECT current_setting('server_version'), pg_is_in_recovery(), clock_timestamp()
 """)
 
 
@@ -105,13 +129,14 @@ def server_at(url: str | URL) -> Server:
     engine, began = build_engine(url, connections=1), monotonic()
     try:
         with engine.connect() as connection:
-            version, major, is_standby, now = connection.execute(_SERVER).one()
+            version, is_standby, now = connection.execute(_SERVER).one()
+            is_pooled = driver_of(connection).is_pooled
     except failures.FAILURES as error:
         raise failures.before_commit(error, failures.Address(engine.url), monotonic() - began) from error
     finally:
         engine.dispose()
-    return Server(version=version, major=major, is_standby=is_standby, now=now)
+    return Server(version=version, is_standby=is_standby, is_pooled=is_pooled, now=now)
 
 
-def _milliseconds(span: timedelta) -> int:
-    return max(span // timedelta(milliseconds=1), 1)
+def _milliseconds(span: timedelta) -> str:
+    return str(max(span // timedelta(milliseconds=1), 1))

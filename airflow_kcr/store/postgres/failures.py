@@ -58,7 +58,7 @@ _AWAY: Final[Mapping[str, str]] = MappingProxyType(
         "53300": libpq.FULL,
         "53100": "the server's disk is full",
         "53200": "the server is out of memory",
-        "25006": "the server is read-only, a standby perhaps",
+        "25006": libpq.READ_ONLY,
     }
 )
 
@@ -173,7 +173,8 @@ def _not_reached(error: Exception, address: Address, seconds: float) -> StoreUna
 def during_commit(error: Exception, address: Address, seconds: float) -> KcrError:
     """Return the error for a failure of COMMIT itself; only an answer of the server says that nothing was changed."""
     state = sqlstate_of(error)
-    if state in _BUSY or (state and not is_lost(error) and state not in _AWAY):
+    # A pooler that loses the server tells so itself, by a state of class 08.
+    if state in _BUSY or (state and not is_lost(error) and state not in _AWAY and not state.startswith("08")):
         return before_commit(error, address, seconds)
     return OutcomeUnknown(
         f"the connection to the store at {address} was lost while COMMIT was on its way, after {seconds:.1f} s; "

@@ -1,11 +1,12 @@
 """Waiting for a region: LISTEN on connections of its own, apart from the pool, outside of any transaction.
 
 A notification is a hint. Who waits reads the counter first, so one sent before it listened is not missed; one that is
-lost costs the timeout; where LISTEN is impossible (a pooler in between), waiting is plain waiting.
+lost costs the timeout. Behind a pooler, where LISTEN would be of a session that others use, the counter is polled.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kcr.protocol.values import EventNumber, RegionName
+from airflow_kcr.store.postgres.engine import driver_of
 
 CHANNEL: Final = "kcr"
 
@@ -26,6 +28,11 @@ NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', :payload)"
 
 _LOOK: Final = 1.0
 """Seconds after which a waiter looks whether the store was closed."""
+
+POLL: Final = 1.0
+"""Seconds between two reads of a region's counter where nothing can listen."""
+
+_LOG = logging.getLogger(__name__)
 
 _DIGITS: Final = 19
 """Of the largest number that the store has."""
@@ -57,6 +64,7 @@ class Listeners:
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._is_told = False
 
     def wait(
         self, name: RegionName, after: EventNumber, timeout: timedelta, counter: Callable[[Connection], EventNumber]
@@ -72,6 +80,8 @@ class Listeners:
         deadline = monotonic() + timeout.total_seconds()
         with suppress(SQLAlchemyError, psycopg.Error):
             connection = self._take()
+            if connection is None:
+                return self._poll(after, deadline, counter)
             try:
                 known = max(counter(connection), after)
                 if known == after:
@@ -108,9 +118,7 @@ class Listeners:
         It is read then: whoever may use the database may notify, and a number that the region never had would keep its
         waiters from hearing of those that it has.
         """
-        driver: object = connection.connection.dbapi_connection
-        if not isinstance(driver, psycopg.Connection):
-            raise TypeError(f"LISTEN needs a connection of psycopg, not {type(driver).__name__}")
+        driver = driver_of(connection)
         while (left := deadline - monotonic()) > 0 and not self._closed.is_set():
             # All of them before anything is asked: the driver holds the connection's lock while it yields them.
             notices = list(driver.notifies(timeout=min(left, _LOOK), stop_after=1))
@@ -119,11 +127,26 @@ class Listeners:
                 return read
         return after
 
-    def _take(self) -> Connection:
+    def _poll(self, after: EventNumber, deadline: float, counter: Callable[[Connection], EventNumber]) -> EventNumber:
+        """Return the region's counter once it is beyond `after`, else `after`; the pool's connections stay free."""
+        while True:
+            with self._engine.connect() as connection:
+                known = counter(connection)
+            left = deadline - monotonic()
+            if known > after or left <= 0 or self._closed.wait(min(left, POLL)):
+                return max(known, after)
+
+    def _take(self) -> Connection | None:
+        """Return a connection that listens; None: a pooler is in between."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection = self._engine.connect()
+        if driver_of(connection).is_pooled:
+            connection.close()
+            self._tell()
+            return None
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         try:
             # Out of the pool: whoever waits must not keep others from working.
             connection.detach()
@@ -132,6 +155,16 @@ class Listeners:
             _discard(connection)
             raise
         return connection
+
+    def _tell(self) -> None:
+        with self._lock:
+            was, self._is_told = self._is_told, True
+        if not was:
+            _LOG.warning(
+                "a pooler is between here and the store, so nothing can LISTEN: changes are found by reading a "
+                "region's counter every %g s",
+                POLL,
+            )
 
     def _keep(self, connection: Connection) -> None:
         with self._lock:

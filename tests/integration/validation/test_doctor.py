@@ -31,7 +31,7 @@ GROUP = ["pipeline", "sinks", *map(str, Question)]
 Lines: TypeAlias = list[dict[str, str]]
 Examine: TypeAlias = Callable[..., tuple[int, Lines]]
 
-SERVER = Server(version="16.1", major=16, is_standby=False, now=datetime(2026, 1, 1, tzinfo=UTC))
+SERVER = Server(version="16.1", is_standby=False, is_pooled=False, now=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def examine(*arguments: str, store: str = "", **environment: str) -> tuple[int, Lines]:
@@ -125,12 +125,12 @@ def test_a_store_out_of_reach_is_told_and_the_groups_are_looked_at_all_the_same(
 @pytest.mark.parametrize(
     ("server", "verdict", "told"),
     [
-        (replace(SERVER, major=13, version="13.9"), "failed", "13.9; the store needs 14 or newer"),
+        (replace(SERVER, is_pooled=True), "warning", "Postgres 16.1 behind a pooler; "),
         (replace(SERVER, is_standby=True), "failed", "give the address of the primary"),
         (SERVER, "warning", "the clocks of this machine and of the store differ by"),
         (replace(SERVER, now=datetime.now(UTC) + timedelta(days=1)), "warning", "differ by"),
     ],
-    ids=["old", "standby", "behind", "ahead"],
+    ids=["pooled", "standby", "behind", "ahead"],
 )
 def test_a_server_that_is_not_as_needed_is_told(
     database_url: str, monkeypatch: pytest.MonkeyPatch, server: Server, verdict: str, told: str

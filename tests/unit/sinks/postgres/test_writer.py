@@ -107,6 +107,12 @@ class TestWriterOptions:
         )
         assert jdbc_options(sink("postgresql://[::1]/d").database, STAGING)["url"] == "jdbc:postgresql://[::1]:5432/d"
 
+    def test_behind_a_pooler_nothing_is_prepared(self) -> None:
+        made = sink()
+        assert "prepareThreshold" not in jdbc_options(made.database, STAGING)
+        made.database.is_pooled = True
+        assert jdbc_options(made.database, STAGING)["prepareThreshold"] == "0"
+
     def test_have_the_password_nowhere_else(self) -> None:
         shown = {k: v for k, v in jdbc_options(sink().database, STAGING).items() if k != "password"}
         assert "pass" not in str(shown)
