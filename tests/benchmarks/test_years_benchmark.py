@@ -27,6 +27,7 @@ from airflow_kcr.store.postgres import PostgresTransactions
 from tests.benchmarks.figures import Report, Scale, ratio, spread
 from tests.support.driver import Driver, group_rules
 from tests.support.long_history import live_through, number_beyond
+from tests.support.long_ledger import Statistics
 from tests.support.transfer import transferred
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.postgres, pytest.mark.timeout(3600)]
@@ -51,7 +52,7 @@ def region_of_age(url: str, checkpoints: int) -> Iterator[Driver]:
         driver.up()
         driver.process()
         driver.checkpoint("first")
-        live_through(url, checkpoints, region=name, analysed=False)
+        live_through(url, checkpoints, region=name, statistics=Statistics.NONE)
         yield driver
 
 

@@ -245,7 +245,7 @@ def rows_of_lists(url: str, size: int, statistics: Statistics) -> tuple[int, Cou
         number_beyond(url, size)
         driver.up()
         fill(url, driver, size, statistics)
-        live_through(url, size, analysed=statistics is Statistics.FRESH)
+        live_through(url, size, statistics=statistics)
         fail(driver)
         driver.settle_reset()
         region = Region(driver.name, driver.store)

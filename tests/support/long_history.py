@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import psycopg
 
+from tests.support.long_ledger import Statistics
+from tests.support.plans import keep_unknown
+
 _HERE = "c.region_id = (SELECT id FROM kcr.region WHERE name = %(region)s)"
 
 _CHECKPOINTS = """
@@ -76,7 +79,9 @@ def number_beyond(url: str, checkpoints: int, *, region: str = "flights") -> Non
         )
 
 
-def live_through(url: str, checkpoints: int, *, region: str = "flights", analysed: bool = True) -> None:
+def live_through(
+    url: str, checkpoints: int, *, region: str = "flights", statistics: Statistics = Statistics.FRESH
+) -> None:
     """Give a region a past, before its own numbers: checkpoints each minute, long retired.
 
     Each has the request of a DAG run and the place of its boundary; each fiftieth was undone; after each ten there was
@@ -86,11 +91,14 @@ def live_through(url: str, checkpoints: int, *, region: str = "flights", analyse
         url: the database.
         checkpoints: how many checkpoints; the region's numbers were moved beyond them (`number_beyond`).
         region: its name.
-        analysed: whether the planner knows of it.
+        statistics: what the planner knows of it; `few`: what the region had before.
     """
+    keep_unknown(url)
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        if statistics is Statistics.FEW:
+            connection.execute(b"ANALYZE")
         for statement in (_CHECKPOINTS, _REQUESTS, _BOUNDS, _RESETS, _SEEKS, _EVENTS):
             connection.execute(statement.encode(), {"checkpoints": checkpoints, "region": region})
         connection.execute(_ALIGNED.encode(), {"region": region})
-        if analysed:
+        if statistics is Statistics.FRESH:
             connection.execute(b"ANALYZE")

@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg import sql
+from psycopg._queries import PostgresQuery
+from psycopg.adapt import Transformer
+from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Engine, event
 
 _REMOVED = ("Rows Removed by Filter", "Rows Removed by Join Filter", "Rows Removed by Index Recheck")
@@ -40,11 +44,25 @@ def keep_unknown(url: str) -> None:
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
 
 
+def _explained(driver: psycopg.Connection, statement: str, parameters: dict[str, Any]) -> sql.Composed:
+    """Prepare a statement as `counted`, with the types that the driver gives its parameters; return its EXPLAIN."""
+    query = PostgresQuery(Transformer(driver))
+    query.convert(statement, parameters or None)
+    prepared = driver.pgconn.prepare(b"counted", query.query, query.types)
+    if prepared.status != ExecStatus.COMMAND_OK:
+        raise AssertionError(prepared.error_message.decode())
+    # Each value as often as the driver binds it: in the order of its placeholders.
+    values = sql.SQL(", ").join(sql.Literal(parameters[name]) for name in query._order or ())
+    bound = sql.SQL("({})").format(values) if query._order else sql.SQL("")
+    return sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE counted {}").format(bound)
+
+
 @contextmanager
 def touched() -> Iterator[Counter[str]]:
     """Count, by statement, the rows that whatever runs meanwhile makes the server touch.
 
-    Each statement is run twice: explained and undone first, and then as it is.
+    Each statement is run twice: explained and undone first, and then as it is. It is explained as a prepared one, as
+    which the driver runs it from the sixth time on: with the plan that serves whatever it is asked about.
     """
     counted = Counter[str]()
 
@@ -56,7 +74,8 @@ def touched() -> Iterator[Counter[str]]:
             return
         begin, undo = ("BEGIN", "ROLLBACK") if driver.autocommit else ("SAVEPOINT plan", "ROLLBACK TO plan")
         driver.execute(begin)
-        found = driver.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}".encode(), parameters).fetchone()
+        found = driver.execute(_explained(driver, statement, parameters)).fetchone()
+        driver.execute(b"DEALLOCATE counted")
         driver.execute(undo)
         if found is None:
             raise AssertionError(statement)

@@ -31,6 +31,10 @@ CONNECT_TIMEOUT: Final = 10
 POOL_WAIT: Final = 5.0
 """Seconds to wait for a connection of the pool to become free."""
 
+PLANNER: Final = {"plan_cache_mode": "force_generic_plan"}
+"""Every statement names its rows by an index, so one plan serves it whatever it asks about. Left to itself the server
+would plan those that a decision reads anew at each call, which takes longer than their rows do."""
+
 
 def build_engine(
     url: str | URL, *, timeouts: Timeouts | None = None, application: str = "kcr", connections: int = 5
@@ -65,7 +69,8 @@ def build_engine(
             "connect_timeout": target.query.get("connect_timeout", CONNECT_TIMEOUT),
         },
     )
-    connect_under(engine, {**limits, "default_transaction_isolation": "read committed", "timezone": "UTC"})
+    settings = {**limits, **PLANNER, "default_transaction_isolation": "read committed", "timezone": "UTC"}
+    connect_under(engine, settings)
     return engine
 
 
