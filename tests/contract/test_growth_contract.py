@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+import psycopg
 import pytest
 
 from airflow_kcr import api
@@ -15,6 +16,7 @@ from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
 from airflow_kcr.api.reset_views import page
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.plugins.overview import Overview
+from airflow_kcr.protocol.commands import ReadRegion
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import path, retirement
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
@@ -75,6 +77,11 @@ def everything(driver: Driver) -> None:
     driver.store._transactions.batches_with(driver.name, place, Offset(15))
     Verdict.of(driver.name, driver.store.chronicle(driver.name))
     end(driver)
+
+
+def analyse(url: str) -> None:
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(b"ANALYZE")
 
 
 def end(driver: Driver) -> None:
@@ -172,6 +179,33 @@ def test_a_batch_is_read_with_as_many_rows_however_many_resets_came_after_it(dat
             driver.checkpoint(f"on-{number}") if number % 3 == 0 else failed(driver)
             driver.settle_reset()
         assert read() == few
+
+
+def a_look(driver: Driver) -> Counter[str]:
+    """Return the rows of what a member reads, and of where the logs of kept checkpoints began."""
+    with touched() as rows:
+        driver.handle(ReadRegion(member=driver.member(0)))
+        driver.held.archive.log_starts()
+    return rows
+
+
+@pytest.mark.parametrize("statistics", list(Statistics))
+def test_a_look_at_many_partitions_touches_each_as_often(database_url: str, statistics: Statistics) -> None:
+    found = []
+    for partitions in (100, 800):
+        with driver_over(database_url, partitions, members=1) as driver:
+            if statistics is Statistics.FEW:
+                analyse(database_url)
+            driver.process()
+            driver.checkpoint("first")
+            driver.request_checkpoint("second")
+            driver.complete()
+            driver.publish()  # nothing of it is committed yet, so a member asks what Kafka should have
+            if statistics is Statistics.FRESH:
+                analyse(database_url)
+            found.append(a_look(driver))
+            end(driver)
+    assert {s: (found[0][s], rows) for s, rows in found[1].items() if rows > 16 * found[0][s]} == {}
 
 
 LOOKS: tuple[Callable[[Region, datetime], object], ...] = (

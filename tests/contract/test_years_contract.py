@@ -87,7 +87,7 @@ def rows_of_a_day(url: str, checkpoints: int, *, statistics: Statistics) -> Coun
     return rows
 
 
-@pytest.mark.parametrize("statistics", [Statistics.NONE, Statistics.FRESH])
+@pytest.mark.parametrize("statistics", list(Statistics))
 def test_no_statement_touches_more_rows_after_years(
     database_url: str, other_database_url: str, statistics: Statistics
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_decision_transfers_as_much_after_years(database_url: str, other_datab
     assert sizes[1] <= 1.02 * sizes[0]
 
 
-@pytest.mark.parametrize("statistics", [Statistics.NONE, Statistics.FRESH])
+@pytest.mark.parametrize("statistics", list(Statistics))
 def test_old_boundaries_are_forgotten_in_pieces_that_read_what_they_delete(
     database_url: str, statistics: Statistics
 ) -> None:

@@ -13,6 +13,7 @@ _COLUMNS = """
            || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END
            || CASE a.attidentity WHEN 'a' THEN ' generated always as identity' ELSE '' END
            || coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), '')
+           || coalesce(' with ' || array_to_string(a.attoptions, ', '), '')
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE c.relnamespace = 'kcr'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped

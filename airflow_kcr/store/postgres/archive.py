@@ -173,11 +173,16 @@ _WENT_BACK: Final = f"""
     ) e WHERE e.next_offset <= :offset
 """  # noqa: S608 (constants of this package)
 
-# name: log_starts — where contributions of kept checkpoints saw each log begin, and since when.
+# name: log_starts — where contributions of kept checkpoints saw each log begin, and since when; each contribution is
+# looked up by itself (OFFSET 0), or a planner that takes the table for short reads all of it for each partition.
 _LOG_STARTS: Final = text("""
     SELECT o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id,
            max(k.contributed_at), min(k.contributed_at)
-    FROM kcr.contribution_offset o JOIN kcr.contribution k USING (region_id, sequence, group_id, member_index)
+    FROM kcr.contribution_offset o CROSS JOIN LATERAL (
+        SELECT c.contributed_at FROM kcr.contribution c
+        WHERE c.region_id = o.region_id AND c.sequence = o.sequence AND c.group_id = o.group_id
+          AND c.member_index = o.member_index OFFSET 0
+    ) k
     WHERE o.region_id = :region AND o.log_start IS NOT NULL
     GROUP BY o.group_id, o.topic, o.partition, o.log_start, o.log_topic_id
 """)

@@ -19,7 +19,7 @@ from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import Batch, Outcome
 from airflow_kcr.protocol.values import BatchId, CheckpointNumber, EventNumber, Range
 from airflow_kcr.store.codec import event_from_json
-from airflow_kcr.store.postgres.rewinds import BY_INDEX, IN_ORDER, seen
+from airflow_kcr.store.postgres.rewinds import IN_ORDER, seen
 from airflow_kcr.store.postgres.row_layout import member_of, partition_of
 from airflow_kcr.store.postgres.session import Found, Session, positional
 
@@ -189,7 +189,6 @@ class PostgresChronicle:
         """See `ports.Chronicle.batches`."""
         while after < upto:
             with self._about() as session:
-                session.rows(BY_INDEX)
                 found = session.rows(BATCHES, after=after, upto=upto, limit=LEDGER_PAGE)
             for row in found:
                 yield _batch(row)
@@ -202,7 +201,6 @@ class PostgresChronicle:
         if not batches:
             return ()
         with self._about() as session:
-            session.rows(BY_INDEX)
             return tuple(_batch(row) for row in session.rows(_SOME, batches=sorted(batches)))
 
     def seen(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
@@ -261,14 +259,12 @@ class PostgresChronicle:
         events = PIECE
         while events == PIECE:
             with self._beside() as session:
-                session.rows(BY_INDEX)
                 events = session.run(_DROP_EVENTS, upto=closed.horizon.counter, limit=PIECE)
             yield Dropped(events=events, batches=0)
         still_open = sorted(cast("list[str]", closed.body.get("open", [])))
         after, limit = 0, max(PIECE // 100, 1)
         while True:
             with self._beside() as session:
-                session.rows(BY_INDEX)
                 found = session.rows(
                     _DROPPABLE, after=after, ledger=closed.horizon.ledger, floor=floor, open=still_open, limit=limit
                 )

@@ -31,9 +31,11 @@ CONNECT_TIMEOUT: Final = 10
 POOL_WAIT: Final = 5.0
 """Seconds to wait for a connection of the pool to become free."""
 
-PLANNER: Final = {"plan_cache_mode": "force_generic_plan"}
+PLANNER: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 """Every statement names its rows by an index, so one plan serves it whatever it asks about. Left to itself the server
-would plan those that a decision reads anew at each call, which takes longer than their rows do."""
+would plan those that a decision reads anew at each call, which takes longer than their rows do. And no table is walked
+through: a server that saw it while it was short, or never, takes it for short. Where one has to be, it would compile
+code for what it then believes to be dear."""
 
 
 def build_engine(

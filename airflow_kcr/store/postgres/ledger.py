@@ -268,7 +268,6 @@ def containing(session: Session, partition: GroupPartition, offset: Offset) -> l
 
 def readers(session: Session, partition: TopicPartition) -> list[GroupPartition]:
     """Return the partitions of that topic and number of which a batch was begun, of whatever group."""
-    session.rows(rewinds.BY_INDEX)
     found = session.rows(_READERS, topic=partition.topic, partition=partition.partition)
     return sorted(GroupPartition(GroupId(group), *partition) for (group,) in found)
 
@@ -365,7 +364,6 @@ def _prove(session: Session, change: BatchesProven) -> None:
 
     They are few, as a batch that is not accepted is followed by a reset; in pieces all the same.
     """
-    session.rows(rewinds.BY_INDEX)
     # No topic has a space.
     places = document({f"{p.partition} {p.topic} {p.group}": offset for p, offset in change.progress.items()})
     piece: list[int] = []

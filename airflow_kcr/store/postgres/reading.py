@@ -178,20 +178,30 @@ _BY_PARTITION: Final = positional(
 )
 
 # name: member_by_partition — of the partitions that one member holds: the restore point, its commit read-back, and
-# where a boundary falls.
+# where a boundary falls. Each is looked up by itself (OFFSET 0), or a planner that takes the tables for short reads all
+# of them for each claim.
 _OF_CLAIMS: Final = positional(
     text("""
     SELECT c.topic, c.partition, c.topic_id, coalesce(o.next_offset, s.next_offset), e.next_offset,
            b.next_offset, b.inexact, b.leader_epoch
     FROM kcr.claim c
-    LEFT JOIN kcr.checkpoint_offset o ON o.region_id = c.region_id AND o.sequence = :restore_point
-          AND o.group_id = c.group_id AND o.topic = c.topic AND o.partition = c.partition
-    LEFT JOIN kcr.read_back e ON e.region_id = c.region_id AND e.sequence = :restore_point
-          AND e.group_id = c.group_id AND e.topic = c.topic AND e.partition = c.partition
-    LEFT JOIN kcr.seek_offset s ON s.region_id = c.region_id AND s.epoch = :restore_point_epoch
-          AND s.group_id = c.group_id AND s.topic = c.topic AND s.partition = c.partition
-    LEFT JOIN kcr.boundary_offset b ON b.region_id = c.region_id AND b.boundary = :boundary
-          AND b.group_id = c.group_id AND b.topic = c.topic AND b.partition = c.partition AND b.topic_id = c.topic_id
+    LEFT JOIN LATERAL (
+        SELECT * FROM kcr.checkpoint_offset t WHERE t.region_id = c.region_id AND t.sequence = :restore_point
+          AND t.group_id = c.group_id AND t.topic = c.topic AND t.partition = c.partition OFFSET 0
+    ) o ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM kcr.read_back t WHERE t.region_id = c.region_id AND t.sequence = :restore_point
+          AND t.group_id = c.group_id AND t.topic = c.topic AND t.partition = c.partition OFFSET 0
+    ) e ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM kcr.seek_offset t WHERE t.region_id = c.region_id AND t.epoch = :restore_point_epoch
+          AND t.group_id = c.group_id AND t.topic = c.topic AND t.partition = c.partition OFFSET 0
+    ) s ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM kcr.boundary_offset t WHERE t.region_id = c.region_id AND t.boundary = :boundary
+          AND t.group_id = c.group_id AND t.topic = c.topic AND t.partition = c.partition AND t.topic_id = c.topic_id
+        OFFSET 0
+    ) b ON true
     WHERE c.region_id = :region AND c.group_id = :group AND c.owner_index = :index
 """),
     8,

@@ -51,14 +51,9 @@ LOWEST: Final = text(f"""
     WHERE q.lowest IS NOT NULL
 """)  # noqa: S608 (a constant of this package)
 
-
-# name: by_index — for what is left of the transaction: a table that was small when it was last looked at, or never was,
-# is taken for small, and would be walked through as a whole once for each piece.
-BY_INDEX: Final = text("SELECT set_config('enable_seqscan', 'off', true)")
-
-# name: in_order — the same, and by the one index that has the order asked for: of several that fit, a planner that
-# knows nothing of a table may take one that finds the region and then walks through all of it.
-IN_ORDER: Final = text("SELECT set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true)")
+# name: in_order — for what is left of the transaction, by the one index that has the order asked for: of several that
+# fit, a planner that knows nothing of a table may take one that finds the region and then walks through all of it.
+IN_ORDER: Final = text("SELECT set_config('enable_sort', 'off', true)")
 
 # name: replays — where each partition was when a reset began, by its position and by the batches that were not accepted
 # since the reset before; where it went, at the furthest and at last; and how far it came, by the resets that follow and
@@ -109,7 +104,7 @@ _REPLAYS: Final = text("""
 
 
 def replays(session: Session, spans: Collection[Span]) -> dict[Epoch, Replayed]:
-    """Return what resets made to be processed again; see `ports.Transactions.replays`. It needs `BY_INDEX`."""
+    """Return what resets made to be processed again; see `ports.Transactions.replays`."""
     rows = session.rows(
         _REPLAYS,
         since=[span.since for span in spans],

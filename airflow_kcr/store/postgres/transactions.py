@@ -70,8 +70,6 @@ _NOW: Final = text("SELECT clock_timestamp()")
 _NAMES: Final = text('SELECT name FROM kcr.region ORDER BY name COLLATE "C"')
 _FIND: Final = text("SELECT id FROM kcr.region WHERE name = :name")
 
-# name: find_by_index — and what `rewinds.BY_INDEX` sets; of few rows or many, a region is found by its name.
-_FIND_BY_INDEX: Final = text("SELECT id, set_config('enable_seqscan', 'off', true) FROM kcr.region WHERE name = :name")
 _COUNTER: Final = text("SELECT counter FROM kcr.region WHERE name = :name")
 
 # name: signs — of several regions at once.
@@ -277,8 +275,7 @@ class PostgresTransactions:
 
     def replays(self, name: RegionName, spans: Collection[Span]) -> Mapping[Epoch, Replayed]:
         """See `ports.Transactions.replays`."""
-        with self._connections.snapshot(_FIND_BY_INDEX, name=name) as session:
-            session.region_id = _one_of(session, name, session.first)[0]
+        with self._about(name) as session:
             return rewinds.replays(session, spans)
 
     def registered(self, name: RegionName, member: MemberId, incarnation: Incarnation) -> str:
