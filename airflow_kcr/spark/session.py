@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from glob import glob
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -27,8 +28,29 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-"""Spark's Kafka connector: the build that is tested, and that can be had everywhere."""
+_BUILDS: Final[Mapping[str, str]] = {"4.0": "4.0.0", "4.1": "4.1.1", "4.2": "4.2.0"}
+"""The build of Spark's Kafka connector for each line of Spark: the one that can be had with all that it needs."""
+
+
+def connector_for(spark: str) -> str:
+    """Return the Maven coordinate of the Kafka connector for a version of Spark; of an unknown line, its own version.
+
+    Args:
+        spark: such as `4.1.4`.
+    """
+    line = ".".join(spark.split(".")[:2])
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_BUILDS.get(line, spark)}"
+
+
+def _installed() -> str:
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:  # a host that only submits, or reads DAGs
+        return _BUILDS["4.0"]
+
+
+CONNECTOR: Final = connector_for(_installed())
+"""Spark's Kafka connector, as the installed PySpark needs it."""
 
 POSTGRES_DRIVER: Final = "org.postgresql:postgresql:42.7.7"
 """The driver that executors write to a Postgres sink with, where no other source of it is named."""

