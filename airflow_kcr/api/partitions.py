@@ -13,6 +13,7 @@ from airflow_kcr.api.validation import noted
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, ConfigurationError
 from airflow_kcr.ports import CommittedOffset
 from airflow_kcr.protocol.assignors import assign
+from airflow_kcr.protocol.commands import RepairReadBack
 from airflow_kcr.protocol.log_checks import strange_commit
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
@@ -296,7 +297,7 @@ def repair(store: RegionStore, name: RegionName, sequence: CheckpointNumber, clu
         if own:
             with clusters(spec, group) as cluster:
                 cluster.alter(group, own, note)
-    return store.repair_read_back(name, sequence, offsets)
+    return store.handle(name, RepairReadBack(sequence=sequence, offsets=offsets))
 
 
 # Who would own what: a region's groups dealt out by the assignor, before anything is scaled.

@@ -33,6 +33,16 @@ from airflow_kcr.api.views import RegionView
 from airflow_kcr.api.waiting import DEFAULT_TIMEOUT, OnProgress, Progress, silent
 from airflow_kcr.errors import ArchiveError, ConfigurationError, StoreBusy
 from airflow_kcr.ports import Certificate, Chronicle
+from airflow_kcr.protocol.commands import (
+    DeleteRegion,
+    KillRegion,
+    PauseRegion,
+    PinCheckpoint,
+    RequestCheckpoint,
+    RetireCheckpoints,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.instants import checked_instant
 from airflow_kcr.protocol.invariants.history import History
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -156,7 +166,7 @@ class Region:
 
     def start(self) -> RegionView:
         """Start a stopped or halted region, or resume a paused one; members then bring it to run."""
-        self._store.start(self.name, self._requester)
+        self._store.handle(self.name, StartRegion(requester=self._requester))
         return self.show()
 
     def resume(self) -> RegionView:
@@ -165,7 +175,7 @@ class Region:
 
     def pause(self) -> RegionView:
         """Pause: batches in flight end, none begins, members stay in their groups."""
-        self._store.pause(self.name, self._requester)
+        self._store.handle(self.name, PauseRegion(requester=self._requester))
         return self.show()
 
     def drain(
@@ -189,13 +199,15 @@ class Region:
             RegionInState: the region is halted or stopped.
             CheckpointRefused: there is nobody to drain, or the request id names another request.
         """
-        request = self._store.request_checkpoint(
+        request = self._store.handle(
             self.name,
-            RequestId(request_id or f"drain:{uuid.uuid4()}"),
-            boundary=None if until is None else checked_instant(until),
-            purpose=purpose,
-            allow_inexact=allow_inexact,
-            requester=self._requester,
+            RequestCheckpoint(
+                request_id=RequestId(request_id or f"drain:{uuid.uuid4()}"),
+                boundary=None if until is None else checked_instant(until),
+                purpose=purpose,
+                allow_inexact=allow_inexact,
+                requester=self._requester,
+            ),
         )
         return self.checkpoint_request(request.request_id)
 
@@ -209,12 +221,12 @@ class Region:
 
     def stop(self) -> RegionView:
         """Stop: a checkpoint, published and committed, then all members leave."""
-        self._store.stop(self.name, self._requester)
+        self._store.handle(self.name, StopRegion(requester=self._requester))
         return self.show()
 
     def kill(self) -> RegionView:
         """Kill: whatever runs is void, all members leave now; the next start resumes at the restore point."""
-        self._store.kill(self.name, self._requester)
+        self._store.handle(self.name, KillRegion(requester=self._requester))
         return self.show()
 
     def delete(self) -> None:
@@ -223,7 +235,7 @@ class Region:
         Raises:
             RegionInState: it is not stopped, or a member still holds a lease.
         """
-        self._store.delete(self.name)
+        self._store.handle(self.name, DeleteRegion())
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -366,7 +378,7 @@ class Region:
     def retire(self) -> tuple[int, ...]:
         """Forget the checkpoints that age and count retire, and return their sequences."""
         counter = self._read().counter
-        self._store.retire(self.name)
+        self._store.handle(self.name, RetireCheckpoints())
         gone: list[int] = []
         while page := self._store.events(self.name, counter):
             gone += [s for event in page if isinstance(event.body, CheckpointsRetired) for s in event.body.sequences]
@@ -644,7 +656,9 @@ class Region:
 
     def _pinned(self, sequence: int, label: str, reason: str) -> CheckpointView:
         known = require_checkpoint(self._read(), CheckpointNumber(sequence)).sequence
-        return CheckpointView.of(self._store.pin(self.name, known, label, reason), known)
+        return CheckpointView.of(
+            self._store.handle(self.name, PinCheckpoint(sequence=known, label=label, reason=reason)), known
+        )
 
     def _own(self, spec: RegionSpec) -> RegionSpec:
         if spec.region != self.name:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError
 from airflow_kcr.api.documents import View
 from airflow_kcr.api.views import RegionSummary
 from airflow_kcr.errors import ConfigurationError, KcrError, RegionExists, UnknownRegion
+from airflow_kcr.protocol.commands import ChangeSpec, DeclareRegion, Reconcile
 from airflow_kcr.protocol.region import specs
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Region, Spec, live_members
@@ -24,7 +25,7 @@ from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import GroupId, Offset, TopicName, TopicPartition, region_name
 from airflow_kcr.spec import Difference, RegionSpec, TakesEffect, differences, split
 from airflow_kcr.store.postgres import PostgresTransactions
-from airflow_kcr.store.regions import RegionStore, SpecUpdate
+from airflow_kcr.store.regions import RegionStore
 
 STORE_VARIABLE: Final = "KCR_STORE_URL"
 
@@ -188,15 +189,15 @@ def apply(store: RegionStore, spec: RegionSpec) -> Applied:
     """
     name = region_name(spec.region)
     with suppress(UnknownRegion):
-        store.reconcile(name)  # of a spec that waited for members who live no more
+        store.handle(name, Reconcile())  # of a spec that waited for members who live no more
     plan = compared(store, spec)
     if plan.change is Change.CREATED:
-        store.declare(name, Spec(text=spec.to_json_text(), rules=spec.rules()))
+        store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
         return plan
     if plan.change in {Change.UNCHANGED, Change.WAITING}:
         return plan
     region, _ = store.read(name)
-    region = store.change_spec(name, _update(region, spec))
+    region = store.handle(name, _update(region, spec))
     return _all_at_once(plan) if region.next_spec is None else plan
 
 
@@ -227,14 +228,14 @@ def _all_at_once(plan: Applied) -> Applied:
     return replace(plan, differences=tuple(Difference(d.path, TakesEffect.AT_ONCE) for d in plan.differences))
 
 
-def _update(region: StoredRegion, spec: RegionSpec) -> SpecUpdate:
+def _update(region: StoredRegion, spec: RegionSpec) -> ChangeSpec:
     parts = split(RegionSpec.from_json(region.spec.text), spec)
     newest = region.spec.revision if region.next_spec is None else region.next_spec.revision
     at_once = region.spec
     if parts.at_once.to_json_text() != region.spec.text:
         newest += 1
         at_once = _stored(parts.at_once, newest)
-    return SpecUpdate(at_once=at_once, later=None if parts.later is None else _stored(parts.later, newest + 1))
+    return ChangeSpec(at_once=at_once, later=None if parts.later is None else _stored(parts.later, newest + 1))
 
 
 def _stored(spec: RegionSpec, revision: int) -> Spec:

@@ -24,10 +24,10 @@ from airflow_kcr.errors import (
     KcrError,
     StalePlan,
 )
+from airflow_kcr.protocol.commands import ApplyReset
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import plans, resolution
-from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, RegionState, Requester
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.region.state import person_reset_of, universe
@@ -167,7 +167,7 @@ def _accept(
         )
     if region.state is RegionState.STOPPED and not forced:
         require_empty(region, clusters)
-    store.apply_reset(region.name, Apply(reset=asked, epoch=approved.made_under, resolved=found.seek, logs=log.bounds))
+    store.handle(region.name, ApplyReset(reset=asked, epoch=approved.made_under, resolved=found.seek, logs=log.bounds))
 
 
 def _asked(request: ResetRequest, now: datetime, request_id: str) -> PersonReset:

@@ -20,6 +20,7 @@ from airflow_kcr.api.clusters import Cluster, client_settings
 from airflow_kcr.api.regions import require_groups
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, ForeignConsumerInGroup, KcrError, UnknownTopics
 from airflow_kcr.ports import CommittedOffset, Logs
+from airflow_kcr.protocol.commands import ReportGroups
 from airflow_kcr.protocol.evidence import Check, Evidence, Participants, Question, Verdict
 from airflow_kcr.protocol.group_checks import foreign_consumers_in
 from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen
@@ -124,7 +125,7 @@ def validate(
 
 def report(store: RegionStore, name: RegionName, validation: Validation) -> StoredRegion:
     """Tell the store who was found in the groups, nobody included; the region halts, holds, goes on or warns."""
-    return store.report_groups(name, validation.foreign_consumers)
+    return store.handle(name, ReportGroups(seen=validation.foreign_consumers))
 
 
 def gather(

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.errors import OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable, TimedOut
+from airflow_kcr.protocol.commands import Reconcile
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.store.regions import RegionStore
@@ -140,7 +141,7 @@ def reconciled(store: RegionStore, name: RegionName) -> tuple[StoredRegion, date
     region, now = store.read(name)
     if region.reconcile_at is None or region.reconcile_at > now:
         return region, now
-    store.reconcile(name)
+    store.handle(name, Reconcile())
     return store.read(name)
 
 

@@ -27,6 +27,7 @@ from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.logs import BrokerLogs
 from airflow_kcr.kafka.settings import admin_settings, member_settings, spark_options, subscription
 from airflow_kcr.ports import Membership, MembershipListener
+from airflow_kcr.protocol.commands import Reconcile, StartRegion
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.region.membership import require_place
 from airflow_kcr.protocol.region.rows import RegionState, Requester
@@ -121,7 +122,7 @@ def prepare(store: RegionStore, run: MemberRun, environ: Mapping[str, str] = os.
         ForeignConsumerInGroup: somebody else is in the group, and the policy is `fail`.
         MemberInUse: another process holds an index, and lives.
     """
-    store.reconcile(run.region)  # a changed spec may have waited for members who live no more
+    store.handle(run.region, Reconcile())  # a changed spec may have waited for members who live no more
     region, now = store.read(run.region)
     store_clock = StoreClock(boot_time, now)
     for member in run.members:
@@ -234,7 +235,10 @@ def hosting(store: RegionStore, prepared: Prepared, end_process: Callable[[str],
         application = _application(spark)
         region, _ = store.read(run.region)
         if region.state is RegionState.STOPPED:
-            store.start(run.region, Requester(who=f"members of {run.group}", reason="a member was started"))
+            store.handle(
+                run.region,
+                StartRegion(requester=Requester(who=f"members of {run.group}", reason="a member was started")),
+            )
         shared = _Shared(spark, logs, end_process, application.label(), sinks, warming, renewals)
         hosts = [_host(store, prepared, shared, member) for member in run.members]
         member_pool = MemberPool(store, run.region, hosts)

@@ -23,6 +23,7 @@ from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.errors import KcrError
 from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.evidence import Verdict
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, region_name
@@ -229,5 +230,5 @@ def _checks(store: RegionStore, spec: RegionSpec, group: GroupId) -> Iterator[Di
 def _declared_in_memory(spec: RegionSpec) -> RegionStore:
     """Return a store of this process alone, in which the region is declared and stopped."""
     store = RegionStore(MemoryTransactions(lambda: datetime.now(UTC)))
-    store.declare(region_name(spec.region), Spec(text=spec.to_json_text(), rules=spec.rules()))
+    store.handle(region_name(spec.region), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     return store

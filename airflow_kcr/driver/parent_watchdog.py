@@ -24,6 +24,7 @@ from typing import Final, Self
 
 from airflow_kcr.driver.task import Task
 from airflow_kcr.errors import ConfigurationError, KcrError, OutcomeUnknown, StoreBusy
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Committed, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region, request_of
@@ -221,7 +222,7 @@ def ask(store: RegionStore, name: RegionName, request_id: RequestId, requester: 
     """
     if not request_id:
         raise ConfigurationError("a request for a checkpoint needs a request id")
-    store.request_checkpoint(name, request_id, purpose=CheckpointPurpose.DRAIN, requester=requester)
+    store.handle(name, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.DRAIN, requester=requester))
 
 
 def is_settled(region: Region, members: frozenset[MemberId]) -> bool:

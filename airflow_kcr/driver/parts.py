@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from airflow_kcr.api.clusters import client_settings
 from airflow_kcr.api.validation import real_reader
 from airflow_kcr.errors import BrokerUnavailable, ConfigurationError, KcrError, SinkError, StoreError
+from airflow_kcr.protocol.commands import ReportSpecChecks
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.specs import proposed_to
 from airflow_kcr.protocol.region.state import Spec
@@ -119,9 +120,9 @@ def told(
         yield
     except (ConfigurationError, SinkError, BrokerUnavailable) as error:
         refusal = sentence(error)
-        checks = [SpecCheck(member=m, revision=revision, digest=digest, refusal=refusal) for m in members]
+        checks = tuple(SpecCheck(member=m, revision=revision, digest=digest, refusal=refusal) for m in members)
         try:
-            store.check_spec(region, checks)
+            store.handle(region, ReportSpecChecks(checks=checks))
         except StoreError as away:
             _LOG.warning("region %s: the store could not be told why its members don't start: %s", region, away)
         raise
@@ -191,11 +192,11 @@ class SpecTrial:
         refusal = self._refusal(spec)
         if self._ending.is_set():
             return  # whatever ended the child, it was not the spec
-        checks = [
+        checks = tuple(
             SpecCheck(member=m, revision=spec.revision, digest=spec.digest, refusal=refusal, incarnation=incarnation)
             for m, incarnation in sorted(mine.items())
-        ]
-        self._store.check_spec(self._region, checks)
+        )
+        self._store.handle(self._region, ReportSpecChecks(checks=checks))
         if refusal:
             _LOG.warning("region %s: its changed spec is refused, the members go on: %s", self._region, refusal)
         else:

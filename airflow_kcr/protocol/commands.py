@@ -1,35 +1,49 @@
-"""The verbs of a member, as values: what it asks of the region store, and the type of the answer.
+"""The verbs of the region store, as values: what members, operators and DAG runs ask of it, and the answer's type.
 
-The member's state machine wants a command, the store handles it (`store.verbs`, one table of rules), and the answer
-comes back beside the very same value, so that whoever hears it knows what it answers. A command may be repeated: it
-names a batch, a token, an epoch or a checkpoint by which the store recognises what it has already done, and finds the
-first result again.
+The store handles a command (`store.verbs`, one table of rules); a member hears the answer beside the very same value,
+so that it knows what it answers. A command may be repeated: it names a batch, a token, an epoch, a request id or a
+checkpoint by which the store recognises what it has already done, and finds the first result again. Only
+`DeclareRegion` and `DeleteRegion` have nothing to be recognised by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
+from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
-from airflow_kcr.protocol.region.rows import Batch, BoundaryOffset, Noted, ResetCause
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.rows import (
+    Batch,
+    BoundaryOffset,
+    CheckpointPurpose,
+    CheckpointRequest,
+    DesiredState,
+    Noted,
+    PersonReset,
+    Requester,
+    ResetCause,
+    SpecCheck,
+)
+from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.region.view import MemberView
-from airflow_kcr.protocol.seek_map import SeekEntry
+from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap
 from airflow_kcr.protocol.values import (
     AssignmentId,
     BatchId,
     CheckpointNumber,
     Epoch,
     EventNumber,
+    GroupId,
     GroupPartition,
     Incarnation,
     MemberId,
     Offset,
     Range,
+    RequestId,
     Timeline,
 )
 
@@ -342,3 +356,156 @@ class ReportSeekCommit(Command[Region]):
 
     caller: Caller
     failure: str
+
+
+# -- regions -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclareRegion(Command[Region]):
+    """Declare a region; it is stopped until it is started.
+
+    Refused with RegionExists where there is one of that name, and with GroupInOtherRegion, which names it, where one of
+    its groups belongs to another region.
+    """
+
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSpec(Command[Region]):
+    """Change the spec: part of it at once, the rest at the next checkpoint or start."""
+
+    at_once: Spec
+    """The spec in force from now on: the old one with what may change while members run."""
+
+    later: Spec | None = None
+    """The whole new spec, where some of it waits; None where `at_once` is all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSpecChecks(Command[Region]):
+    """Report what members' process found of a spec; reports about other specs are ignored."""
+
+    checks: tuple[SpecCheck, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRegion(Command[Region]):
+    """Start a stopped or halted region, or resume a paused one."""
+
+    requester: Requester = field(default_factory=Requester)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRegion(Command[Region]):
+    """Pause: batches in flight finish, none starts, membership stays."""
+
+    requester: Requester = field(default_factory=Requester)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRegion(Command[Region]):
+    """Stop: a checkpoint, published and committed, then all leave."""
+
+    requester: Requester = field(default_factory=Requester)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillRegion(Command[Region]):
+    """Kill: all leave now; the next start resumes at the restore point."""
+
+    requester: Requester = field(default_factory=Requester)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRegion(Command[None]):
+    """Delete a stopped region and its history.
+
+    Refused with RegionInState where it is not stopped, or a member still holds a lease.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportForeignConsumer(Command[Region]):
+    """Halt the region for a foreign consumer in one of its groups; a halted or stopped one stays as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportGroups(Command[Region]):
+    """Report the foreign consumers of groups: the region halts, holds or warns by its policy.
+
+    A second report of the same changes nothing. A clean report ends a hold, whoever reported the foreign consumer.
+    """
+
+    seen: Mapping[GroupId, tuple[ForeignConsumer, ...]]
+
+
+# -- checkpoints and resets of people and DAG runs -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCheckpoint(Command[CheckpointRequest]):
+    """Request a checkpoint, or find out where the request of this request id stands."""
+
+    request_id: RequestId
+    purpose: CheckpointPurpose = CheckpointPurpose.REQUEST
+    boundary: datetime | None = None
+    """The checkpoint has exactly the records before this instant; None: it is taken as soon as members have drained."""
+
+    allow_inexact: bool = False
+    """Whether a checkpoint near the boundary answers, where the exact place can't be reached any more."""
+
+    then: DesiredState | None = None
+    """The desired state once the checkpoint is complete; None: as before."""
+
+    requester: Requester = field(default_factory=Requester)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishCheckpoint(Command[Region]):
+    """Say that the sinks show what belongs to a complete checkpoint, where no member can."""
+
+    sequence: CheckpointNumber
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairReadBack(Command[Region]):
+    """Store Kafka's commit read-back of the restore point as repaired while its groups were empty."""
+
+    sequence: CheckpointNumber
+    offsets: OffsetMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinCheckpoint(Command[Region]):
+    """Pin a checkpoint under a label, or unpin it with an empty one."""
+
+    sequence: CheckpointNumber
+    label: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetireCheckpoints(Command[Region]):
+    """Forget the checkpoints that age and count retire; many of them in one transaction after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyReset(Command[PersonReset]):
+    """Accept a person's reset: a plan, approved. The answer is where it stands."""
+
+    reset: PersonReset
+    epoch: Epoch
+    """In which the plan was made."""
+
+    resolved: SeekMap | None = None
+    """The whole map, resolved by the caller, with the positions that it was resolved by.
+
+    Needed where the region is stopped and no member could; else it only decides whether consent has to be asked for.
+    """
+
+    logs: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
+    """The logs that it was resolved in; a topic that was made anew is known by its new id from then on."""

@@ -1,6 +1,8 @@
-"""How the region store handles a member's command: one row a command, with its rule, its transaction and its answer.
+"""How the region store handles a command: one row a command, with its rule, its transaction and its answer.
 
-Every rule recognises a command that it has decided before: the same command again finds the first one's result.
+Every rule recognises a command that it has decided before: the same command again finds the first one's result. So
+where the answer to a COMMIT was lost, the command is given once more. `DeclareRegion` and `DeleteRegion` are not: what
+is there after the first can't be told from what another caller did.
 """
 
 from __future__ import annotations
@@ -9,23 +11,34 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from airflow_kcr.errors import BatchRefused, RefusedError, StoreBusy
+from airflow_kcr.errors import BatchRefused, OutcomeUnknown, RefusedError, StoreBusy
 from airflow_kcr.ports import Renewal, Rule, Transactions
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
+    ApplyReset,
+    ChangeSpec,
     ClaimPartitions,
     Command,
     Contribute,
+    DeclareRegion,
+    DeleteRegion,
     DiscardBatch,
     FinishBatch,
     Heartbeat,
     KeepSlot,
+    KillRegion,
     Leave,
+    PauseRegion,
+    PinCheckpoint,
+    PublishCheckpoint,
     ReadRegion,
     Reconcile,
     Register,
     Renew,
+    RepairReadBack,
+    ReportForeignConsumer,
+    ReportGroups,
     ReportLater,
     ReportNoted,
     ReportOutOfRange,
@@ -33,9 +46,14 @@ from airflow_kcr.protocol.commands import (
     ReportPublished,
     ReportReadBack,
     ReportSeekCommit,
+    ReportSpecChecks,
+    RequestCheckpoint,
     RequestReset,
+    RetireCheckpoints,
     Standing,
     StartBatch,
+    StartRegion,
+    StopRegion,
     StoreBounds,
 )
 from airflow_kcr.protocol.region import (
@@ -45,16 +63,20 @@ from airflow_kcr.protocol.region import (
     claims,
     completion,
     events,
+    foreign_consumers,
     lifecycle,
     member_view,
     membership,
     out_of_range,
+    person,
     reconciliation,
+    requests,
     retirement,
+    specs,
     unowned,
 )
-from airflow_kcr.protocol.region.rows import Batch, Outcome
-from airflow_kcr.protocol.region.state import Region, record, require_member
+from airflow_kcr.protocol.region.rows import Batch, CheckpointRequest, Outcome, PersonReset
+from airflow_kcr.protocol.region.state import Region, person_reset_of, record, request_of, require_member
 from airflow_kcr.protocol.region.view import MemberView
 from airflow_kcr.protocol.values import MemberId, RegionName
 
@@ -68,6 +90,7 @@ class _Own(Protocol):
 
 A = TypeVar("A")
 C = TypeVar("C")
+V = TypeVar("V")
 O = TypeVar("O", bound=_Own)  # noqa: E741 - a type
 
 Handler: TypeAlias = Callable[[Transactions, RegionName, C], A]
@@ -75,7 +98,7 @@ Row: TypeAlias = tuple[type[C], Handler[C, A]]
 Decision: TypeAlias = Callable[[Region, datetime, C], Region]
 
 
-def decide(transactions: Transactions, name: RegionName, rule: Rule) -> Region:
+def _decide(transactions: Transactions, name: RegionName, rule: Rule) -> Region:
     """Run a rule under the region's lock, and everything due with it."""
     return transactions.decide(name, lambda region, now: _whole(region, now, rule))
 
@@ -89,7 +112,7 @@ def _whole(region: Region, now: datetime, rule: Rule) -> Region:
 
 def _decided(kind: type[C], rule: Decision[C]) -> Row[C, Region]:
     """Answer with the region as decided."""
-    return kind, lambda transactions, name, command: decide(
+    return kind, lambda transactions, name, command: _decide(
         transactions, name, lambda region, now: rule(region, now, command)
     )
 
@@ -168,7 +191,7 @@ def _report_partitions(transactions: Transactions, name: RegionName, command: Re
         standing.append(unowned.standing(after, now, command.member))
         return after
 
-    decide(transactions, name, rule)
+    _decide(transactions, name, rule)
     return standing[-1]
 
 
@@ -191,35 +214,110 @@ def _report_seek_commit(region: Region, now: datetime, command: ReportSeekCommit
     return record(region, now, body)
 
 
-TABLE: Final[Mapping[type[Command[object]], Callable[..., object]]] = dict(
-    (
-        _seen(Register, membership.register, lambda region, now, c: region.members[c.member].incarnation),
-        (Renew, _renew),
-        (ReadRegion, _read),
-        _decided(Reconcile, lambda region, now, c: region),
-        _decided(Leave, lambda region, now, c: membership.leave(region, now, c.member, c.incarnation)),
-        _decided(KeepSlot, lambda region, now, c: membership.keep_slot(region, now, c.member, c.incarnation)),
-        _decided(ReportLater, lifecycle.seen_later),
-        _decided(ReportNoted, lambda region, now, c: lifecycle.noted_later(region, now, c.partition, c.noted)),
-        _shown(ClaimPartitions, claims.claim),
-        (ReportPartitions, _report_partitions),
-        _decided(AnswerEntries, lambda region, now, c: acknowledgement.answer(region, now, c.caller, c.found)),
-        _shown(Acknowledge, lambda region, now, c: acknowledgement.acknowledge(region, now, c.caller)),
-        _decided(
-            RequestReset, lambda region, now, c: acknowledgement.request(region, now, c.caller, c.cause, c.detail)
-        ),
-        _decided(ReportOutOfRange, lambda region, now, c: out_of_range.report(region, now, c.caller, c.observed)),
-        (StartBatch, _start_batch),
-        (FinishBatch, _finish_batch),
-        _decided(DiscardBatch, _discard_batch),
-        _decided(StoreBounds, _store_bounds),
-        _shown(Contribute, completion.contribute),
-        _shown(ReportPublished, lambda region, now, c: completion.publish(region, now, c.sequence, c.member)),
-        _decided(
-            ReportReadBack,
-            lambda region, now, c: completion.read_back(region, now, c.sequence, c.member, c.incarnation, c.offsets),
-        ),
-        _decided(ReportSeekCommit, _report_seek_commit),
-    )
+# -- commands of operators with an answer or a transaction of their own --------------------------------------------
+
+
+def _declare(transactions: Transactions, name: RegionName, command: DeclareRegion) -> Region:
+    return transactions.create(name, lambda now: lifecycle.declare(name, command.spec, now))
+
+
+def _delete(transactions: Transactions, name: RegionName, _: DeleteRegion) -> None:
+    transactions.delete(name, lifecycle.require_deletable)
+
+
+def _retire(transactions: Transactions, name: RegionName, _: RetireCheckpoints) -> Region:
+    retired: list[bool] = []
+
+    def rule(region: Region, now: datetime) -> Region:
+        after = retirement.retire(region, now)
+        retired.append(after.counter != region.counter)
+        return reconciliation.reconcile(after, now)
+
+    while True:
+        region = _certain(lambda: transactions.decide(name, rule))
+        if not retired[-1]:
+            return region
+
+
+def _request(region: Region, now: datetime, command: RequestCheckpoint) -> CheckpointRequest:
+    return _there(request_of(region, command.request_id))
+
+
+def _applied(region: Region, now: datetime, command: ApplyReset) -> PersonReset:
+    return _there(person_reset_of(region, command.reset.request_id))
+
+
+def _there(row: V | None) -> V:
+    """Return a row that a decision has just stored, or found."""
+    if row is None:
+        raise RuntimeError("a decision stored a row that can't be found")
+    return row
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+def _certain(attempt: Callable[[], A]) -> A:
+    """Run one transaction; where its COMMIT's answer was lost, ask again: the rule recognises what was done."""
+    try:
+        return attempt()
+    except OutcomeUnknown:
+        return attempt()
+
+
+def _repeated(handler: Handler[C, A]) -> Handler[C, A]:
+    return lambda transactions, name, command: _certain(lambda: handler(transactions, name, command))
+
+
+_ONCE: Final = (
+    (DeclareRegion, _declare),
+    (DeleteRegion, _delete),
+    (RetireCheckpoints, _retire),  # each of its transactions is repeated by itself
 )
+
+_REPEATED: Final[tuple[tuple[type[Command[object]], Callable[..., object]], ...]] = (
+    _seen(Register, membership.register, lambda region, now, c: region.members[c.member].incarnation),
+    (Renew, _renew),
+    (ReadRegion, _read),
+    _decided(Reconcile, lambda region, now, c: region),
+    _decided(Leave, lambda region, now, c: membership.leave(region, now, c.member, c.incarnation)),
+    _decided(KeepSlot, lambda region, now, c: membership.keep_slot(region, now, c.member, c.incarnation)),
+    _decided(ReportLater, lifecycle.seen_later),
+    _decided(ReportNoted, lambda region, now, c: lifecycle.noted_later(region, now, c.partition, c.noted)),
+    _shown(ClaimPartitions, claims.claim),
+    (ReportPartitions, _report_partitions),
+    _decided(AnswerEntries, lambda region, now, c: acknowledgement.answer(region, now, c.caller, c.found)),
+    _shown(Acknowledge, lambda region, now, c: acknowledgement.acknowledge(region, now, c.caller)),
+    _decided(RequestReset, lambda region, now, c: acknowledgement.request(region, now, c.caller, c.cause, c.detail)),
+    _decided(ReportOutOfRange, lambda region, now, c: out_of_range.report(region, now, c.caller, c.observed)),
+    (StartBatch, _start_batch),
+    (FinishBatch, _finish_batch),
+    _decided(DiscardBatch, _discard_batch),
+    _decided(StoreBounds, _store_bounds),
+    _shown(Contribute, completion.contribute),
+    _shown(ReportPublished, lambda region, now, c: completion.publish(region, now, c.sequence, c.member)),
+    _decided(
+        ReportReadBack,
+        lambda region, now, c: completion.read_back(region, now, c.sequence, c.member, c.incarnation, c.offsets),
+    ),
+    _decided(ReportSeekCommit, _report_seek_commit),
+    _decided(ChangeSpec, lambda region, now, c: specs.change(region, now, at_once=c.at_once, later=c.later)),
+    _decided(ReportSpecChecks, lambda region, now, c: specs.checked(region, now, c.checks)),
+    _decided(StartRegion, lambda region, now, c: lifecycle.start(region, now, c.requester)),
+    _decided(PauseRegion, lambda region, now, c: lifecycle.pause(region, now, c.requester)),
+    _decided(StopRegion, lambda region, now, c: lifecycle.stop(region, now, c.requester)),
+    _decided(KillRegion, lambda region, now, c: lifecycle.kill(region, now, c.requester)),
+    _decided(ReportForeignConsumer, lambda region, now, c: lifecycle.foreign_consumer(region, now, c.text)),
+    _decided(ReportGroups, lambda region, now, c: foreign_consumers.report(region, now, c.seen)),
+    _seen(RequestCheckpoint, requests.ask, _request),
+    _decided(PublishCheckpoint, lambda region, now, c: completion.publish(region, now, c.sequence, None)),
+    _decided(RepairReadBack, lambda region, now, c: completion.repair(region, now, c.sequence, c.offsets)),
+    _decided(PinCheckpoint, lambda region, now, c: retirement.pin(region, now, c.sequence, c.label, c.reason)),
+    _seen(ApplyReset, person.apply, _applied),
+)
+
+TABLE: Final[Mapping[type[Command[object]], Callable[..., object]]] = {
+    **{kind: _repeated(handler) for kind, handler in _REPEATED},
+    **dict(_ONCE),
+}
 """One row a command; a new one needs its value in `protocol.commands`, its rule, and its row here."""

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from airflow_kcr.driver import application
 from airflow_kcr.driver.application import MemberRun, hosting, prepare
+from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, RegionName
@@ -134,7 +135,7 @@ class Lab:
             f"batch: {{{batch}}}\n"
         )
         name = RegionName(group)
-        self.store.declare(name, Spec(text=spec.to_json_text(), rules=spec.rules()))
+        self.store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
         run = MemberRun(
             region=name,
             group=GroupId(group),
@@ -151,7 +152,7 @@ class Lab:
             try:
                 yield one
             finally:
-                self.store.kill(name)
+                self.store.handle(name, KillRegion())
                 member_pool.wait(timedelta(seconds=30).total_seconds())
 
 

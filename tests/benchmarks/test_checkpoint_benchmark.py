@@ -17,7 +17,7 @@ import pytest
 from airflow_kcr.kafka.control import ControlConsumer
 from airflow_kcr.kafka.settings import member_settings, subscription
 from airflow_kcr.ports import CommitAnswer
-from airflow_kcr.protocol.commands import ReadRegion
+from airflow_kcr.protocol.commands import PinCheckpoint, ReadRegion, RequestCheckpoint
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Committed
@@ -180,7 +180,7 @@ def _checkpoint(hosted: Hosted, request_id: str) -> tuple[float, dict[str, float
     after = store.read(name)[0].counter
     threading.Event().wait(PAUSE)
     began = datetime.now(UTC)
-    store.request_checkpoint(name, RequestId(request_id))
+    store.handle(name, RequestCheckpoint(request_id=RequestId(request_id)))
     seen: list[events.Event] = []
 
     def resolved() -> bool:
@@ -210,7 +210,9 @@ def _round_trips(hosted: Hosted, label: str) -> tuple[float, float]:
     seen = perf_counter()
     threading.Event().wait(PAUSE)
     again = perf_counter()
-    store.pin(name, restore_point, label, "a transaction that writes a row and an event")
+    store.handle(
+        name, PinCheckpoint(sequence=restore_point, label=label, reason="a transaction that writes a row and an event")
+    )
     pinned = perf_counter()
     threading.Event().wait(PAUSE)
     return (seen - began) * 1000, (pinned - again) * 1000
@@ -279,4 +281,4 @@ def _request_ids() -> Iterator[RequestId]:
 
 def _ask(hosted: Hosted, over: threading.Event, request_ids: Iterator[RequestId]) -> None:
     while not over.wait(1):
-        hosted.store.request_checkpoint(hosted.name, next(request_ids))
+        hosted.store.handle(hosted.name, RequestCheckpoint(request_id=next(request_ids)))

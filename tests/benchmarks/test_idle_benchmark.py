@@ -11,6 +11,7 @@ from time import monotonic
 
 import pytest
 
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from tests.benchmarks.figures import Report, Scale, spread
 from tests.support.counted_process import counted_process
@@ -71,5 +72,5 @@ def resting(region: Live, every: float | None) -> None:
         if left <= 0:
             return
         if every is not None:
-            region.store.request_checkpoint(region.name, RequestId(f"{region.name}-{until}-{number}"))
+            region.handle(RequestCheckpoint(request_id=RequestId(f"{region.name}-{until}-{number}")))
         never.wait(min(left, every or left))

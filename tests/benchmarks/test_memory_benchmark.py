@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.processes import happened
+from airflow_kcr.protocol.commands import DeclareRegion, KillRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
@@ -67,7 +68,7 @@ def _peak(lab: Lab, topic: Filled, jars: tuple[Path, ...]) -> float:
         try:
             return _watched(lab, topic, process, name)
         finally:
-            lab.store.kill(name)
+            lab.store.handle(name, KillRegion())
             _end(process)
 
 
@@ -79,7 +80,7 @@ def _declared(lab: Lab, topic: Filled) -> RegionName:
         f"groups: [{{group_id: {group}, topics: [{topic.name}], pipeline: 'tests.benchmarks.pipelines:noop', "
         f"members: 1}}]\n"
     )
-    lab.store.declare(RegionName(group), Spec(text=spec.to_json_text(), rules=spec.rules()))
+    lab.store.handle(RegionName(group), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     return RegionName(group)
 
 

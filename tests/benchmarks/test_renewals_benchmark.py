@@ -14,7 +14,7 @@ import pytest
 
 from airflow_kcr.api.regions import store_url
 from airflow_kcr.ports import Renewal
-from airflow_kcr.protocol.commands import Heartbeat
+from airflow_kcr.protocol.commands import DeclareRegion, Heartbeat
 from airflow_kcr.protocol.region.rows import Lease, Member
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.rules import RegionRules
@@ -85,7 +85,7 @@ def regions(url: str, number: int) -> Iterator[tuple[RegionStore, list[Renewal]]
         store, asked = RegionStore(transactions), list[Renewal]()
         for name, own in rules.items():
             members = [MemberId(GroupId(name), index) for index in range(MEMBERS)]
-            store.declare(name, Spec(text=name, rules=own))
+            store.handle(name, DeclareRegion(spec=Spec(text=name, rules=own)))
             transactions.decide(name, partial(_with_leases, members))
             asked += [Renewal(region=name, member=m, incarnation=Incarnation(1), lease=LEASE) for m in members]
         try:

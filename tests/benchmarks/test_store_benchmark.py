@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 from airflow_kcr.protocol.commands import Contribute, FinishBatch, ReadRegion, Renew, StartBatch
 from airflow_kcr.protocol.observations import LogView
 from airflow_kcr.protocol.offsets import OffsetMap
+from airflow_kcr.protocol.region import plans
 from airflow_kcr.protocol.region.resolution import NoTimes
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.rules import RegionRules
@@ -127,9 +128,14 @@ def test_checkpoint_reset_and_view(durable_url: str) -> None:
     )
 
 
+def _plan(driver: Driver, reset: PersonReset, log: LogView) -> None:
+    region, now = driver.store.read(driver.name)
+    plans.plan(region, now, reset, log)
+
+
 def _checkpoints_and_resets(driver: Driver) -> tuple[object, ...]:
     _batches(driver, len(driver.logs), rounds=1)
-    completions, begins, plans, views, peaks = [], [], [], [], []
+    completions, begins, planned, views, peaks = [], [], [], [], []
     for turn in range(6):
         driver.request_checkpoint(f"n{turn}")
         contribute = partial(driver.handle, _part(driver))
@@ -141,11 +147,11 @@ def _checkpoints_and_resets(driver: Driver) -> tuple[object, ...]:
         else:
             completions.append(timed(contribute))
         driver.publish()
-        plans.append(timed(partial(driver.store.plan_reset, driver.name, _rewind(driver), _log(driver))))
+        planned.append(timed(partial(_plan, driver, _rewind(driver), _log(driver))))
         views.append(timed(partial(driver.handle, ReadRegion(member=driver.member(0)))))
         begins.append(timed(partial(driver.request_reset, driver.member(0), ResetCause.LEASE_LOST)))
         driver.settle_reset()
-    return median(completions), median(begins), median(plans), median(views), max(peaks)
+    return median(completions), median(begins), median(planned), median(views), max(peaks)
 
 
 def _rewind(driver: Driver) -> PersonReset:

@@ -15,7 +15,7 @@ from time import perf_counter
 import psycopg
 import pytest
 
-from airflow_kcr.protocol.commands import RequestReset
+from airflow_kcr.protocol.commands import KillRegion, RequestReset
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -56,7 +56,7 @@ def driver_over(url: str, name: str = GROUP) -> Iterator[Driver]:
             driver.grow(partition, end=1_000_000_000)
         driver.up()
         yield driver
-        driver.store.kill(driver.name)
+        driver.handle(KillRegion())
         for member in driver.all_members():
             driver.leave(member)
 

@@ -7,6 +7,16 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, CheckpointRefused, RegionInState
+from airflow_kcr.protocol.commands import (
+    KillRegion,
+    PauseRegion,
+    PinCheckpoint,
+    Reconcile,
+    RepairReadBack,
+    RetireCheckpoints,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.region.rows import (
     CheckpointPurpose,
     CheckpointState,
@@ -75,7 +85,7 @@ def test_a_commit_read_back_that_differs_is_not_committed_and_can_be_repaired(dr
     sequence = driver.complete()
     driver.read_back(driver.member(0), {driver.partition(0): Offset(3)})
     assert driver.region.checkpoints[sequence].committed is Committed.NO
-    driver.store.repair_read_back(driver.name, sequence, driver.region.offsets[sequence])
+    driver.handle(RepairReadBack(sequence=sequence, offsets=driver.region.offsets[sequence]))
     assert driver.region.checkpoints[sequence].committed is Committed.YES
 
 
@@ -98,7 +108,7 @@ def test_the_next_checkpoint_supersedes_the_commit_of_the_last(drive: Drive) -> 
     driver.complete()
     assert driver.region.checkpoints[first].committed is Committed.SUPERSEDED
     with pytest.raises(CheckpointRefused):
-        driver.store.repair_read_back(driver.name, first, driver.region.offsets[first])
+        driver.handle(RepairReadBack(sequence=first, offsets=driver.region.offsets[first]))
 
 
 def test_a_drain_that_takes_too_long_is_aborted_with_who_was_late(subject: Subject, drive: Drive) -> None:
@@ -118,7 +128,7 @@ def test_a_drain_that_takes_too_long_is_aborted_with_who_was_late(subject: Subje
 def test_a_pause_survives_a_reset(drive: Drive) -> None:
     driver = drive()
     driver.up()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.settle_reset()
     assert (driver.region.state, driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
@@ -129,7 +139,7 @@ def test_a_stop_drains_and_the_next_start_resumes_at_its_checkpoint(drive: Drive
     driver = drive()
     driver.up()
     driver.process()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     sequence = driver.complete()
     driver.publish()
     states = [driver.region.state]
@@ -137,7 +147,7 @@ def test_a_stop_drains_and_the_next_start_resumes_at_its_checkpoint(drive: Drive
     driver.read_back(driver.member(1))
     states.append(driver.region.state)
     assert states == [RegionState.DRAINING, RegionState.STOPPED]
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.settle_reset()
     assert driver.region.restore_point == sequence
     assert {c.position for c in driver.region.claims.values()} == {10}
@@ -147,7 +157,7 @@ def test_a_stop_without_members_is_stopped_at_once(subject: Subject, drive: Driv
     driver = drive()
     driver.up()
     expire(subject)
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert driver.region.state is RegionState.STOPPED
     assert driver.events[-1].kind == "StateChanged"
 
@@ -156,7 +166,7 @@ def test_a_kill_raises_the_epoch_and_leaves_nothing_in_force(drive: Drive) -> No
     driver = drive()
     driver.up()
     epoch = driver.region.epoch
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     assert (driver.region.state, driver.region.epoch) == (RegionState.STOPPED, epoch + 1)
     with pytest.raises(RegionInState):
         driver.request_checkpoint("n1")
@@ -190,8 +200,8 @@ def test_a_retired_checkpoint_keeps_its_row_and_digest_but_no_offsets(drive: Dri
     for number in range(3):
         driver.process()
         sequences.append(driver.checkpoint(f"n{number}"))
-    driver.store.pin(driver.name, sequences[1], "kept", "to look at")
-    driver.store.retire(driver.name)
+    driver.handle(PinCheckpoint(sequence=sequences[1], label="kept", reason="to look at"))
+    driver.handle(RetireCheckpoints())
     region = driver.region
     assert region.checkpoints[sequences[0]].state is CheckpointState.RETIRED
     assert region.checkpoints[sequences[0]].digest
@@ -202,7 +212,7 @@ def test_a_retired_checkpoint_keeps_its_row_and_digest_but_no_offsets(drive: Dri
     with pytest.raises(CheckpointNotUsable):
         driver.reset(ToCheckpoint(sequence=sequences[0]))
     before = driver.events
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert driver.events == before
 
 
@@ -212,10 +222,10 @@ def test_what_is_due_is_done_once_by_anybody(subject: Subject, drive: Drive) -> 
     driver.process()
     driver.request_checkpoint("n1")
     expire(subject)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     counter = driver.region.counter
     other = RegionStore(subject.transactions)
-    other.reconcile(driver.name)
+    other.handle(driver.name, Reconcile())
     assert driver.region.counter == counter
     assert driver.region.reconcile_at is None or driver.region.reconcile_at > driver.store.read(driver.name)[
         1

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event, text
 
-from airflow_kcr.protocol.commands import FinishBatch, ReadRegion, StartBatch
+from airflow_kcr.protocol.commands import FinishBatch, ReadRegion, Reconcile, StartBatch
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import (
     BatchId,
@@ -135,7 +135,7 @@ class Life:
     def _checkpoint(self) -> None:
         self.driver.checkpoint(f"after {self.lived}")
         self.driver.handle(ReadRegion(member=self.driver.member(0)))
-        self.driver.store.reconcile(self.driver.name)
+        self.driver.handle(Reconcile())
 
 
 @contextmanager

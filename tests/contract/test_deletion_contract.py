@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.errors import RegionBeingDeleted, RegionInState, StoreBusy, UnknownRegion
+from airflow_kcr.protocol.commands import DeclareRegion, DeleteRegion, KillRegion, StartRegion
 from airflow_kcr.protocol.region.rows import ResetCause
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import CheckpointNumber, RegionName
@@ -29,7 +30,7 @@ def lived(driver: Driver) -> None:
     driver.request_reset(driver.member(0), ResetCause.CLAIM, "for once")
     driver.settle_reset()
     driver.process()
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)
 
@@ -74,24 +75,24 @@ def test_a_deletion_that_was_interrupted_is_told_by_every_verb_and_goes_on(
         with monkeypatch.context() as patch:
             interrupt(patch, pieces)
             with pytest.raises(StoreBusy):
-                store.delete(driver.name)
+                store.handle(driver.name, DeleteRegion())
         assert filled_tables(database_url) > {"alembic_version", "region"}
         assert store.names() == ()
         for verb in (
             lambda: store.read(driver.name),
-            lambda: store.start(driver.name),
+            lambda: store.handle(driver.name, StartRegion()),
             lambda: store.history(driver.name),
             lambda: list(store.batches(driver.name)),
             lambda: store.batches_since(driver.name, CheckpointNumber(0)),
-            lambda: store.declare(driver.name, spec),
+            lambda: store.handle(driver.name, DeclareRegion(spec=spec)),
         ):
             with pytest.raises(RegionBeingDeleted, match=GONE_ON):
                 verb()
-        store.delete(driver.name)
+        store.handle(driver.name, DeleteRegion())
         assert filled_tables(database_url) == {"alembic_version"}
         with pytest.raises(UnknownRegion):
-            store.delete(driver.name)
-        assert store.declare(driver.name, spec).name == driver.name
+            store.handle(driver.name, DeleteRegion())
+        assert store.handle(driver.name, DeclareRegion(spec=spec)).name == driver.name
 
 
 def test_another_region_may_have_the_groups_at_once_and_keeps_all_that_it_has(
@@ -103,11 +104,11 @@ def test_another_region_may_have_the_groups_at_once_and_keeps_all_that_it_has(
         with monkeypatch.context() as patch:
             interrupt(patch, 1)
             with pytest.raises(StoreBusy):
-                driver.store.delete(driver.name)
+                driver.handle(DeleteRegion())
         other = Driver(partitions=3, rules=rules, transactions=transactions, name=RegionName("other"))
         lived(other)
         before = other.region.counter, other.events, other.batches
-        driver.store.delete(driver.name)
+        driver.handle(DeleteRegion())
         assert (other.region.counter, other.events, other.batches) == before
         assert driver.store.names() == ("other",)
 
@@ -117,7 +118,7 @@ def test_a_region_that_is_not_stopped_stays_as_it_is(database_url: str, rules: R
         driver = Driver(partitions=3, rules=rules, transactions=transactions)
         driver.up()
         with pytest.raises(RegionInState, match="stop it before deleting it"):
-            driver.store.delete(driver.name)
+            driver.handle(DeleteRegion())
         assert driver.region.members
 
 
@@ -132,10 +133,10 @@ def test_a_batch_costs_as_much_to_delete_however_long_the_ledger(
             driver = Driver(partitions=12, rules=rules, transactions=transactions)
             driver.up()
             fill(database_url, driver, batches, statistics)
-            driver.store.kill(driver.name)
+            driver.handle(KillRegion())
             for member in driver.all_members():
                 driver.leave(member)
             with touched() as rows:
-                driver.store.delete(driver.name)
+                driver.handle(DeleteRegion())
             most.append(rows.total() / batches)
     assert most[1] < 1.2 * most[0]

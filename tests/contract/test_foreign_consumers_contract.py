@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.commands import ReadRegion
+from airflow_kcr.protocol.commands import ReadRegion, ReportForeignConsumer, ReportGroups
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, RegionRules
@@ -32,12 +32,12 @@ def known(driver: Driver) -> tuple[ForeignConsumer, ...]:
 def test_a_hold_is_kept_and_refuses_begins_until_the_group_is_clean(drive: Drive) -> None:
     driver = drive(rules=rules(ForeignConsumerPolicy.HOLD))
     driver.up()
-    driver.store.report_groups(driver.name, {GROUP: STRANGERS})
+    driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
     assert known(driver) == STRANGERS
     assert driver.handle(ReadRegion(member=driver.member(0))).held_by == STRANGERS
     with pytest.raises(BatchRefused, match="holds until consumer console"):
         driver.begin(driver.member(0))
-    driver.store.report_groups(driver.name, {GROUP: ()})
+    driver.handle(ReportGroups(seen={GROUP: ()}))
     assert known(driver) == ()
     driver.process()
 
@@ -46,8 +46,8 @@ def test_what_is_told_twice_is_one_event(drive: Drive) -> None:
     driver = drive(rules=rules(ForeignConsumerPolicy.FAIL))
     driver.up()
     for _ in range(3):
-        driver.store.report_groups(driver.name, {GROUP: STRANGERS})
-        driver.store.report_foreign_consumer(driver.name, "; ".join(map(str, STRANGERS)))
+        driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
+        driver.handle(ReportForeignConsumer(text="; ".join(map(str, STRANGERS))))
     assert driver.region.state is RegionState.HALTED
     assert [sum(e.kind == kind for e in driver.events) for kind in ("ForeignConsumersSeen", "Halted")] == [1, 1]
 
@@ -57,10 +57,10 @@ def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
     driver = drive_twins(rules=rules(ForeignConsumerPolicy.HOLD))
     driver.up()
     driver.process()
-    driver.store.report_groups(driver.name, {GROUP: STRANGERS})
-    driver.store.report_groups(driver.name, {GROUP: STRANGERS[:1]})
+    driver.handle(ReportGroups(seen={GROUP: STRANGERS}))
+    driver.handle(ReportGroups(seen={GROUP: STRANGERS[:1]}))
     with pytest.raises(BatchRefused):
         driver.begin(driver.member(0))
-    driver.store.report_groups(driver.name, {GROUP: (), GroupId("x"): STRANGERS})
+    driver.handle(ReportGroups(seen={GROUP: (), GroupId("x"): STRANGERS}))
     driver.process()
     driver.checkpoint("n1")

@@ -16,7 +16,7 @@ from airflow_kcr.api.checkpoints import CheckpointSummary, ways_back
 from airflow_kcr.api.reset_views import page
 from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.plugins.overview import Overview
-from airflow_kcr.protocol.commands import ReadRegion
+from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import path, retirement
 from airflow_kcr.protocol.region.liveness import NOTHING_SEEN
@@ -71,7 +71,7 @@ def everything(driver: Driver) -> None:
     driver.reset(ToCheckpoint(sequence=first))
     driver.complete()
     driver.settle_reset()
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     driver.store.history(driver.name)
     driver.store.batches_since(driver.name, CheckpointNumber(0))
     driver.store._transactions.batches_with(driver.name, place, Offset(15))
@@ -86,10 +86,10 @@ def analyse(url: str) -> None:
 
 def end(driver: Driver) -> None:
     """Let what is left of a region go, so that a larger one begins anew."""
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)
-    driver.store.delete(driver.name)
+    driver.handle(DeleteRegion())
 
 
 def counted(url: str, partitions: int, batches: int, statistics: Statistics) -> Counter[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, NumberOutOfRange
+from airflow_kcr.protocol.commands import DeleteRegion, KillRegion, PinCheckpoint
 from airflow_kcr.protocol.invariants.verify import verify
 from airflow_kcr.protocol.region.rows import PersonResetState, ResetCause
 from airflow_kcr.protocol.targets import ShiftBy, ToCheckpoint, ToInitial
@@ -58,7 +59,7 @@ def test_checkpoints_and_resets_go_on_from_any_sequence(driver: Driver, first: i
 def test_a_checkpoint_of_any_sequence_is_undone_pinned_and_retired(driver: Driver, first: int) -> None:
     oldest, newest = sorted(driver.region.checkpoints)
     assert (oldest, newest) == (first + 1, first + 2)
-    driver.store.pin(driver.name, oldest, "kept", "a test")
+    driver.handle(PinCheckpoint(sequence=oldest, label="kept", reason="a test"))
     driver.reset(ShiftBy(by=-15), request_id="between")
     driver.complete()
     driver.publish()
@@ -102,8 +103,8 @@ def test_a_region_that_has_used_up_its_numbers_says_so_and_is_begun_anew(drive: 
     # What that says helps.
     for one in driver.all_members():
         driver.leave(one)
-    driver.store.kill(driver.name)
-    driver.store.delete(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(DeleteRegion())
     anew = drive()
     anew.up()
     anew.process()

@@ -26,6 +26,7 @@ from airflow_kcr.protocol.commands import (
     Register,
     Renew,
     StartBatch,
+    StartRegion,
 )
 from airflow_kcr.protocol.region.rows import Outcome, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Region
@@ -52,7 +53,7 @@ def request(driver: Driver, batch: str, width: int = 5) -> StartBatch:
 
 def test_an_incarnation_is_registered_with_a_fresh_lease(drive: Drive) -> None:
     driver = drive()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert driver.join(driver.member(0)) == 1
     region, now = driver.store.read(driver.name)
     lease = region.leases[driver.member(0)]
@@ -62,7 +63,7 @@ def test_an_incarnation_is_registered_with_a_fresh_lease(drive: Drive) -> None:
 
 def test_a_repeated_token_is_the_same_incarnation(drive: Drive) -> None:
     driver = drive()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     arrival = Register(member=driver.member(0), token="t-1", label="here")
     assert [driver.handle(arrival) for _ in range(3)] == [1, 1, 1]
     assert sum(e.kind == "MemberRegistered" for e in driver.events) == 1
@@ -70,7 +71,7 @@ def test_a_repeated_token_is_the_same_incarnation(drive: Drive) -> None:
 
 def test_a_live_index_is_not_taken_by_accident_but_on_purpose(drive: Drive) -> None:
     driver = drive()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     with pytest.raises(MemberInUse):
         driver.handle(Register(member=driver.member(0), token="t-2"))
@@ -81,7 +82,7 @@ def test_a_live_index_is_not_taken_by_accident_but_on_purpose(drive: Drive) -> N
 
 def test_a_lease_is_renewed_from_the_stores_clock(subject: Subject, drive: Drive) -> None:
     driver = drive()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     subject.clock.advance(8)
     heartbeat = driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=LEASE))
@@ -120,7 +121,7 @@ def test_an_expired_lease_is_never_revived(subject: Subject, drive: Drive) -> No
 
 def test_only_a_registered_member_renews(drive: Drive) -> None:
     driver = drive()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     with pytest.raises(UnknownMember):
         driver.handle(Renew(member=MemberId(GroupId("g"), 1), incarnation=Incarnation(1), lease=LEASE))
 
@@ -186,7 +187,7 @@ def test_a_view_is_what_a_member_holds(drive: Drive) -> None:
 
 def test_a_view_is_there_while_others_have_open_entries(drive: Drive) -> None:
     driver = drive()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.join(driver.member(1))
     driver.claim(driver.member(0), [driver.partition(0), driver.partition(1)])

@@ -28,12 +28,19 @@ from airflow_kcr.ports import Renewal
 from airflow_kcr.protocol.commands import (
     Command,
     Contribute,
+    DeclareRegion,
+    DeleteRegion,
     FinishBatch,
     Heartbeat,
+    KillRegion,
+    PauseRegion,
     ReadRegion,
+    Reconcile,
     Register,
     Renew,
+    RequestCheckpoint,
     StartBatch,
+    StartRegion,
 )
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import batches
@@ -186,7 +193,7 @@ def _none(spec: str) -> RegionRules:
 def test_a_pooled_connection_that_died_is_replaced_unnoticed(database_url: str, driver: Driver) -> None:
     calls: list[Callable[[], object]] = [
         lambda: driver.begin(driver.member(0)),
-        lambda: driver.store.reconcile(driver.name),
+        lambda: driver.handle(Reconcile()),
         lambda: driver.store.read(driver.name),
         lambda: driver.handle(Renew(member=driver.member(0), incarnation=Incarnation(1), lease=timedelta(seconds=3))),
         driver.store.names,
@@ -265,7 +272,7 @@ def test_waiting_too_long_for_the_lock_is_busy_and_changes_nothing(database_url:
     try:
         assert held.wait(10)
         with pytest.raises(StoreBusy, match="too long"):
-            driver.store.reconcile(driver.name)
+            driver.handle(Reconcile())
     finally:
         release.set()
         thread.join()
@@ -318,7 +325,7 @@ def test_c25_a_process_frozen_with_the_lock_does_not_freeze_the_region(
         try:
             assert frozen.stdout.readline() == "locked\n"
             started = monotonic()
-            driver.store.reconcile(driver.name)
+            driver.handle(Reconcile())
             waited = monotonic() - started
             # Half a lease is when the server ends it; what is above is the load of the machine.
             assert waited < QUICK.lease.total_seconds()
@@ -348,7 +355,7 @@ def test_c46_two_begins_beside_transitions_neither_deadlock_nor_wait_for_ever(dr
         working = [threads.submit(work, index) for index in (0, 1)]
         try:
             for _ in range(30):
-                driver.store.reconcile(driver.name)
+                driver.handle(Reconcile())
         finally:
             stop.set()
         assert all(w.result(30) > 0 for w in working)
@@ -453,8 +460,10 @@ def test_the_leases_of_any_regions_are_renewed_by_one_statement(
     asked = [_renewal(driver.name, member) for member in driver.all_members()]
     for number in range(3):
         name, group = RegionName(f"other-{number}"), group_rules(f"h{number}", members=2)
-        driver.store.declare(name, Spec(text="{}", rules=replace(rules, groups={group.group_id: group})))
-        driver.store.start(name)
+        driver.store.handle(
+            name, DeclareRegion(spec=Spec(text="{}", rules=replace(rules, groups={group.group_id: group})))
+        )
+        driver.store.handle(name, StartRegion())
         for index in range(2):
             member = MemberId(group.group_id, index)
             store.decide(name, partial(_registered, member))
@@ -542,7 +551,7 @@ def _do(verb: str, driver: Driver, store: RegionStore, batch: BatchId | None, ar
             return sum(e.kind == "MemberRegistered" for e in driver.events) - 2
         case "request_checkpoint":
             arm()
-            store.request_checkpoint(driver.name, RequestId("n1"))
+            store.handle(driver.name, RequestCheckpoint(request_id=RequestId("n1")))
             return sum(e.kind == "CheckpointRequested" for e in driver.events)
         case _:
             part = Contribute(
@@ -574,7 +583,7 @@ def test_a_waiter_is_told_of_a_change(driver: Driver, store: PostgresTransaction
     counter = driver.region.counter
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(store.wait, driver.name, counter, FOR_EVER)
-        driver.store.pause(driver.name)
+        driver.handle(PauseRegion())
         assert waiting.result(60) > counter
 
 
@@ -629,7 +638,7 @@ def test_a_region_that_was_returned_can_be_read_on_after_its_transaction(driver:
     sequence = driver.checkpoint("n1")
     region, _ = driver.store.read(driver.name)
     assert set(region.offsets[sequence].values()) == {10}
-    decided = driver.store.reconcile(driver.name)
+    decided = driver.handle(Reconcile())
     assert set(decided.offsets[sequence].values()) == {10}
     assert decided.seek.offsets == region.seek.offsets
     assert decided.archive.checkpoint(sequence) == region.archive.checkpoint(sequence) == region.checkpoints[sequence]
@@ -694,23 +703,19 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     def note(*about: object) -> None:
         run.append(str(about[2]))
 
-    def count(name: str, verb: Callable[..., object]) -> Callable[..., object]:
-        def counting(*arguments: object, **named: object) -> object:
-            run.clear()
-            answer = verb(*arguments, **named)
-            asked = [a for a in arguments if isinstance(a, Command)]
-            counted[type(asked[0]).__name__ if asked else name] = len(run)
-            return answer
+    handle = driver.store.handle
 
-        return counting
+    def counting(name: RegionName, command: Command[object]) -> object:
+        run.clear()
+        answer = handle(name, command)
+        counted[type(command).__name__] = len(run)
+        return answer
 
     driver.process()
     driver.checkpoint("the first asks whether the schema is there")
     event.listen(engine, "before_cursor_execute", note)
-    verbs = ("request_checkpoint", "handle", "publish")
     with pytest.MonkeyPatch.context() as patch:
-        for name in verbs:
-            patch.setattr(driver.store, name, count(name, getattr(driver.store, name)))
+        patch.setattr(driver.store, "handle", counting)
         driver.request_checkpoint("n1")
         driver.handle(ReadRegion(member=driver.member(0)))
         driver.complete()
@@ -719,17 +724,23 @@ def test_what_a_checkpoint_asks_of_the_store_is_a_handful_of_statements(
     event.remove(engine, "before_cursor_execute", note)
     # A request asks what its request id names as well, a publication how many checkpoints are kept; a view needs no
     # lock.
-    expected = {"request_checkpoint": 5, "ReadRegion": 2, "Contribute": 4, "publish": 5, "ReportReadBack": 4}
+    expected = {
+        "RequestCheckpoint": 5,
+        "ReadRegion": 2,
+        "Contribute": 4,
+        "PublishCheckpoint": 5,
+        "ReportReadBack": 4,
+    }
     assert counted == expected, run
 
 
 def test_a_region_that_is_deleted_leaves_no_row(database_url: str, driver: Driver) -> None:
     driver.process()
     driver.checkpoint("n1")
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)
-    driver.store.delete(driver.name)
+    driver.handle(DeleteRegion())
     tables = execute(database_url, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'kcr'")
     kept = {name for (name,) in tables if execute(database_url, f"SELECT FROM kcr.{name} LIMIT 1")}
     assert kept == {"alembic_version"}

@@ -33,14 +33,22 @@ from airflow_kcr.errors import (
 from airflow_kcr.protocol.commands import (
     AnswerEntries,
     Assigned,
+    ChangeSpec,
     ClaimPartitions,
     Contribute,
+    DeclareRegion,
+    DeleteRegion,
     FinishBatch,
+    KillRegion,
     Leave,
+    PauseRegion,
+    PinCheckpoint,
+    PublishCheckpoint,
     ReadRegion,
     Register,
     Renew,
     RequestReset,
+    StartRegion,
 )
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
@@ -65,7 +73,7 @@ from airflow_kcr.protocol.values import (
     RegionName,
     RequestId,
 )
-from airflow_kcr.store.regions import RegionStore, SpecUpdate
+from airflow_kcr.store.regions import RegionStore
 from tests.contract.conftest import Drive
 from tests.support.driver import Driver, group_rules
 from tests.support.stores import Subject
@@ -80,7 +88,7 @@ def rules_of(*groups: str, members: int = 2) -> RegionRules:
 
 def test_a_declared_region_is_stopped_and_reads_back_as_it_was_returned(subject: Subject) -> None:
     store = RegionStore(subject.transactions)
-    made = store.declare(FLIGHTS, subject.specs.spec(rules_of("g")))
+    made = store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     region, now = store.read(FLIGHTS)
     assert plain(region) == plain(made)
     assert (region.state, region.counter, region.events) == (RegionState.STOPPED, 1, ())
@@ -89,29 +97,29 @@ def test_a_declared_region_is_stopped_and_reads_back_as_it_was_returned(subject:
 
 def test_a_name_is_taken_once(subject: Subject) -> None:
     store = RegionStore(subject.transactions)
-    store.declare(FLIGHTS, subject.specs.spec(rules_of("g")))
+    store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     with pytest.raises(RegionExists, match="flights"):
-        store.declare(FLIGHTS, subject.specs.spec(rules_of("h")))
+        store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
     assert store.names() == (FLIGHTS,)
 
 
 def test_a_group_is_in_one_region_which_the_refusal_names(subject: Subject) -> None:
     store = RegionStore(subject.transactions)
-    store.declare(FLIGHTS, subject.specs.spec(rules_of("a", "g")))
+    store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("a", "g"))))
     with pytest.raises(GroupInOtherRegion, match="group g belongs to region flights"):
-        store.declare(SEATS, subject.specs.spec(rules_of("g", "z")))
+        store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("g", "z"))))
     assert store.names() == (FLIGHTS,)
-    store.declare(SEATS, subject.specs.spec(rules_of("z")))  # nothing was left of the refused one
+    store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("z"))))  # nothing was left of the refused one
 
 
 def test_a_changed_spec_takes_free_groups_and_gives_groups_free(subject: Subject) -> None:
     store = RegionStore(subject.transactions)
-    store.declare(FLIGHTS, subject.specs.spec(rules_of("g", "h")))
-    store.declare(SEATS, subject.specs.spec(rules_of("s")))
+    store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g", "h"))))
+    store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("s"))))
     with pytest.raises(GroupInOtherRegion, match="group h belongs to region flights"):
-        store.change_spec(SEATS, SpecUpdate(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
-    store.change_spec(FLIGHTS, SpecUpdate(at_once=subject.specs.spec(rules_of("g"), revision=2)))
-    store.change_spec(SEATS, SpecUpdate(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
+        store.handle(SEATS, ChangeSpec(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
+    store.handle(FLIGHTS, ChangeSpec(at_once=subject.specs.spec(rules_of("g"), revision=2)))
+    store.handle(SEATS, ChangeSpec(at_once=subject.specs.spec(rules_of("h", "s"), revision=2)))
     assert sorted(store.read(SEATS)[0].rules.groups) == ["h", "s"]
 
 
@@ -119,7 +127,7 @@ def test_a_spec_that_waits_is_kept(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
     later = subject.specs.spec(rules_of("g", members=3), revision=3)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=later))
+    driver.handle(ChangeSpec(at_once=driver.region.spec, later=later))
     assert driver.region.next_spec == later
 
 
@@ -127,7 +135,7 @@ def test_what_members_find_of_a_spec_is_kept(subject: Subject, drive: Drive) -> 
     driver = drive()
     driver.up()
     later = subject.specs.spec(rules_of("g", members=3), revision=3)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=later))
+    driver.handle(ChangeSpec(at_once=driver.region.spec, later=later))
     driver.check_spec(driver.member(0))
     assert [(c.member, c.refusal) for c in driver.region.spec_checks] == [(driver.member(0), "")]
     driver.check_spec(driver.member(1), refusal="there is no module 'nowhere'")
@@ -143,27 +151,27 @@ def test_groups_of_a_spec_that_waits_are_no_other_regions(subject: Subject, driv
     driver.up()
     before = driver.region.spec
     later = subject.specs.spec(rules_of("g", "h"), revision=3)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=before, later=later))
+    driver.handle(ChangeSpec(at_once=before, later=later))
     with pytest.raises(GroupInOtherRegion, match=f"group h belongs to region {driver.name}"):
-        driver.store.declare(SEATS, subject.specs.spec(rules_of("h")))
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=before))
-    driver.store.declare(SEATS, subject.specs.spec(rules_of("h")))
+        driver.store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
+    driver.handle(ChangeSpec(at_once=before))
+    driver.store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
 
 
 def test_a_spec_whose_group_is_another_regions_is_refused_when_it_is_applied(subject: Subject, drive: Drive) -> None:
     driver = drive()
     driver.up()
-    driver.store.declare(SEATS, subject.specs.spec(rules_of("h")))
+    driver.store.handle(SEATS, DeclareRegion(spec=subject.specs.spec(rules_of("h"))))
     later = subject.specs.spec(rules_of("g", "h"), revision=3)
     with pytest.raises(GroupInOtherRegion, match="group h belongs to region seats"):
-        driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=later))
+        driver.handle(ChangeSpec(at_once=driver.region.spec, later=later))
     assert driver.region.next_spec is None
 
 
 def test_names_are_in_order(subject: Subject) -> None:
     store = RegionStore(subject.transactions)
     for name in ("b", "a-b", "a_b", "a", "0"):
-        store.declare(RegionName(name), subject.specs.spec(rules_of(f"of {name}")))
+        store.handle(RegionName(name), DeclareRegion(spec=subject.specs.spec(rules_of(f"of {name}"))))
     assert store.names() == tuple(sorted(map(RegionName, ("b", "a-b", "a_b", "a", "0"))))
 
 
@@ -173,27 +181,27 @@ def test_a_stopped_region_is_deleted_with_its_history_and_its_groups_are_free(su
     driver.process()
     driver.checkpoint("n1")
     with pytest.raises(RegionInState):
-        driver.store.delete(driver.name)
+        driver.handle(DeleteRegion())
     assert driver.region.state is RegionState.RUNNING
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     subject.clock.advance(60)
-    driver.store.delete(driver.name)
+    driver.handle(DeleteRegion())
     assert driver.store.names() == ()
     with pytest.raises(UnknownRegion):
         driver.store.read(driver.name)
-    driver.store.declare(driver.name, subject.specs.spec(rules_of("g")))
+    driver.handle(DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     assert list(driver.store.batches(driver.name)) == []
     assert len(driver.store.events(driver.name, EventNumber(0))) == 1
 
 
 def test_an_unknown_region_is_refused_by_every_call_with_those_that_exist(subject: Subject) -> None:
     store, nobody = RegionStore(subject.transactions), MemberId(GroupId("g"), 0)
-    store.declare(FLIGHTS, subject.specs.spec(rules_of("g")))
+    store.handle(FLIGHTS, DeclareRegion(spec=subject.specs.spec(rules_of("g"))))
     calls: list[Callable[[], object]] = [
         lambda: store.read(SEATS),
         lambda: store.handle(SEATS, ReadRegion(member=nobody)),
-        lambda: store.start(SEATS),
-        lambda: store.delete(SEATS),
+        lambda: store.handle(SEATS, StartRegion()),
+        lambda: store.handle(SEATS, DeleteRegion()),
         lambda: store.handle(SEATS, Renew(member=nobody, incarnation=Incarnation(1), lease=timedelta(seconds=10))),
         lambda: store.handle(SEATS, FinishBatch(batch=BatchId("b"), member=nobody, incarnation=Incarnation(1))),
         lambda: store.events(SEATS, EventNumber(0)),
@@ -282,7 +290,7 @@ def _arrival(driver: Driver, index: int = 0, group: str = "g", token: str = "ano
 
 
 REFUSALS = [
-    Refusal("unknown region", UnknownRegion, lambda d: d.store.start(RegionName("nowhere"))),
+    Refusal("unknown region", UnknownRegion, lambda d: d.store.handle(RegionName("nowhere"), StartRegion())),
     Refusal("unknown group", UnknownMember, lambda d: d.handle(_arrival(d, group="strange"))),
     Refusal("unknown index", UnknownMember, lambda d: d.handle(_arrival(d, index=7))),
     Refusal("index in use", MemberInUse, lambda d: d.handle(_arrival(d))),
@@ -326,9 +334,15 @@ REFUSALS = [
     ),
     Refusal("a checkpoint that isn't open", CheckpointRefused, lambda d: d.handle(_part(d))),
     Refusal(
-        "to publish what isn't there", UnknownCheckpoint, lambda d: d.store.publish(d.name, CheckpointNumber(2**40))
+        "to publish what isn't there",
+        UnknownCheckpoint,
+        lambda d: d.handle(PublishCheckpoint(sequence=CheckpointNumber(2**40))),
     ),
-    Refusal("to pin what isn't there", UnknownCheckpoint, lambda d: d.store.pin(d.name, CheckpointNumber(99), "x", "")),
+    Refusal(
+        "to pin what isn't there",
+        UnknownCheckpoint,
+        lambda d: d.handle(PinCheckpoint(sequence=CheckpointNumber(99), label="x", reason="")),
+    ),
     Refusal(
         "a plan of another epoch",
         StalePlan,
@@ -339,7 +353,7 @@ REFUSALS = [
         UnknownCheckpoint,
         lambda d: d.reset(ToCheckpoint(sequence=CheckpointNumber(2**31 + 1))),
     ),
-    Refusal("to delete what runs", RegionInState, lambda d: d.store.delete(d.name)),
+    Refusal("to delete what runs", RegionInState, lambda d: d.handle(DeleteRegion())),
     Refusal(
         "a commit read-back to what isn't the restore point", CheckpointRefused, lambda d: d.read_back(d.member(0))
     ),
@@ -510,12 +524,12 @@ def test_the_sign_of_a_region_moves_when_the_last_batch_of_a_paused_one_ends(dri
     driver = drive()
     driver.up()
     batch = driver.begin(driver.member(0))
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     (before, _) = driver.store.signs([driver.name])[driver.name]
     assert driver.store.signs([driver.name])[driver.name][0] == before
     driver.end(batch)
     (after, _) = driver.store.signs([driver.name])[driver.name]
     assert (before.running, after.running) == (1, 0)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.begin(driver.member(0))
     assert driver.store.signs([driver.name])[driver.name][0].running == 0

@@ -6,7 +6,16 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportOutOfRange, StoreBounds
+from airflow_kcr.protocol.commands import (
+    KillRegion,
+    PinCheckpoint,
+    Reconcile,
+    ReportOutOfRange,
+    RetireCheckpoints,
+    StartRegion,
+    StopRegion,
+    StoreBounds,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import retirement
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, ResetCause
@@ -55,7 +64,7 @@ def test_checkpoints_a_reset_in_between_and_a_persons_way_back(drive_twins: Driv
     driver.settle_reset()
     driver.process()
     driver.checkpoint("n3")
-    driver.store.pin(driver.name, driver.region.restore_point or second, "kept", "to look at")
+    driver.handle(PinCheckpoint(sequence=driver.region.restore_point or second, label="kept", reason="to look at"))
 
 
 def test_members_that_crash_and_come_back(drive_twins: Drive) -> None:
@@ -113,7 +122,7 @@ def test_retention_forgets_offsets_and_keeps_the_rows(drive_twins: Drive) -> Non
     for number in range(4):
         driver.process()
         driver.checkpoint(f"n{number}")
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert len(driver.region.offsets) == 2
     assert len(driver.region.checkpoints) == 4
 
@@ -134,7 +143,7 @@ def test_retention_forgets_where_old_boundaries_fall(drive_twins: Drive, monkeyp
         driver.request_checkpoint(f"n{hour}", boundary=first + timedelta(hours=hour))
         driver.complete()
         driver.publish()
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     hours = sorted((at - first) / timedelta(hours=1) for _, _, at in driver.region.boundary_offsets)
     assert hours == [hour for hour in (2, 3, 4) for _ in driver.logs]
 
@@ -158,17 +167,17 @@ def test_stop_start_and_kill(drive_twins: Drive) -> None:
     driver = drive_twins()
     driver.up()
     driver.process()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.complete()
     driver.publish()
     driver.read_back(driver.member(0))
     driver.read_back(driver.member(1))
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.spread()
     driver.settle_reset()
     driver.process()
-    driver.store.kill(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(StartRegion())
     driver.wait(60)
     driver.request_checkpoint("n1", purpose=CheckpointPurpose.DRAIN)
 
@@ -178,7 +187,7 @@ def test_a_checkpoint_by_count_sees_every_claim(drive_twins: Drive) -> None:
     driver = drive_twins(rules=rules)
     driver.up()
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     driver.complete()
     driver.publish()
     driver.process(width=5)

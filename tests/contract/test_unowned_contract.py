@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportPartitions, Standing
+from airflow_kcr.protocol.commands import Reconcile, ReportPartitions, Standing
 from airflow_kcr.protocol.region.rows import RequestState
 from airflow_kcr.protocol.values import GroupPartition, RequestId
 from tests.contract.conftest import Drive
@@ -40,7 +40,7 @@ def test_what_has_no_owner_is_kept_with_since_when_until_it_is_claimed(drive: Dr
     assert driver.request_checkpoint("n").state is RequestState.QUEUED
     driver.spread()
     assert driver.region.unowned == {}
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
 
 
@@ -53,7 +53,7 @@ def test_both_stores_keep_the_same(drive_twins: Drive) -> None:
     report(driver)
     report(driver)
     driver.spread()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     report(driver)
     driver.process()
     driver.checkpoint("n1")

@@ -14,14 +14,23 @@ from typing import Final
 import pytest
 
 from airflow_kcr.errors import NotClaimed
-from airflow_kcr.protocol.commands import ReportLater, ReportOutOfRange, RequestReset
+from airflow_kcr.protocol.commands import (
+    ChangeSpec,
+    DeclareRegion,
+    DeleteRegion,
+    KillRegion,
+    ReportForeignConsumer,
+    ReportLater,
+    ReportOutOfRange,
+    RequestReset,
+    StartRegion,
+)
 from airflow_kcr.protocol.invariants.verify import verify
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region.rows import RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy, OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.targets import ToCurrent, ToEarliest, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Offset, TopicId
-from airflow_kcr.store.regions import SpecUpdate
 from tests.contract.conftest import Drive
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.stores import Specs, Subject
@@ -70,14 +79,14 @@ def restored(driver: Driver, specs: Specs) -> None:
 
 
 def joined_by_another(driver: Driver, specs: Specs) -> None:
-    driver.store.report_foreign_consumer(driver.name, "consumer c-1 of 10.0.0.1 is in group g")
+    driver.handle(ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
 
 
 # -- ways out ----------------------------------------------------------------------------------------------------------
 
 
 def resume(driver: Driver, specs: Specs) -> None:
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
 
 
 def force(driver: Driver, specs: Specs) -> None:
@@ -94,8 +103,8 @@ def skip(driver: Driver, specs: Specs) -> None:
 
 def change(driver: Driver, specs: Specs, rules: RegionRules) -> None:
     changed = specs.spec(rules, driver.region.spec.revision + 1)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=changed))
-    driver.store.start(driver.name)
+    driver.handle(ChangeSpec(at_once=changed))
+    driver.handle(StartRegion())
 
 
 def read_what_is_there(driver: Driver, specs: Specs) -> None:
@@ -105,12 +114,12 @@ def read_what_is_there(driver: Driver, specs: Specs) -> None:
 
 
 def begin_anew(driver: Driver, specs: Specs) -> None:
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     for member in driver.all_members():
         driver.leave(member)
     spec = driver.region.spec
-    driver.store.delete(driver.name)
-    driver.store.declare(driver.name, spec)
+    driver.handle(DeleteRegion())
+    driver.handle(DeclareRegion(spec=spec))
     driver.up()
 
 

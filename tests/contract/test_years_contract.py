@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from airflow_kcr.api import Region
-from airflow_kcr.protocol.commands import ReadRegion
+from airflow_kcr.protocol.commands import ReadRegion, RetireCheckpoints
 from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.resolution import checkpoint_number_of_run
 from airflow_kcr.protocol.region.retirement import PIECE
@@ -74,7 +74,7 @@ def a_day(driver: Driver) -> None:
     driver.process()
     fail(driver)
     driver.settle_reset()
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     region = Region(driver.name, driver.store)
     region.show()
     region.checkpoints(last=10)
@@ -183,7 +183,7 @@ def retired_at_once(url: str, checkpoints: int) -> tuple[list[int], Counter[str]
             connection.execute(b"ANALYZE")
         counter = driver.held.counter
         with statements() as run, touched() as rows:
-            driver.store.retire(driver.name)
+            driver.handle(RetireCheckpoints())
         pieces = [
             len(event.body.sequences)
             for event in driver.store.events(driver.name, counter)

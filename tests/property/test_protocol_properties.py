@@ -19,14 +19,21 @@ from airflow_kcr.protocol.commands import (
     Assigned,
     Caller,
     ClaimPartitions,
+    Command,
     Contribute,
     Found,
     KeepSlot,
+    KillRegion,
     Leave,
+    PauseRegion,
+    Reconcile,
     ReportOutOfRange,
     ReportReadBack,
     RequestReset,
+    RetireCheckpoints,
     StartBatch,
+    StartRegion,
+    StopRegion,
     StoreBounds,
 )
 from airflow_kcr.protocol.delivery import Delivery
@@ -82,7 +89,7 @@ def contribution(of: OffsetMap) -> Contribution:
 def shared_out(held_by: list[MemberId]) -> Driver:
     """A running region whose partitions are held as told; some of its members may be idle."""
     driver = Driver(partitions=len(held_by), members=len(MEMBERS))
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     for member in driver.all_members():
         driver.join(member)
     for member in driver.all_members():
@@ -548,18 +555,18 @@ class Walk(RuleBasedStateMachine):
         with refusals():
             self.driver.reset(place, forced=forced)
 
-    @rule(verb=st.sampled_from(["start", "pause", "stop", "kill"]))
-    def one_of_the_verbs(self, verb: str) -> None:
+    @rule(verb=st.sampled_from([StartRegion(), PauseRegion(), StopRegion(), KillRegion()]))
+    def one_of_the_verbs(self, verb: Command[Region]) -> None:
         with refusals():
-            getattr(self.driver.store, verb)(self.driver.name)
+            self.driver.handle(verb)
 
     @rule()
     def resume(self) -> None:
-        self.driver.store.start(self.driver.name)
+        self.driver.handle(StartRegion())
 
     @rule()
     def retire(self) -> None:
-        self.driver.store.retire(self.driver.name)
+        self.driver.handle(RetireCheckpoints())
 
     @precondition(lambda self: len(self.driver.logs) < 5)
     @rule()
@@ -619,7 +626,7 @@ def recover(driver: Driver) -> None:
     """When faults stop, the region reaches its desired state."""
     driver.processes.clear()
     driver.wait(60)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     for member in driver.all_members():
         driver.join(member)
     driver.spread()
@@ -630,7 +637,7 @@ def recover(driver: Driver) -> None:
         if driver.region.open_checkpoint is not None:
             driver.complete()
         driver.settle_reset()
-        driver.store.reconcile(driver.name)
+        driver.handle(Reconcile())
     assert driver.region.state is RegionState.RUNNING
     for partition in driver.logs:
         claim: Claim = driver.region.claims[partition]

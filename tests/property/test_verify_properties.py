@@ -14,11 +14,21 @@ from airflow_kcr.api.verdict import Verdict
 from airflow_kcr.errors import ConfigurationError, ProtocolError, RefusedError
 from airflow_kcr.protocol.commands import (
     Caller,
+    ChangeSpec,
     DiscardBatch,
     FinishBatch,
     KeepSlot,
+    KillRegion,
+    PauseRegion,
+    PinCheckpoint,
+    Reconcile,
+    RepairReadBack,
     ReportOutOfRange,
+    RequestCheckpoint,
     RequestReset,
+    RetireCheckpoints,
+    StartRegion,
+    StopRegion,
     StoreBounds,
 )
 from airflow_kcr.protocol.delivery import Delivery
@@ -50,7 +60,6 @@ from airflow_kcr.protocol.values import (
     TopicId,
     TopicName,
 )
-from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import Driver, Process, group_rules
 
 REFUSALS = (RefusedError, ProtocolError, ConfigurationError)
@@ -101,21 +110,21 @@ class Script:
     # -- verbs ---------------------------------------------------------------------------------------------------
 
     def do_start(self, a: int, b: int, c: int) -> None:
-        self.driver.store.start(self.driver.name)
+        self.driver.handle(StartRegion())
 
     def do_pause(self, a: int, b: int, c: int) -> None:
-        self.driver.store.pause(self.driver.name)
+        self.driver.handle(PauseRegion())
 
     def do_stop(self, a: int, b: int, c: int) -> None:
-        self.driver.store.stop(self.driver.name)
+        self.driver.handle(StopRegion())
 
     def do_kill(self, a: int, b: int, c: int) -> None:
-        self.driver.store.kill(self.driver.name)
+        self.driver.handle(KillRegion())
 
     def do_up(self, a: int, b: int, c: int) -> None:
         """Everything that a healthy application would do by itself."""
         if self.driver.region.state in {RegionState.STOPPED, RegionState.HALTED}:
-            self.driver.store.start(self.driver.name)
+            self.driver.handle(StartRegion())
         for member in self.driver.all_members():
             if member not in self.driver.processes:
                 with suppress(*REFUSALS):
@@ -184,7 +193,7 @@ class Script:
     def do_freeze(self, a: int, b: int, c: int) -> None:
         """Time passes and nobody renews."""
         self.driver.clock.advance(1 + 3 * a + 10 * b)
-        self.driver.store.reconcile(self.driver.name)
+        self.driver.handle(Reconcile())
 
     def do_begin(self, a: int, b: int, c: int) -> None:
         member = self.present(a)
@@ -225,17 +234,20 @@ class Script:
 
     def do_request_checkpoint(self, a: int, b: int, c: int) -> None:
         purposes = [CheckpointPurpose.REQUEST, CheckpointPurpose.REQUEST, CheckpointPurpose.DRAIN]
-        self.driver.store.request_checkpoint(
-            self.driver.name,
-            RequestId(f"n{a}"),
-            purpose=purposes[a % 3],
-            then=DesiredState.PAUSED if c == 7 else None,
+        self.driver.handle(
+            RequestCheckpoint(
+                request_id=RequestId(f"n{a}"),
+                purpose=purposes[a % 3],
+                then=DesiredState.PAUSED if c == 7 else None,
+            )
         )
 
     def do_request_boundary(self, a: int, b: int, c: int) -> None:
         boundary = EveryMinute().at_or_before(self.driver.clock.now) + timedelta(minutes=a % 3 - 1)
-        self.driver.store.request_checkpoint(
-            self.driver.name, RequestId(f"b{boundary.isoformat()}"), boundary=boundary, allow_inexact=c % 2 == 1
+        self.driver.handle(
+            RequestCheckpoint(
+                request_id=RequestId(f"b{boundary.isoformat()}"), boundary=boundary, allow_inexact=c % 2 == 1
+            )
         )
 
     def do_find_bounds(self, a: int, b: int, c: int) -> None:
@@ -268,8 +280,8 @@ class Script:
     def do_repair(self, a: int, b: int, c: int) -> None:
         restore_point = self.driver.region.restore_point or CheckpointNumber(0)
         if restore_point in self.driver.region.offsets:
-            self.driver.store.repair_read_back(
-                self.driver.name, restore_point, self.driver.region.offsets[restore_point]
+            self.driver.handle(
+                RepairReadBack(sequence=restore_point, offsets=self.driver.region.offsets[restore_point])
             )
 
     def do_checkpoint(self, a: int, b: int, c: int) -> None:
@@ -284,12 +296,14 @@ class Script:
                 self.driver.read_back(member)
 
     def do_retire(self, a: int, b: int, c: int) -> None:
-        self.driver.store.retire(self.driver.name)
+        self.driver.handle(RetireCheckpoints())
 
     def do_pin(self, a: int, b: int, c: int) -> None:
         complete = sorted(self.driver.region.offsets)
         if complete:
-            self.driver.store.pin(self.driver.name, complete[a % len(complete)], "kept" if b % 2 else "", "")
+            self.driver.handle(
+                PinCheckpoint(sequence=complete[a % len(complete)], label="kept" if b % 2 else "", reason="")
+            )
 
     # -- a person ------------------------------------------------------------------------------------------------
 
@@ -351,7 +365,7 @@ class Script:
         group = group_rules("g", members=1 + a % 2, delivery=list(Delivery)[b % 4])
         rules = replace(now.rules, groups={**now.rules.groups, group.group_id: group})
         later = Spec(text=f"{a} {b}", rules=rules, revision=now.revision + 1)
-        self.driver.store.change_spec(self.driver.name, SpecUpdate(at_once=now, later=later))
+        self.driver.handle(ChangeSpec(at_once=now, later=later))
 
 
 VERBS = sorted(name.removeprefix("do_") for name in vars(Script) if name.startswith("do_"))

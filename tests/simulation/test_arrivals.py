@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.region.state import Spec
@@ -23,8 +24,8 @@ def begun(seed: int, *arrivals: float) -> Simulation:
     simulation = Simulation(seed)
     simulation.shape = replace(simulation.shape, members=3, records=None)
     simulation.around.slow = 0.0
-    simulation.store.declare(NAME, Spec(text="{}", rules=simulation.rules()))
-    simulation.store.start(NAME)
+    simulation.store.handle(NAME, DeclareRegion(spec=Spec(text="{}", rules=simulation.rules())))
+    simulation.store.handle(NAME, StartRegion())
     for index, at in enumerate(arrivals):
         simulation.world.after(at, partial(simulation.launch, index))
     for number in range(len(simulation.broker.logs)):

@@ -28,6 +28,8 @@ from airflow_kcr.protocol.commands import (
     Contribute,
     DiscardBatch,
     Found,
+    PublishCheckpoint,
+    ReportForeignConsumer,
     ReportReadBack,
     RequestReset,
     StartBatch,
@@ -396,7 +398,7 @@ def the_second_of_two_checkpoints_is_published_first() -> Flaws:
     driver.request_checkpoint("n2")
     second = driver.complete()
     with suppress(KcrError):
-        driver.store.publish(driver.name, second)
+        driver.handle(PublishCheckpoint(sequence=second))
         if driver.region.checkpoints[first].published_at is None:
             yield f"checkpoint {second} is published, checkpoint {first} before it is not"
 
@@ -457,7 +459,7 @@ def a_batch_while_a_checkpoint_drains() -> Flaws:
 def an_end_while_the_region_is_halted() -> Flaws:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.store.report_foreign_consumer(driver.name, "somebody else is in the group")
+    driver.handle(ReportForeignConsumer(text="somebody else is in the group"))
     with suppress(KcrError):
         driver.end(batch)
     yield from judged(driver)

@@ -25,7 +25,15 @@ from airflow_kcr.errors import (
     StrangeContribution,
 )
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Acknowledge, Contribute, ReportReadBack, RequestReset
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    Contribute,
+    Reconcile,
+    ReportReadBack,
+    RequestReset,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
@@ -78,7 +86,7 @@ def test_045_a_checkpoint_by_count_holds_exactly_that_many_records() -> None:
     with pytest.raises(BatchRefused, match="5 are left"):
         driver.begin(member, 6)
     driver.end(driver.begin(member, 5))
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     checkpoint = driver.complete()
     assert dict(driver.region.offsets[checkpoint]) == {q: 25}
     driver.publish()
@@ -477,8 +485,8 @@ def test_flink_6006_a_restored_map_is_not_filtered_by_the_partitions_that_are_vi
     driver.checkpoint("n1")
     all_crash(driver)
     hidden = driver.partition(3)
-    driver.store.stop(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(StopRegion())
+    driver.handle(StartRegion())
     for member in driver.all_members():
         driver.join(member)
     # The metadata of a broker that has just come up lacks one partition: nobody is assigned it.
@@ -541,7 +549,7 @@ def test_kafka_15917_a_reset_of_an_empty_group_moves_the_epoch_first_so_that_a_z
     zombie = driver.processes[driver.member(0)]
     caller = driver.caller(zombie.member)
     all_crash(driver)
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     before = driver.region.epoch
     seek = SeekMap(
         {p: SeekEntry(offset=o, source=SeekSource.MERGED) for p, o in driver.region.offsets[checkpoints[0]].items()}
@@ -564,7 +572,7 @@ def test_kafka_15917_a_reset_of_an_empty_group_moves_the_epoch_first_so_that_a_z
 def test_beam_26884_a_stop_forgets_nothing_and_the_next_start_repeats_nothing() -> None:
     driver = running()
     driver.process()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     checkpoint = driver.complete()
     driver.publish()
     for member in driver.all_members():
@@ -642,7 +650,7 @@ def test_flink_29258_a_request_for_a_reset_that_is_repeated_is_one_reset() -> No
     driver.complete()
     driver.settle_reset()
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     before = driver.region
     twice = driver.reset(ToCheckpoint(sequence=checkpoint), request_id="again")
     assert driver.region == before

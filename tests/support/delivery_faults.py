@@ -18,6 +18,7 @@ from threading import Barrier
 
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.errors import StoreError
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.targets import ToCheckpoint
@@ -87,7 +88,7 @@ class Scene:
             one.fill(HELD)
             one.until(one.consumed, "consumed", AT_MOST)
             self.victim.gate(step)
-            one.store.request_checkpoint(one.name, RequestId(f"{step}-{len(self.rows)}"))
+            one.handle(RequestCheckpoint(request_id=RequestId(f"{step}-{len(self.rows)}")))
         else:
             self.victim.gate(step)
             one.fill(HELD)

@@ -821,7 +821,9 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "event-envelope": lambda: classes(events, [events.Event]),
     "region-events": lambda: classes(events, get_args(events.Body)),
     "member-events": lambda: classes(member_events, [get_origin(e) or e for e in get_args(member_events.Event)]),
-    "member-commands": lambda: classes(commands, verbs.TABLE),
+    "commands": lambda: classes(
+        commands, (c for c in vars(commands).values() if isinstance(c, type) and c in verbs.TABLE)
+    ),
     "member-effects": lambda: classes(member_effects, get_args(member_effects.Effect)),
     "error-tree": error_tree,
     "errors": error_table,

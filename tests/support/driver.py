@@ -23,27 +23,32 @@ from airflow_kcr.ports import Transactions
 from airflow_kcr.protocol.commands import (
     Acknowledge,
     AnswerEntries,
+    ApplyReset,
     Assigned,
     Caller,
     ClaimPartitions,
     Command,
     Contribute,
+    DeclareRegion,
     DiscardBatch,
     FinishBatch,
     Found,
     Leave,
+    PublishCheckpoint,
+    Reconcile,
     Register,
     Renew,
     ReportReadBack,
+    RequestCheckpoint,
     RequestReset,
     StartBatch,
+    StartRegion,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.acknowledgement import open_targets
 from airflow_kcr.protocol.region.events import Event
-from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import (
     Batch,
     CheckpointPurpose,
@@ -157,7 +162,7 @@ class Driver:
             for topic in rules.topics:
                 for number in range(self.partitions):
                     self.grow(GroupPartition(group, topic, number), end=1_000)
-        self.store.declare(self.name, Spec(text="{}", rules=self.rules))
+        self.store.handle(self.name, DeclareRegion(spec=Spec(text="{}", rules=self.rules)))
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -218,7 +223,7 @@ class Driver:
         return Caller(member=member, incarnation=self.processes[member].incarnation, epoch=self.held.epoch)
 
     def handle(self, command: Command[A]) -> A:
-        """Have the store handle a member's command."""
+        """Have the store handle a command."""
         return self.store.handle(self.name, command)
 
     def request_reset(self, member: MemberId, cause: ResetCause, detail: str = "") -> Region:
@@ -235,7 +240,7 @@ class Driver:
 
     def up(self) -> None:
         """Start the region with every member, partitions spread evenly, and let it run."""
-        self.store.start(self.name)
+        self.store.handle(self.name, StartRegion())
         for member in self.all_members():
             self.join(member)
         self.spread()
@@ -342,7 +347,7 @@ class Driver:
             self.clock.advance(min(step, seconds))
             self.heartbeat()
             seconds -= step
-        self.store.reconcile(self.name)
+        self.store.handle(self.name, Reconcile())
 
     def recover(self) -> None:
         """Bring every member back that has no process, after leases and their batches are over, and let all run."""
@@ -414,13 +419,15 @@ class Driver:
         requester: Requester | None = None,
     ) -> CheckpointRequest:
         """Ask for a checkpoint."""
-        return self.store.request_checkpoint(
+        return self.store.handle(
             self.name,
-            RequestId(request_id),
-            boundary=boundary,
-            purpose=purpose,
-            allow_inexact=allow_inexact,
-            requester=requester or Requester(),
+            RequestCheckpoint(
+                request_id=RequestId(request_id),
+                boundary=boundary,
+                purpose=purpose,
+                allow_inexact=allow_inexact,
+                requester=requester or Requester(),
+            ),
         )
 
     def contribute(self, member: MemberId) -> None:
@@ -451,7 +458,7 @@ class Driver:
         """Publish every complete checkpoint, in order."""
         for sequence, checkpoint in sorted(self.held.checkpoints.items()):
             if checkpoint.state is CheckpointState.COMPLETE:
-                self.store.publish(self.name, sequence)
+                self.store.handle(self.name, PublishCheckpoint(sequence=sequence))
 
     def read_back(self, member: MemberId, offsets: Mapping[GroupPartition, Offset] | None = None) -> None:
         """Store what Kafka answered to a member's commit of the restore point; by default, what it was told."""
@@ -512,8 +519,8 @@ class Driver:
             allow_partial=allow_partial,
             consent_upsert=consent_upsert,
         )
-        return self.store.apply_reset(
-            self.name, Apply(reset=wanted, epoch=region.epoch if epoch is None else epoch, resolved=resolved)
+        return self.store.handle(
+            self.name, ApplyReset(reset=wanted, epoch=region.epoch if epoch is None else epoch, resolved=resolved)
         )
 
     def _fresh(self, what: str) -> str:

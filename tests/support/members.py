@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from airflow_kcr.api import Region
 from airflow_kcr.api.regions import connect, store_url
-from airflow_kcr.protocol.commands import Caller, RequestReset
+from airflow_kcr.protocol.commands import Caller, Command, DeclareRegion, RequestCheckpoint, RequestReset, StartRegion
 from airflow_kcr.protocol.region.events import Event
 from airflow_kcr.protocol.region.rows import CheckpointRequest, Committed, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.region.state import Region as StoredRegion
@@ -36,6 +37,8 @@ from tests.support.kafka import Kafka
 from tests.support.member_accounts import Account, judged
 from tests.support.plain_engine import Written, read_output
 from tests.support.whole import everything
+
+A = TypeVar("A")
 
 TOP = Path(__file__).parents[2]
 LOOK = 0.05
@@ -139,6 +142,10 @@ class Live:
     processes: list[Process] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 10_000)))
 
+    def handle(self, command: Command[A]) -> A:
+        """Have the store handle a command."""
+        return self.store.handle(self.name, command)
+
     # -- members -------------------------------------------------------------------------------------------------
 
     def start(
@@ -239,7 +246,7 @@ class Live:
         For another one where a reset superseded it.
         """
         request_id = RequestId(f"checkpoint-{next(self._numbers)}")
-        self.store.request_checkpoint(self.name, request_id)
+        self.store.handle(self.name, RequestCheckpoint(request_id=request_id))
         self.until(
             lambda: self.is_committed(request_id) or self.is_superseded(request_id),
             f"checkpoint {request_id} committed",
@@ -263,7 +270,7 @@ class Live:
         region = self.region()
         request = region.requests[request_id]
         if request.state is RequestState.ABORTED:
-            self.store.request_checkpoint(self.name, request_id)
+            self.store.handle(self.name, RequestCheckpoint(request_id=request_id))
             return False
         row = None if request.sequence is None else region.checkpoints.get(request.sequence)
         return row is not None and row.is_complete and row.committed is Committed.YES
@@ -347,8 +354,8 @@ def live(
     transactions = connect(store_url(url))
     store = RegionStore(transactions)
     region = RegionName(group_id)
-    store.declare(region, Spec(text=parsed.to_json_text(), rules=parsed.rules()))
-    store.start(region)
+    store.handle(region, DeclareRegion(spec=Spec(text=parsed.to_json_text(), rules=parsed.rules())))
+    store.handle(region, StartRegion())
     one = Live(
         kafka=kafka, store=store, url=url, name=region, group=group_id, topic=topic, folder=folder, hosting=hosting
     )
@@ -376,8 +383,8 @@ def named(kafka: Kafka, url: str, spec: RegionSpec, folder: Path) -> Iterator[Li
     (topic,) = group.topics
     transactions = connect(store_url(url))
     store, name = RegionStore(transactions), RegionName(spec.region)
-    store.declare(name, Spec(text=spec.to_json_text(), rules=spec.rules()))
-    store.start(name)
+    store.handle(name, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
+    store.handle(name, StartRegion())
     one = Live(kafka=kafka, store=store, url=url, name=name, group=group.group_id, topic=topic, folder=folder)
     try:
         yield one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from airflow_kcr.protocol.commands import ReportSpecChecks
 from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.state import live_members
 from airflow_kcr.protocol.values import Incarnation, MemberId, RegionName
@@ -21,7 +22,7 @@ def say(store: RegionStore, name: RegionName, members: Iterable[MemberId], refus
     region, _ = store.read(name)
     spec = region.next_spec or region.spec
     newest = {m: row.incarnation for m, row in region.members.items()}
-    found = [
+    found = tuple(
         SpecCheck(
             member=m,
             revision=spec.revision,
@@ -30,5 +31,5 @@ def say(store: RegionStore, name: RegionName, members: Iterable[MemberId], refus
             incarnation=newest.get(m, Incarnation(0)),
         )
         for m in members
-    ]
-    store.check_spec(name, found)
+    )
+    store.handle(name, ReportSpecChecks(checks=found))

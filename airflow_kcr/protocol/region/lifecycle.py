@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import RegionInState
-from airflow_kcr.protocol.commands import ReportLater
+from airflow_kcr.protocol.commands import ReportLater, RequestCheckpoint
 from airflow_kcr.protocol.offsets import EMPTY
 from airflow_kcr.protocol.region import (
     automatic,
@@ -53,8 +53,6 @@ from airflow_kcr.protocol.values import (
     Timeline,
 )
 
-NOBODY: Final = Requester()
-
 _RESTORED_CHOICES: Final = (
     "compare the newest checkpoint with Kafka's committed offsets and the sinks",
     "resume: every record since the restored restore point is processed again",
@@ -78,7 +76,7 @@ def _want(region: Region, now: datetime, wanted: DesiredState, requester: Reques
     )
 
 
-def start(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
+def start(region: Region, now: datetime, requester: Requester) -> Region:
     """Return a stopped or halted region in its start, a reset: same targets, quiescing, fences, acknowledgements.
 
     In any other state nothing but `desired_state` changes: joining never raises the epoch.
@@ -109,7 +107,7 @@ def _at_restored_restore_point(region: Region) -> resets.Opening | None:
     return resets.Opening(seek=automatic.restore_point_map(region), checkpoint=checkpoint)
 
 
-def pause(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
+def pause(region: Region, now: datetime, requester: Requester) -> Region:
     """Return the region paused: batches in flight end, none begins, members keep their membership.
 
     A checkpoint that approaches a boundary is aborted, as nobody will get there; its request is asked again after the
@@ -135,7 +133,7 @@ def _give_up_approach(region: Region, now: datetime, why: str) -> Region:
     return requests.cancel_one(region, now, region.requests[checkpoint.request_id], why)
 
 
-def stop(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
+def stop(region: Region, now: datetime, requester: Requester) -> Region:
     """Return the region on its way to STOPPED: a checkpoint, published and committed, then all leave.
 
     Without a live member it is stopped at once, marked undrained; so it is when halted, which can't drain (C60).
@@ -166,7 +164,7 @@ def ask_stop_checkpoint(region: Region, now: datetime) -> Region:
         return region
     if region.checkpoint is not None and region.checkpoint.purpose is CheckpointPurpose.STOP:
         return region
-    return requests.ask(region, now, request_id=request_id, purpose=CheckpointPurpose.STOP)
+    return requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.STOP))
 
 
 def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
@@ -184,7 +182,7 @@ def stopped(region: Region, now: datetime, *, drained: bool) -> Region:
     return moved_to(region, now, RegionState.STOPPED, "drained" if drained else "undrained")
 
 
-def kill(region: Region, now: datetime, requester: Requester = NOBODY) -> Region:
+def kill(region: Region, now: datetime, requester: Requester) -> Region:
     """Return the region stopped in a new epoch: whatever runs is void, all leave now.
 
     The next start is at the restore point.

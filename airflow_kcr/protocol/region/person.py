@@ -10,7 +10,7 @@ With the region stopped, the caller has resolved the whole target, and the next 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
 from airflow_kcr.errors import (
@@ -22,6 +22,7 @@ from airflow_kcr.errors import (
     StalePlan,
     UnknownCheckpoint,
 )
+from airflow_kcr.protocol.commands import ApplyReset, RequestCheckpoint
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import (
@@ -62,23 +63,7 @@ from airflow_kcr.protocol.targets import describe
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, GroupPartition, Offset, RequestId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Apply:
-    """A plan, approved: what to reset, and the epoch in which it was looked at."""
-
-    reset: PersonReset
-    epoch: Epoch
-    resolved: SeekMap | None = None
-    """The whole map, resolved by the caller, with the positions that it was resolved by.
-
-    Needed where the region is stopped and no member could; else it only decides whether consent has to be asked for.
-    """
-
-    logs: Mapping[GroupPartition, LogBounds] = field(default_factory=dict)
-    """The logs that it was resolved in; a topic that was made anew is known by its new id from then on."""
-
-
-def apply(region: Region, now: datetime, request: Apply) -> Region:
+def apply(region: Region, now: datetime, command: ApplyReset) -> Region:
     """Return the region with a person's reset accepted: stored under its request id, and on its way.
 
     A request id that is known changes nothing. While another reset runs, the request waits and is resolved anew when
@@ -92,16 +77,16 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
         UnknownCheckpoint, CheckpointNotUsable: the target is not on the path; the message says which option names it.
         UpsertNeedsConsent: it would go back behind a table that can't be restored, and nobody has consented.
     """
-    reset = request.reset
+    reset = command.reset
     if person_reset_of(region, reset.request_id) is not None:
         return region
     if request_of(region, reset.request_id) is not None:
         raise CheckpointRefused(
             f"request id {reset.request_id} names a request for a checkpoint; plan the reset under another"
         )
-    if request.epoch != region.epoch:
+    if command.epoch != region.epoch:
         raise StalePlan(
-            f"the plan was made in epoch {request.epoch}, region {region.name} is in epoch {region.epoch}; plan again"
+            f"the plan was made in epoch {command.epoch}, region {region.name} is in epoch {region.epoch}; plan again"
         )
     resolution.require_usable(region, now, reset)
     if region.state in {RegionState.HALTED, RegionState.STARTING} and not reset.forced:
@@ -109,16 +94,16 @@ def apply(region: Region, now: datetime, request: Apply) -> Region:
             f"region {region.name} is {region.state} and can't drain; a forced reset goes from the last done positions"
             + _awaited(region, now)
         )
-    if request.resolved is not None:
-        consent.require(region, reset, request.resolved)
-    planned = universe(region) if request.resolved is None else frozenset(request.resolved)
+    if command.resolved is not None:
+        consent.require(region, reset, command.resolved)
+    planned = universe(region) if command.resolved is None else frozenset(command.resolved)
     region = _accepted(region, now, _limited(reset, planned))
     if reset.forced:
         return _begin_forced(region, now, region.person_resets[reset.request_id])
     match region.state:
         case RegionState.STOPPED:
-            places = None if request.resolved is None else recreated.told(region, request.resolved, request.logs)
-            region = recreated.followed(region, now, request.logs)
+            places = None if command.resolved is None else recreated.told(region, command.resolved, command.logs)
+            region = recreated.followed(region, now, command.logs)
             return _begin_stopped(region, now, region.person_resets[reset.request_id], places)
         case RegionState.RESETTING:
             return region
@@ -184,9 +169,10 @@ def serve_next(region: Region, now: datetime) -> Region:
             region = _failed(region, now, reset, f"its request id {reset.request_id} names a request for a checkpoint")
             continue
         region = _with(region, replace(reset, state=PersonResetState.DRAINING))
-        return requests.ask(
-            region, now, request_id=reset.request_id, purpose=CheckpointPurpose.RESET, requester=reset.requester
+        drain = RequestCheckpoint(
+            request_id=reset.request_id, purpose=CheckpointPurpose.RESET, requester=reset.requester
         )
+        return requests.ask(region, now, drain)
     return region
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region import (
     batches,
     boundaries,
@@ -79,17 +80,13 @@ def _serve(region: Region, now: datetime) -> Region:
             )
         request_id = RequestId(f"boundary:{boundary.isoformat()}")
         # Nobody is there to be asked whether it may be inexact; refused, it would be asked for again for ever.
-        region = requests.ask(
-            region,
-            now,
-            request_id=request_id,
-            purpose=CheckpointPurpose.SCHEDULE,
-            boundary=boundary,
-            allow_inexact=True,
+        scheduled = RequestCheckpoint(
+            request_id=request_id, purpose=CheckpointPurpose.SCHEDULE, boundary=boundary, allow_inexact=True
         )
+        region = requests.ask(region, now, scheduled)
     if batches.records_left(region) == 0 and region.desired_state is DesiredState.RUNNING:
         request_id = RequestId(f"records:{region.timeline}.{region.restore_point}")
-        region = requests.ask(region, now, request_id=request_id, purpose=CheckpointPurpose.SCHEDULE)
+        region = requests.ask(region, now, RequestCheckpoint(request_id=request_id, purpose=CheckpointPurpose.SCHEDULE))
     region = checkpoints.advance(region, now)
     return checkpoints.open_next(region, now) if region.state is RegionState.RUNNING else region
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region import archive, boundaries, events, path
 from airflow_kcr.protocol.region.archive import Named
 from airflow_kcr.protocol.region.rows import (
@@ -18,9 +19,7 @@ from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
     CheckpointPurpose,
     CheckpointRequest,
-    DesiredState,
     RegionState,
-    Requester,
     RequestState,
 )
 from airflow_kcr.protocol.region.state import (
@@ -53,17 +52,7 @@ def valid_answer(region: Region, request: CheckpointRequest) -> CheckpointNumber
     return request.sequence if checkpoint is not None and checkpoint.is_on_path else None
 
 
-def ask(
-    region: Region,
-    now: datetime,
-    *,
-    request_id: RequestId,
-    purpose: CheckpointPurpose,
-    boundary: datetime | None = None,
-    allow_inexact: bool = False,
-    then: DesiredState | None = None,
-    requester: Requester | None = None,
-) -> Region:
+def ask(region: Region, now: datetime, command: RequestCheckpoint) -> Region:
     """Return the region with the request queued, or as it was where the request id is already being served.
 
     Raises:
@@ -71,6 +60,7 @@ def ask(
         CheckpointRefused: the request id is another request's, a reset's or of the region's own kind, or a person
             drains a region without a live member.
     """
+    request_id, purpose, boundary = command.request_id, command.purpose, command.boundary
     if purpose in OWN:
         known = request_of(region, request_id)
     else:
@@ -87,12 +77,10 @@ def ask(
             f"region {region.name} has no live member, so there is nobody to drain: start its members, or stop it, "
             "which needs none"
         )
-    requester = requester or Requester()
-    asked = record(
-        region,
-        now,
-        events.CheckpointRequested(request_id=request_id, purpose=purpose, boundary=boundary, requester=requester),
+    body = events.CheckpointRequested(
+        request_id=request_id, purpose=purpose, boundary=boundary, requester=command.requester
     )
+    asked = record(region, now, body)
     request = CheckpointRequest(
         request_id=request_id,
         purpose=purpose,
@@ -100,9 +88,9 @@ def ask(
         requested_at=now,
         order=asked.counter,
         boundary=boundary,
-        allow_inexact=allow_inexact,
-        then=then,
-        requester=requester,
+        allow_inexact=command.allow_inexact,
+        then=command.then,
+        requester=command.requester,
     )
     asked = with_request(asked, request)
     if boundary is None:

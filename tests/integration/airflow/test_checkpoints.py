@@ -20,7 +20,7 @@ from airflow_kcr.embedded.airflow import Component
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import KcrError
 from airflow_kcr.hooks.checkpoints import partition_key
-from airflow_kcr.protocol.commands import StoreBounds
+from airflow_kcr.protocol.commands import Reconcile, StoreBounds
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPhase, Committed
 from airflow_kcr.protocol.values import Offset
 from tests.support.driver import Driver
@@ -107,7 +107,7 @@ class Members:
                 found = {p: BoundaryOffset(offset=Offset(offset)) for p, offset in place.items()}
                 driver.handle(StoreBounds(caller=driver.caller(member), boundary=checkpoint.boundary, found=found))
                 driver.process(member, width=WIDTH)
-            driver.store.reconcile(driver.name)
+            driver.handle(Reconcile())
         elif checkpoint is not None and checkpoint.phase is CheckpointPhase.DRAINING:
             driver.complete()
         driver.publish()

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from airflow_kcr.embedded.spark import start_standalone
+from airflow_kcr.protocol.commands import StopRegion
 from airflow_kcr.protocol.region.rows import Outcome
 from tests.support.consume import CONF, Consumers, Task, consumers
 from tests.support.members import live
@@ -73,7 +74,7 @@ def finish(found: Consumers, task: Task) -> None:
     """Let everything be consumed, stop the region, and judge."""
     found.until(found.live.consumed, "everything consumed", within=120)
     found.live.checkpoint()
-    found.live.store.stop(found.live.name)
+    found.live.store.handle(found.live.name, StopRegion())
     found.until(lambda: task.ended is not None, "the task ended")
     assert task.ended == {"state": "success"}, task.said()
     found.until_gone(task)

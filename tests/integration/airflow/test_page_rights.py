@@ -10,6 +10,7 @@ import pytest
 from airflow_kcr.api.regions import connect, store_url
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.processes import happened
+from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
 from airflow_kcr.spec import parse
@@ -37,7 +38,9 @@ def declare(url: str, name: str) -> None:
         f"groups: [{{group_id: {name}-g, topics: [t], pipeline: 'a:b'}}]\n"
     )
     with closing(connect(store_url(url))) as transactions:
-        RegionStore(transactions).declare(RegionName(name), Spec(text=spec.to_json_text(), rules=spec.rules()))
+        RegionStore(transactions).handle(
+            RegionName(name), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules()))
+        )
 
 
 def page(client: AirflowClient, place: str) -> httpx.Response:

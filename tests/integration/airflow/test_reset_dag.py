@@ -11,6 +11,7 @@ import pytest
 from airflow_kcr.embedded.airflow_client import AirflowClient
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RefusedError
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.values import RequestId
 from tests.support.live_airflow import LiveAirflow
 from tests.support.members import BRISK, live
@@ -57,7 +58,7 @@ def test_a_person_chooses_approves_and_is_named(airflow: LiveAirflow, tmp_path: 
         one.fill(200)
         one.start(0, 1)
         one.until(one.consumed, "the first records")
-        one.store.request_checkpoint(one.name, RequestId("checkpoint"))
+        one.handle(RequestCheckpoint(request_id=RequestId("checkpoint")))
         one.until(lambda: one.is_committed(RequestId("checkpoint")), "the checkpoint")
         sequence = one.region().requests[RequestId("checkpoint")].sequence
         one.fill(100)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kcr.protocol.commands import KillRegion, StartRegion
 from tests.support.driver import Driver
 from tests.support.live_region import live_region
 
@@ -180,7 +181,7 @@ def test_events_are_followed_as_they_happen(environment: dict[str, str], driver:
     with running(environment, "events", "flights", "--follow", "-o", "json") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["kind"] == "RegionCreated"
-        driver.store.start(driver.name)
+        driver.handle(StartRegion())
         assert json.loads(process.stdout.readline())["kind"] == "DesiredStateChanged"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=DEADLINE)
@@ -196,8 +197,8 @@ def test_a_reader_that_goes_away_is_no_disaster(environment: dict[str, str], dri
         process.stdout.close()
         deadline = time.monotonic() + DEADLINE
         while process.poll() is None and time.monotonic() < deadline:
-            driver.store.start(driver.name)
-            driver.store.kill(driver.name)
+            driver.handle(StartRegion())
+            driver.handle(KillRegion())
             time.sleep(0.1)  # the other process has to get its turn
         assert "Traceback" not in process.stderr.read()
         process.stdout = None

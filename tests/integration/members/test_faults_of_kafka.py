@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
+from airflow_kcr.protocol.commands import PauseRegion, RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import Checkpoint, Committed, HaltReason, RegionState, RequestState, ResetCause
 from airflow_kcr.protocol.values import RequestId
@@ -51,7 +52,7 @@ def region(kafka: Kafka, database_url: str, tmp_path: Path) -> Iterator[Live]:
 def ask(region: Live, name: str) -> RequestId:
     """Ask for a checkpoint, and return its request id at once."""
     request_id = RequestId(name)
-    region.store.request_checkpoint(region.name, request_id)
+    region.handle(RequestCheckpoint(request_id=request_id))
     return request_id
 
 
@@ -211,11 +212,11 @@ def overtaken(region: Live) -> set[Place]:
     region.fill(100)
     region.start(0, 1)
     finished(region)
-    region.store.pause(region.name)
+    region.handle(PauseRegion())
     region.fill(100)
     region.kafka.delete_records(region.topic, {0: 150})
     kept = {record.place for record in stored(region.kafka, region.topic)}
-    region.store.start(region.name)
+    region.handle(StartRegion())
     return kept
 
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
+from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Batch, CheckpointPhase, ResetCause
 from airflow_kcr.protocol.values import BatchId, RequestId
@@ -120,7 +121,7 @@ def contributed(region: Live, victims: list[Process]) -> None:
     region.fill(150)
     region.until(region.consumed, "consumed")
     request_id = RequestId("the checkpoint that is not committed")
-    _all_at(region, victims, "committing", lambda: region.store.request_checkpoint(region.name, request_id))
+    _all_at(region, victims, "committing", lambda: region.handle(RequestCheckpoint(request_id=request_id)))
 
     def is_complete() -> bool:
         state = region.region()
@@ -303,7 +304,7 @@ def test_a_poison_record_halts_the_region_and_a_repaired_pipeline_goes_on_from_t
         assert len(failed) == 2, "one reset for each allowed failure; the third one halts"
         for one in processes:
             one.gate("fixed")
-        region.store.start(region.name)
+        region.handle(StartRegion())
         settled(region, record_property, "a poison record, three failures, repaired")
 
 

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer
 from airflow_kcr.api import Region
 from airflow_kcr.api.validation import GroupWatch, real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
 from airflow_kcr.protocol.rules import ForeignConsumerPolicy
@@ -117,7 +118,7 @@ def test_warn_goes_on_with_the_rest_through_a_reset_and_checkpoints_name_what_is
                 one.fill(30)
                 beside(one, consumer, partial(are_at, one, own, total), f"the others at {total}")
                 request_id = RequestId(f"beside-{total}")
-                one.store.request_checkpoint(one.name, request_id)
+                one.handle(RequestCheckpoint(request_id=request_id))
                 beside(one, consumer, partial(is_published, one, request_id), f"the checkpoint at {total}")
                 newest = checkpoints(one)[-1]
                 assert {p.partition for p in newest.inexact} == held
@@ -139,7 +140,7 @@ def test_warn_goes_on_with_the_rest_through_a_reset_and_checkpoints_name_what_is
 
 def is_published(one: Live, request_id: RequestId) -> bool:
     """Whether the checkpoint of a request id is published; asked again where the last rebalance aborted it."""
-    request = one.store.request_checkpoint(one.name, request_id)
+    request = one.handle(RequestCheckpoint(request_id=request_id))
     row = None if request.sequence is None else one.region().checkpoints.get(request.sequence)
     return row is not None and row.published_at is not None
 

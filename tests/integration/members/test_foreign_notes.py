@@ -13,6 +13,7 @@ from airflow_kcr.api import Region
 from airflow_kcr.errors import KcrError
 from airflow_kcr.kafka.groups import Groups
 from airflow_kcr.kafka.settings import admin_settings
+from airflow_kcr.protocol.commands import KillRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, GroupPartition, Offset, TopicName
@@ -35,7 +36,7 @@ def is_halted(region: Live) -> bool:
 
 def stopped(region: Live) -> None:
     """Stop the region, and wait until its members have left."""
-    region.store.stop(region.name)
+    region.handle(StopRegion())
     for process in region.processes:
         if process.running:
             process.wait(60)
@@ -68,12 +69,12 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
         region.fill(10)
         region.checkpoint()
     else:
-        region.store.kill(region.name)  # before its first checkpoint
+        region.handle(KillRegion())  # before its first checkpoint
     stopped(region)
     before = region.region()
     write(region, offset=0, epoch=2**63 - 1)
     for _ in range(2):  # a resume alone does not help, and does no harm
-        region.store.start(region.name)
+        region.handle(StartRegion())
         region.start(0)
         region.until(lambda: is_halted(region), "halted")
         halt = region.region().halt
@@ -90,7 +91,7 @@ def test_a_number_that_no_region_gets_to_is_told_and_the_way_out_that_is_named_l
     else:
         arguments = ("--group", region.group, "--topic", region.topic)
         consumer_groups(region.kafka.bootstrap_servers, "--delete-offsets", *arguments)
-    region.store.start(region.name)
+    region.handle(StartRegion())
     region.start(0)
     region.until_running()
     region.fill(20)
@@ -108,12 +109,12 @@ def test_a_number_that_the_region_can_have_reached_is_taken_over_by_the_resume_a
     stopped(region)
     before = region.region()
     write(region, offset=0, epoch=1000)
-    region.store.start(region.name)
+    region.handle(StartRegion())
     region.start(0)
     region.until(lambda: is_halted(region), "halted")
     halted = region.region()
     assert halted.epoch < before.epoch + 10
-    region.store.start(region.name)
+    region.handle(StartRegion())
     region.until_running()
     region.fill(20)
     region.checkpoint()

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import Outcome, RegionState
 from airflow_kcr.protocol.values import Incarnation, RequestId
@@ -67,7 +68,7 @@ def test_what_a_thawed_process_says_is_refused_and_it_comes_back_as_a_new_incarn
         region.fill(60)
         if gate != "processing":
             region.until(region.consumed, "consumed")
-            region.store.request_checkpoint(region.name, RequestId("the checkpoint in which it freezes"))
+            region.handle(RequestCheckpoint(request_id=RequestId("the checkpoint in which it freezes")))
         region.until(lambda: frozen.reached(gate), f"at {gate}")
         incarnation = region.region().members[region.member(0)].incarnation
         frozen.freeze()

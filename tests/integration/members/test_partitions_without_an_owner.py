@@ -13,6 +13,7 @@ import pytest
 from airflow_kcr.api import Region
 from airflow_kcr.api.validation import real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.commands import RequestCheckpoint, StartRegion, StopRegion
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import RegionState
@@ -120,11 +121,11 @@ def test_partitions_added_while_the_region_was_stopped_are_read(lend: Lend, reco
         region.shared(0)
         region.fill(20)
         finished(region)
-        region.store.stop(region.name)
+        region.handle(StopRegion())
         assert first.wait(60) == 0
         region.kafka.add_partitions(region.topic, 4)
         region.fill(30)
-        region.store.start(region.name)
+        region.handle(StartRegion())
         region.start(0)
         finished(region, 90)
         faults.judged(region, record_property)
@@ -176,7 +177,7 @@ def test_partitions_added_during_a_drain_with_a_member_down_are_read(lend: Lend,
         region.fill(20)
         finished(region)
         first.gate("contributing")
-        region.store.request_checkpoint(region.name, RequestId("while it grows"))
+        region.handle(RequestCheckpoint(request_id=RequestId("while it grows")))
         region.until(lambda: first.reached("contributing"), "in the middle of a drain")
         assert region.region().state is RegionState.DRAINING
         second.kill()

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from airflow_kcr.api import Region, ResetRequest
 from airflow_kcr.api.goals import STOPPED
 from airflow_kcr.errors import GroupNotEmpty
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.rows import Committed
 from airflow_kcr.protocol.targets import ToEarliest, ToOffset
 from airflow_kcr.protocol.values import GroupId, Offset, RequestId
@@ -174,7 +175,7 @@ def test_a_member_that_was_frozen_before_its_commit_and_wakes_up_afterwards_does
         zombie, other = one.start(0, gates=("committing",)), one.start(1)
         one.shared(0, 1)
         one.until(one.consumed, "all records")
-        one.store.request_checkpoint(one.name, RequestId("checkpoint"))
+        one.handle(RequestCheckpoint(request_id=RequestId("checkpoint")))
         one.until(lambda: zombie.reached("committing"), "about to tell Kafka")
         zombie.freeze()
         region.kill()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_kcr.api import PlanView, Region, ResetRequest, ResetView
+from airflow_kcr.protocol.commands import RequestCheckpoint
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import RegionState, Requester
 from airflow_kcr.protocol.scopes import Scope, parse_scope
@@ -54,8 +55,8 @@ def test_every_kind_of_target_with_the_members_in_their_group(kafka: Kafka, data
         one.fill(200)
         one.start(0, 1)
         one.until(one.consumed, "the first records")
-        first = one.store.request_checkpoint(
-            one.name, RequestId("checkpoint"), requester=Requester(dag_id="daily", run_id="monday")
+        first = one.handle(
+            RequestCheckpoint(request_id=RequestId("checkpoint"), requester=Requester(dag_id="daily", run_id="monday"))
         )
         one.until(lambda: one.is_committed(first.request_id), "the first checkpoint")
         sequence = one.region().requests[first.request_id].sequence

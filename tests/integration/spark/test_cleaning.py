@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
+from airflow_kcr.protocol.commands import RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Requester
 from airflow_kcr.sinks import clean_checkpoints, read_checkpoint
 from tests.support.lake import Lake
@@ -74,7 +75,7 @@ def test_what_is_undone_and_what_is_retired_goes_and_what_can_be_read_stays(
 
     lake.batch(0)
     fourth = lake.checkpoint("n4")
-    lake.driver.store.retire(lake.driver.name)
+    lake.driver.handle(RetireCheckpoints())
     assert lake.read(first) == held[first]
     assert read_checkpoint(lake.spark, path, run="d/r1", store=database_url).count() == len(held[first])
     (cleaned,) = clean_checkpoints(lake.spark, "flights", "retired", store=database_url, environ=environ)
@@ -95,7 +96,7 @@ def test_what_is_neither_is_refused(lake: Lake, database_url: str) -> None:
 @pytest.mark.timeout(600)
 def test_the_command_does_so_in_a_process_of_its_own(lake: Lake, database_url: str, tmp_path: Path) -> None:
     first, *_ = (lake.checkpoint(f"n{number}") for number in range(4) if lake.batch(0))
-    lake.driver.store.retire(lake.driver.name)
+    lake.driver.handle(RetireCheckpoints())
     ran = subprocess.run(
         [sys.executable, "-m", "airflow_kcr", "checkpoint", "clean", "flights", "--retired", "-o", "json"],
         env={**os.environ, "LAKE": tmp_path.as_uri(), "KCR_STORE_URL": database_url},

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, SinkError
+from airflow_kcr.protocol.commands import RetireCheckpoints
 from airflow_kcr.protocol.delivery import FileFormat
 from airflow_kcr.protocol.region.rows import Outcome
 from airflow_kcr.protocol.targets import ToInitial
@@ -354,7 +355,7 @@ def test_cleaning_deletes_the_files_of_undone_and_retired_checkpoints_and_leaves
         before = shown(lake)
         (cleaned,) = clean_checkpoints(spark, "flights", store=database_url, environ=environ)
         assert (cleaned.undone, cleaned.retired) == ((undone,), ())
-        driver.store.retire(driver.name)
+        driver.handle(RetireCheckpoints())
         (cleaned,) = clean_checkpoints(spark, "flights", "retired", store=database_url, environ=environ)
         assert cleaned.retired == (first,)
         assert shown(lake) == before

@@ -9,11 +9,11 @@ import pytest
 
 from airflow_kcr.api.validation import Validation, real_reader, validate
 from airflow_kcr.kafka import settings as kafka_names
+from airflow_kcr.protocol.commands import ChangeSpec, StartRegion
 from airflow_kcr.protocol.evidence import Check, Question
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import GroupId, MemberId, RegionName
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.regions import SpecUpdate
 from tests.integration.validation.foreign import Crowd
 from tests.support.driver import Driver
 from tests.support.kafka import Kafka
@@ -52,7 +52,7 @@ class Scene:
     def run(self) -> None:
         """Let the region run, its claims being what Kafka has assigned and its logs what the broker says."""
         self.read_logs()
-        self.driver.store.start(self.name)
+        self.driver.store.handle(self.name, StartRegion())
         assigned = self.crowd.assigned()
         for index in range(MEMBERS):
             self.driver.join(self.member(index))
@@ -89,7 +89,7 @@ def make(kafka: Kafka, crowd: Crowd, *, subscribe: str = "", policy: str = "fail
     driver = Driver(rules=spec.rules(), name=RegionName("validated"))
     driver.logs.clear()
     text = Spec(text=spec.to_json_text(), rules=spec.rules(), revision=2)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=text))
+    driver.handle(ChangeSpec(at_once=text))
     return Scene(kafka=kafka, driver=driver, crowd=crowd, topic=topic, group=group, static=static)
 
 

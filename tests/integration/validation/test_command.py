@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from airflow_kcr.api.regions import opened
 from airflow_kcr.cli.group import CHECKED, validate
+from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.evidence import Question
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
@@ -35,7 +36,7 @@ def run(kafka: Kafka, database_url: str) -> Run:
         )
         spec = parse(f"region: flights\nkafka: {{bootstrap.servers: '{servers}'}}\ngroups:\n{groups}\n")
         with opened(database_url) as store:
-            store.declare(RegionName("flights"), Spec(text=spec.to_json_text(), rules=spec.rules()))
+            store.handle(RegionName("flights"), DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
         return CliRunner().invoke(app, [region, *arguments], env={"KCR_STORE_URL": database_url})
 
     return run

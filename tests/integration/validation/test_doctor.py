@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from airflow_kcr.api.regions import opened
 from airflow_kcr.cli import app
 from airflow_kcr.driver import doctor
+from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.evidence import Question
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.values import RegionName
@@ -172,8 +173,10 @@ def test_a_declared_region_is_judged_as_validate_judges_it(database_url: str, sp
     file = spec()
     declared = parse(Path(file).read_text())
     with opened(database_url) as store:
-        store.declare(RegionName("sales"), Spec(text=declared.to_json_text(), rules=declared.rules()))
-        store.start(RegionName("sales"))
+        store.handle(
+            RegionName("sales"), DeclareRegion(spec=Spec(text=declared.to_json_text(), rules=declared.rules()))
+        )
+        store.handle(RegionName("sales"), StartRegion())
     _, lines = examine("-f", file, store=database_url)
     result = CliRunner().invoke(app, ["group", "validate", "sales", "-o", "json"], env={"KCR_STORE_URL": database_url})
     assert lines[-len(Question) :] == json.loads(result.stdout)

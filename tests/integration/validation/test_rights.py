@@ -25,6 +25,7 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import BrokerUnavailable, CredentialsRefused, KcrError, UnknownTopics
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.kafka.groups import Groups
+from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.evidence import Question, Verdict
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.state import Spec
@@ -106,7 +107,7 @@ class Guarded:
             "sasl.password: '${FLIGHTS_PASSWORD}'}\n"
             f"groups: [{{group_id: {GROUP}, topics: [{TOPIC}], pipeline: 'jobs:process'}}]\n"
         )
-        self.store.declare(NAME, Spec(text=spec.to_json_text(), rules=spec.rules()))
+        self.store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
 
     def look(self) -> Validation:
         return validate(self.store, NAME, real_reader, kafka_names)

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, StaleEpoch
 from airflow_kcr.protocol import commands
+from airflow_kcr.protocol.commands import RetireCheckpoints, StartRegion, StopRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects
 from airflow_kcr.protocol.member import events as member_events
@@ -99,7 +100,7 @@ def test_c01_retirement_keeps_what_the_restore_point_was_built_from() -> None:
     origin, newer = checkpoints_of_ten(driver, 2)
     # Its drain is a third checkpoint; the oldest would go, if nothing had been built from it.
     rewind(driver, ToCheckpoint(sequence=origin))
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert driver.region.checkpoints[origin].state is CheckpointState.PUBLISHED
     assert driver.region.checkpoints[newer].state is CheckpointState.RETIRED
     rewind(driver, ToCheckpoint(sequence=origin))
@@ -297,7 +298,7 @@ def stopped(driver: Driver) -> None:
     for member in driver.all_members():
         driver.crash(member)
     driver.wait(60)
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
 
 
 @pytest.mark.parametrize("between", [lambda driver: None, stopped], ids=["crash", "crash and stop"])
@@ -312,7 +313,7 @@ def test_c08_a_checkpoint_that_was_complete_and_not_published_is_published_befor
     files = manifest(driver, checkpoint)
     between(driver)
     if state(driver) is RegionState.STOPPED:
-        driver.store.start(driver.name)
+        driver.handle(StartRegion())
     else:
         driver.process(width=5)
         driver.crash(driver.member(0))

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kcr.errors import LeaseExpired, RegionInState, StaleEpoch, StrangeContribution, UnknownMember
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Acknowledge
+from airflow_kcr.protocol.commands import Acknowledge, ChangeSpec, KillRegion, Reconcile, RetireCheckpoints, StartRegion
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region import coverage
@@ -22,7 +22,6 @@ from airflow_kcr.protocol.region.rows import (
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.values import BatchId, Incarnation
-from airflow_kcr.store.regions import SpecUpdate
 from tests.support import answers
 from tests.support.driver import BEGINNING, GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
@@ -137,7 +136,7 @@ def test_c13_or_until_its_lease_is_over_and_its_process_must_have_ended() -> Non
 
 def test_c14_a_rolling_start_of_six_members_never_halts_the_region() -> None:
     driver = Driver(partitions=6, members=6)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     for member in driver.all_members():
         driver.join(member)
         driver.spread()
@@ -157,10 +156,10 @@ def test_c14_an_application_that_is_queued_for_long_burns_no_attempt() -> None:
     driver = running(partitions=6, members=6)
     assigned = {m: process.assigned for m, process in driver.processes.items()}
     driver.process()
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     driver.processes.clear()
     driver.wait(60)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     for member in driver.all_members():
         assert state(driver) is RegionState.STARTING
         driver.wait(20 * 60)
@@ -216,7 +215,7 @@ def test_c15_a_cleared_old_run_gets_its_old_answer_after_retirement_and_no_new_c
     for number in range(1, 5):
         driver.process()
         answers.append(driver.checkpoint(f"run{number}"))
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert driver.region.checkpoints[answers[0]].state is CheckpointState.RETIRED
     again = driver.request_checkpoint("run1")
     assert (again.state, again.sequence) == (RequestState.ANSWERED, answers[0])
@@ -241,7 +240,7 @@ def test_c16_a_region_that_is_hours_behind_approaches_the_boundary_without_a_dra
     for _ in range(10):
         assert state(driver) is RegionState.RUNNING
         driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     draining = driver.region.checkpoint
     assert state(driver) is RegionState.DRAINING
     assert draining is not None
@@ -412,11 +411,11 @@ def test_c20_an_index_that_the_spec_has_no_more_is_refused_when_it_wakes_up() ->
     old = driver.processes[driver.member(2)]
     old_epoch = driver.region.epoch
     stale = driver.caller(old.member)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     driver.processes.clear()
     driver.wait(60)
     fewer = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}), revision=2)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=fewer))
+    driver.handle(ChangeSpec(at_once=fewer))
     driver.up()
     assert state(driver) is RegionState.RUNNING
     assert driver.region.epoch > old_epoch
@@ -439,10 +438,10 @@ def test_c20_a_start_does_not_wait_for_an_index_that_the_spec_has_no_more() -> N
     driver.process()
     driver.checkpoint("n1")
     asleep = driver.processes[driver.member(2)]
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     fewer = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}), revision=2)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=fewer))
-    driver.store.start(driver.name)
+    driver.handle(ChangeSpec(at_once=fewer))
+    driver.handle(StartRegion())
     del driver.processes[asleep.member]
     for member in driver.all_members():
         driver.join(member, takeover=True)

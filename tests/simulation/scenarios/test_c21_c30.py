@@ -15,7 +15,7 @@ import pytest
 from airflow_kcr.errors import BatchRefused, CheckpointNotUsable, StalePlan, StoreBusy
 from airflow_kcr.ports import Rule
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import ReadRegion
+from airflow_kcr.protocol.commands import PauseRegion, ReadRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -62,7 +62,7 @@ def stopping() -> tuple[Driver, CheckpointNumber]:
     """A region whose last checkpoint is complete and published, and committed by nobody yet."""
     driver = running()
     driver.process()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     checkpoint = driver.complete()
     driver.publish()
     return driver, checkpoint
@@ -206,14 +206,14 @@ def test_c23_a_plan_of_another_epoch_is_refused() -> None:
 def test_c24_a_pause_survives_a_crash_and_the_reset_after_it() -> None:
     driver = running()
     driver.process()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.crash(driver.member(0))
     driver.recover()
     assert causes(driver)[-1] is ResetCause.CLAIM
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(1))
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.process()
     judge(driver)
 
@@ -221,7 +221,7 @@ def test_c24_a_pause_survives_a_crash_and_the_reset_after_it() -> None:
 def test_c24_a_stop_survives_a_crash_in_its_drain_and_the_reset_after_it() -> None:
     driver = running()
     driver.process()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.crash(driver.member(0))
     driver.wait(60)
     assert driver.region.desired_state is DesiredState.STOPPED
@@ -280,10 +280,10 @@ def test_c25_what_is_due_is_done_by_anybody_and_twice_changes_nothing() -> None:
     driver.process()
     driver.request_checkpoint("n1")
     driver.clock.advance(181)
-    driver.store.reconcile(driver.name)
-    driver.store.reconcile(driver.name)  # retention counts anew after a checkpoint
+    driver.handle(Reconcile())
+    driver.handle(Reconcile())  # retention counts anew after a checkpoint
     once, events = driver.region, driver.events
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert (driver.region, driver.events) == (once, events)
     assert len(happened(driver, region_events.CheckpointAborted)) == 1
 
@@ -385,7 +385,7 @@ def test_c28_an_earlier_boundary_asked_for_after_a_later_one_is_answered_by_the_
     first = driver.request_checkpoint("run1", boundary=boundary(1))
     assert first.state is RequestState.QUEUED
     driver.process(width=30)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     checkpoint = driver.complete()
     requests = driver.region.requests
     assert {requests[n].sequence for n in requests} == {checkpoint}
@@ -401,7 +401,7 @@ def test_c28_a_second_request_waits_for_the_open_one_and_has_a_checkpoint_of_its
     first = driver.complete()
     assert open_checkpoint(driver) is None
     driver.publish()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert driver.region.requests[two.request_id].state is RequestState.OPEN
     second = driver.complete()
     assert (driver.region.requests[one.request_id].sequence, driver.region.requests[two.request_id].sequence) == (
@@ -424,7 +424,7 @@ def test_c28_members_hold_at_the_boundary_until_the_run_asks_and_a_later_request
     assert driver.region.next_boundary == boundary(2)
     located(driver, boundary(2), 50)
     driver.process(width=20)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     checkpoint = driver.complete()
     assert set(driver.region.offsets[checkpoint].values()) == {50}
     assert driver.request_checkpoint("run1", boundary=boundary(1)).sequence == checkpoint

@@ -12,7 +12,14 @@ import pytest
 
 from airflow_kcr.errors import CheckpointRefused, UnknownTopics
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import ReportLater, ReportReadBack
+from airflow_kcr.protocol.commands import (
+    ChangeSpec,
+    Reconcile,
+    RepairReadBack,
+    ReportLater,
+    ReportReadBack,
+    StartRegion,
+)
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region import events as region_events
@@ -30,7 +37,6 @@ from airflow_kcr.protocol.subscriptions import check_topics
 from airflow_kcr.protocol.targets import ToCheckpoint, ToEarliest
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, Incarnation, Offset, TopicName
 from airflow_kcr.schedules import Every
-from airflow_kcr.store.regions import SpecUpdate
 from tests.support import answers
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state
@@ -69,7 +75,7 @@ def test_c32_a_failed_commit_read_back_of_an_older_checkpoint_is_never_repaired_
     assert driver.region.checkpoints[second].committed is Committed.YES
     before = driver.region
     with pytest.raises(CheckpointRefused, match="not the restore point"):
-        driver.store.repair_read_back(driver.name, first, driver.region.offsets[first])
+        driver.handle(RepairReadBack(sequence=first, offsets=driver.region.offsets[first]))
     member = driver.member(0)
     with pytest.raises(CheckpointRefused, match="not the restore point"):
         driver.handle(
@@ -94,7 +100,7 @@ def test_c32_the_restore_point_can_be_repaired_and_that_settles_it() -> None:
     driver.read_back(driver.member(1), {driver.partition(2): Offset(3), driver.partition(3): Offset(10)})
     assert driver.region.checkpoints[checkpoint].committed is Committed.NO
     all_crash(driver)
-    driver.store.repair_read_back(driver.name, checkpoint, driver.region.offsets[checkpoint])
+    driver.handle(RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
     assert driver.region.checkpoints[checkpoint].committed is Committed.YES
     judge(driver)
 
@@ -127,7 +133,7 @@ def test_c33_a_store_that_is_older_than_what_a_member_has_seen_halts_its_region_
     assert says in region.halt.text
     assert region.halt.choices
     # Nothing that was ever seen is used twice once a person resumes.
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert driver.region.epoch > max(epoch, region.epoch)
     assert driver.region.next_sequence > max(sequence, region.next_sequence)
     assert driver.region.members[driver.member(0)].incarnation >= incarnation
@@ -318,7 +324,7 @@ def test_c38_a_persons_reset_whose_target_is_overtaken_meanwhile_still_ends(poli
     assert ended.state is PersonResetState.FAILED
     assert ended.failure
     if policy is OutOfRangePolicy.FAIL:
-        driver.store.start(driver.name)
+        driver.handle(StartRegion())
         driver.reset(ToEarliest(), forced=True)
         driver.settle_reset()
     # The next person's reset is not kept waiting by it.
@@ -343,7 +349,7 @@ def test_c39_a_checkpoint_with_a_topic_that_the_spec_has_no_more_is_still_usable
     assert {p.topic for p in driver.region.offsets[first]} == {"t", "u"}
     driver.process()
     one = Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(topic="t")}), revision=2)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=driver.region.spec, later=one))
+    driver.handle(ChangeSpec(at_once=driver.region.spec, later=one))
     driver.accept_spec()
     driver.request_checkpoint("n2")
     driver.complete()
@@ -365,7 +371,7 @@ def test_c39_a_pattern_that_matches_nothing_waits_and_says_so() -> None:
     group = GroupRules(group_id=GROUP, pattern=r"^flights\.", members=1)
     driver = Driver(rules=RegionRules(groups={GROUP: group}))
     assert check_topics(driver.region.rules, {GROUP: set()}).keys() == {GROUP}
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     member = driver.member(0)
     driver.join(member)
     driver.claim(member, [])
@@ -409,10 +415,10 @@ def checkpoint_as_they_come(driver: Driver) -> list[float]:
         place = 10 * (len(made) + 1)
         located(driver, checkpoint.boundary, place)
         driver.process()
-        driver.store.reconcile(driver.name)
+        driver.handle(Reconcile())
         driver.complete()
         driver.publish()
-        driver.store.reconcile(driver.name)
+        driver.handle(Reconcile())
         made.append((checkpoint.boundary - boundary(0)) / timedelta(minutes=1))
     return made
 
@@ -432,7 +438,7 @@ def test_c40_or_each_missed_boundary_has_its_checkpoint_where_that_is_configured
 
 def test_c40_the_catch_up_checkpoint_answers_the_requests_of_all_the_missed_runs() -> None:
     driver = after_an_outage(catchup=False, days=1)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     asked = [driver.request_checkpoint(f"run{n}", boundary=boundary(n)) for n in (1, 2, 3)]
     made = checkpoint_as_they_come(driver)
     answers = [driver.region.requests[r.request_id] for r in asked]

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, NotClaimed, RefusedError, RegionInState
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import StartBatch
+from airflow_kcr.protocol.commands import KillRegion, PauseRegion, StartBatch, StartRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.offsets import EMPTY
@@ -76,7 +76,7 @@ def test_c41_batches_that_fail_again_and_again_halt_the_region_with_the_reason_a
 
 def test_c41_with_a_repaired_pipeline_a_resume_goes_on_at_the_restore_point_and_counts_failures_anew() -> None:
     driver = poisoned()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.settle_reset()
     assert (state(driver), positions(driver)) == (RegionState.RUNNING, [10] * 4)
     fail_batch(driver)
@@ -215,7 +215,7 @@ def test_c43_a_batch_that_ends_while_its_checkpoint_drains_is_accepted_and_nothi
 def test_c43_a_batch_into_which_a_pause_arrives_is_accepted_and_nothing_further_begins() -> None:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.end(batch)
     assert driver.row(batch).outcome is Outcome.DONE
     with pytest.raises(BatchRefused, match="desired state paused"):
@@ -251,9 +251,9 @@ def test_c44_members_that_come_after_a_kill_claim_without_a_reset_of_their_own()
     driver = running(partitions=3, members=3)
     for member in driver.all_members():
         driver.begin(member)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     all_crash(driver)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     for member in driver.all_members():
         driver.join(member)
         driver.spread()

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kcr.errors import BatchRefused, CheckpointRefused, MemberInUse, RegionInState
 from airflow_kcr.protocol import commands
-from airflow_kcr.protocol.commands import Register
+from airflow_kcr.protocol.commands import KillRegion, PauseRegion, Reconcile, Register, StartRegion, StopRegion
 from airflow_kcr.protocol.member import effects, events
 from airflow_kcr.protocol.member.state import State
 from airflow_kcr.protocol.region import coverage
@@ -41,7 +41,7 @@ from tests.support.scripts import all_crash, boundary, checkpoints_of_ten, hourl
 def taken_over(*, fenced: bool) -> Driver:
     """A region one of whose members was superseded in the middle of a batch, by another process."""
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     for member in driver.all_members():
         arrival = Register(member=member, token=f"first {member}", sinks_fenced=fenced)
         driver.handle(arrival)
@@ -215,7 +215,7 @@ def approaching() -> tuple[Driver, CheckpointNumber]:
 
 def test_c54_a_stop_does_not_wait_for_a_boundary_two_hours_away() -> None:
     driver, checkpoint = approaching()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
     assert state(driver) is RegionState.DRAINING
     driver.complete()
@@ -228,14 +228,14 @@ def test_c54_a_stop_does_not_wait_for_a_boundary_two_hours_away() -> None:
 
 def test_c54_a_pause_does_not_wait_for_a_boundary_two_hours_away_and_the_request_is_served_after_the_resume() -> None:
     driver, checkpoint = approaching()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))
     driver.wait(600)
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.process()
     assert driver.region.requests[RequestId("run2")].state is RequestState.OPEN
     judge(driver)
@@ -243,11 +243,11 @@ def test_c54_a_pause_does_not_wait_for_a_boundary_two_hours_away_and_the_request
 
 def test_c54_a_drain_to_a_boundary_may_be_asked_for_in_a_paused_region_and_a_later_pause_ends_it() -> None:
     driver = hourly()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     asked = driver.request_checkpoint("by hand", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
     assert asked.state is RequestState.OPEN
     driver.process()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     assert driver.region.requests[asked.request_id].state is RequestState.SUPERSEDED
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))
@@ -258,7 +258,7 @@ def test_c54_a_request_whose_boundary_is_reached_is_answered_in_a_paused_region(
     driver = hourly()
     located(driver, boundary(1), 10)
     driver.process()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.request_checkpoint("run1", boundary=boundary(1))
     driver.complete()
     assert driver.region.requests[RequestId("run1")].state is RequestState.ANSWERED
@@ -289,7 +289,7 @@ def test_c54_a_persons_drain_does_not_wait_for_a_boundary_two_hours_away_but_for
     assert driver.region.checkpoints[checkpoint].state is CheckpointState.ABORTED
     assert state(driver) is RegionState.DRAINING
     draining = open_checkpoint(driver)
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.request_checkpoint("another", purpose=CheckpointPurpose.DRAIN)
     assert open_checkpoint(driver) == draining
     assert driver.complete() == draining
@@ -337,7 +337,7 @@ def test_c56_the_next_boundaries_checkpoint_does_not_open_before_the_one_before_
     driver.wait(3602)
     located(driver, boundary(1), 10)
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     first = driver.complete()
     located(driver, boundary(2), 30)
     driver.process(width=20)
@@ -351,7 +351,7 @@ def test_c56_the_next_boundaries_checkpoint_does_not_open_before_the_one_before_
     with pytest.raises(BatchRefused, match="crosses the boundary"):
         driver.begin(driver.member(0))
     driver.publish()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     second = driver.complete()
     assert set(driver.region.offsets[second].values()) == {30}
     assert driver.region.requests[asked.request_id].sequence == second
@@ -541,14 +541,14 @@ def deserted() -> Driver:
 def never_joined() -> Driver:
     """A region that was started, and that nobody has ever joined."""
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     return driver
 
 
 @pytest.mark.parametrize("empty", [deserted, never_joined])
 def test_c60_a_stop_without_a_live_member_ends_at_once_marked_undrained(empty: Callable[[], Driver]) -> None:
     driver = empty()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert state(driver) is RegionState.STOPPED
     assert not happened(driver, region_events.Stopped)[-1].drained
     judge(driver)
@@ -558,7 +558,7 @@ def test_c60_a_stop_without_a_live_member_ends_at_once_marked_undrained(empty: C
 def test_c60_a_kill_without_a_live_member_ends_at_once_in_a_new_epoch(empty: Callable[[], Driver]) -> None:
     driver = empty()
     epoch = driver.region.epoch
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     assert (state(driver), driver.region.epoch, driver.region.desired_state) == (
         RegionState.STOPPED,
         epoch + 1,
@@ -589,7 +589,7 @@ def test_c60_a_drain_of_a_stopped_region_is_refused_with_the_state() -> None:
 def test_c60_a_stop_whose_last_member_dies_in_its_drain_ends_too() -> None:
     driver = running()
     driver.process()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert state(driver) is RegionState.DRAINING
     all_crash(driver)
     assert state(driver) is RegionState.STOPPED

@@ -8,9 +8,17 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from airflow_kcr.protocol.commands import Caller, RequestReset
+from airflow_kcr.protocol.commands import (
+    ApplyReset,
+    Caller,
+    KillRegion,
+    PauseRegion,
+    RequestReset,
+    RetireCheckpoints,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.offsets import OffsetMap
-from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import PersonReset, PersonResetState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ShiftBy, Target, ToCheckpoint, ToCurrent, ToDatetime, ToEarliest, ToInitial
@@ -234,28 +242,28 @@ def store_restored(simulation: Simulation) -> None:
 
 def pause(simulation: Simulation) -> None:
     """A person pauses, and resumes later."""
-    simulation.person(lambda: simulation.store.pause(simulation.around.name))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, PauseRegion()))
     simulation.world.after(
         simulation.world.random.uniform(1, 8),
-        lambda: simulation.person(lambda: simulation.store.start(simulation.around.name)),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, StartRegion())),
     )
 
 
 def stop(simulation: Simulation) -> None:
     """A person stops the region, and starts it later."""
-    simulation.person(lambda: simulation.store.stop(simulation.around.name))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, StopRegion()))
     simulation.world.after(
         simulation.world.random.uniform(2, 12),
-        lambda: simulation.person(lambda: simulation.store.start(simulation.around.name)),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, StartRegion())),
     )
 
 
 def kill(simulation: Simulation) -> None:
     """A person kills the region, and starts it later."""
-    simulation.person(lambda: simulation.store.kill(simulation.around.name))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, KillRegion()))
     simulation.world.after(
         simulation.world.random.uniform(0.5, 8),
-        lambda: simulation.person(lambda: simulation.store.start(simulation.around.name)),
+        lambda: simulation.person(lambda: simulation.store.handle(simulation.around.name, StartRegion())),
     )
 
 
@@ -286,10 +294,10 @@ def _wanted(simulation: Simulation, target: Target) -> PersonReset:
 
 
 def _apply(simulation: Simulation, wanted: PersonReset) -> None:
-    apply = Apply(reset=wanted, epoch=simulation.region.epoch)
-    simulation.person(lambda: simulation.store.apply_reset(simulation.around.name, apply))
+    apply = ApplyReset(reset=wanted, epoch=simulation.region.epoch)
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, apply))
     if simulation.world.chance(0.3):
-        simulation.person(lambda: simulation.store.apply_reset(simulation.around.name, apply))
+        simulation.person(lambda: simulation.store.handle(simulation.around.name, apply))
 
 
 def reset(simulation: Simulation) -> None:
@@ -345,8 +353,8 @@ def spec_that_none_can_start_with(simulation: Simulation) -> None:
 
 def retire(simulation: Simulation) -> None:
     """Retirement runs, twice."""
-    simulation.person(lambda: simulation.store.retire(simulation.around.name))
-    simulation.person(lambda: simulation.store.retire(simulation.around.name))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, RetireCheckpoints()))
+    simulation.person(lambda: simulation.store.handle(simulation.around.name, RetireCheckpoints()))
 
 
 FAULTS: Final[tuple[Callable[[Simulation], None], ...]] = (

@@ -17,6 +17,7 @@ from airflow_kcr.protocol.commands import (
     Heartbeat,
     ReportPublished,
     ReportSeekCommit,
+    ReportSpecChecks,
     StartBatch,
 )
 from airflow_kcr.protocol.delivery import Delivery
@@ -185,7 +186,7 @@ class Host:
             member=self.member, revision=spec.revision, digest=spec.digest, refusal=refusal, incarnation=incarnation
         )
         with suppress(KcrError):
-            self.around.store.check_spec(self.around.name, (check,))
+            self.around.store.handle(self.around.name, ReportSpecChecks(checks=(check,)))
 
     def _tick(self) -> None:
         self.deliver(events.Tick())

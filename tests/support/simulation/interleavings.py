@@ -20,16 +20,21 @@ from dataclasses import dataclass, field, replace
 from airflow_kcr.errors import KcrError
 from airflow_kcr.protocol.commands import (
     Acknowledge,
+    ApplyReset,
     Assigned,
     Caller,
     ClaimPartitions,
     Contribute,
+    DeclareRegion,
     DiscardBatch,
     FinishBatch,
+    PublishCheckpoint,
     Register,
     ReportReadBack,
+    RequestCheckpoint,
     RequestReset,
     StartBatch,
+    StartRegion,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.invariants import History, verify
@@ -37,7 +42,6 @@ from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, LogEnd, Seen, Verdict
-from airflow_kcr.protocol.region.person import Apply
 from airflow_kcr.protocol.region.rows import (
     Batch,
     CheckpointPurpose,
@@ -127,8 +131,8 @@ class Explorer:
         self.inner = MemoryTransactions(lambda: EPOCH)
         self.store = RegionStore(self.inner)
         group = GroupRules(group_id=GROUP, topics=(TopicName("t"),), members=2, delivery=delivery)
-        self.store.declare(NAME, Spec(text="{}", rules=RegionRules(groups={GROUP: group})))
-        self.store.start(NAME)
+        self.store.handle(NAME, DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={GROUP: group}))))
+        self.store.handle(NAME, StartRegion())
         for member in MEMBERS:
             self.store.handle(NAME, Register(member=member, token=str(member)))
         self.world = World(left=frozenset(happenings))
@@ -279,7 +283,7 @@ class Explorer:
         """Publish the earliest complete checkpoint."""
         complete = [s for s, c in sorted(self.region.checkpoints.items()) if c.state is CheckpointState.COMPLETE]
         if complete:
-            self.store.publish(NAME, complete[0])
+            self.store.handle(NAME, PublishCheckpoint(sequence=complete[0]))
         return self.world
 
     def happen(self, name: str) -> World:
@@ -289,7 +293,9 @@ class Explorer:
             case "rebalance":
                 return replace(world, assigned=world.assigned[::-1], generation=world.generation + 1)
             case "checkpoint":
-                self.store.request_checkpoint(NAME, RequestId("checkpoint"), purpose=CheckpointPurpose.REQUEST)
+                self.store.handle(
+                    NAME, RequestCheckpoint(request_id=RequestId("checkpoint"), purpose=CheckpointPurpose.REQUEST)
+                )
             case "failure":
                 batch = self.mine(0)
                 if batch is None:
@@ -310,7 +316,7 @@ class Explorer:
             order=0,
             forced=forced,
         )
-        self.store.apply_reset(NAME, Apply(reset=reset, epoch=self.region.epoch))
+        self.store.handle(NAME, ApplyReset(reset=reset, epoch=self.region.epoch))
 
     # -- all of them ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,14 @@ from datetime import datetime, timedelta
 from random import Random
 
 from airflow_kcr.errors import KcrError
-from airflow_kcr.protocol.commands import Register
+from airflow_kcr.protocol.commands import (
+    ChangeSpec,
+    DeclareRegion,
+    Register,
+    ReportSpecChecks,
+    RequestCheckpoint,
+    StartRegion,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.member.state import Member
 from airflow_kcr.protocol.region import specs
@@ -42,7 +49,7 @@ from airflow_kcr.protocol.timeouts import Timeouts
 from airflow_kcr.protocol.values import Epoch, EventNumber, GroupId, MemberId, RegionName, RequestId
 from airflow_kcr.schedules import Every
 from airflow_kcr.store.memory import MemoryTransactions
-from airflow_kcr.store.regions import RegionStore, SpecUpdate
+from airflow_kcr.store.regions import RegionStore
 from tests.support.simulation.broker import Broker
 from tests.support.simulation.faults import (
     FAULTS,
@@ -269,7 +276,7 @@ class Simulation:
     def _fails_to_start(self, member: MemberId, spec: Spec) -> None:
         if self.world.now >= self.around.store_back_at:
             check = SpecCheck(member=member, revision=spec.revision, digest=spec.digest, refusal="no such module")
-            self.person(lambda: self.store.check_spec(NAME, (check,)))
+            self.person(lambda: self.store.handle(NAME, ReportSpecChecks(checks=(check,))))
         self.world.after(self.world.random.uniform(0.3, 9.0), lambda: self._relaunched(member.index))
 
     # -- the spec ------------------------------------------------------------------------------------------------
@@ -281,7 +288,7 @@ class Simulation:
         spec = Spec(text=f'{{"revision":{self.revision}}}', rules=region.spec.rules, revision=self.revision)
         if broken:
             self.broken[spec.digest] = self.world.chance(0.5)
-        self.person(lambda: self.store.change_spec(NAME, SpecUpdate(at_once=region.spec, later=spec)))
+        self.person(lambda: self.store.handle(NAME, ChangeSpec(at_once=region.spec, later=spec)))
 
     def _try_specs(self) -> None:
         """Processes that live look whether they could be built from a spec that waits, each at a time of its own."""
@@ -312,8 +319,8 @@ class Simulation:
 
     def run(self) -> tuple[str, ...]:
         """Run to the end, and return what is wrong with it; nothing: all is well."""
-        self.store.declare(NAME, Spec(text="{}", rules=self.rules()))
-        self.store.start(NAME)
+        self.store.handle(NAME, DeclareRegion(spec=Spec(text="{}", rules=self.rules())))
+        self.store.handle(NAME, StartRegion())
         for index in range(self.shape.members):
             self.world.after(self.world.random.uniform(0, 6), lambda i=index: self.launch(i))  # type: ignore[misc]
         self._produce()
@@ -386,10 +393,14 @@ class Simulation:
         schedule = region.rules.checkpoint.schedule
         if schedule is None:
             request_id = RequestId(f"run-{int(self.world.now) // 5}")
-            self.person(lambda: self.store.request_checkpoint(NAME, request_id))
+            self.person(lambda: self.store.handle(NAME, RequestCheckpoint(request_id=request_id)))
         elif region.rules.checkpoint.mode is CheckpointMode.DAG_RUN:
             boundary = schedule.at_or_before(self.world.clock())
-            self.person(lambda: self.store.request_checkpoint(NAME, RequestId(f"run-{boundary}"), boundary=boundary))
+            self.person(
+                lambda: self.store.handle(
+                    NAME, RequestCheckpoint(request_id=RequestId(f"run-{boundary}"), boundary=boundary)
+                )
+            )
 
     def _heal(self) -> None:
         """Stop all faults; a person lets the region run, and asks for one last checkpoint when all is processed."""
@@ -403,7 +414,7 @@ class Simulation:
             log.open_from = None
         if {s.digest for s in (self.region.spec, self.region.next_spec) if s is not None} & self.broken.keys():
             self.change_spec()
-        self.person(lambda: self.store.start(NAME))
+        self.person(lambda: self.store.handle(NAME, StartRegion()))
         for index in range(self.shape.members):
             self._relaunched(index)
         self.world.after(4.0, self._unstick)
@@ -415,16 +426,24 @@ class Simulation:
             region.state in {RegionState.HALTED, RegionState.STOPPED}
             or region.desired_state is not DesiredState.RUNNING
         ):
-            self.person(lambda: self.store.start(NAME))
+            self.person(lambda: self.store.handle(NAME, StartRegion()))
             for index in range(self.shape.members):
                 self._relaunched(index)
         schedule = region.rules.checkpoint.schedule
         if schedule is not None and region.rules.checkpoint.mode is CheckpointMode.DAG_RUN:
             boundary = schedule.at_or_before(self.world.clock())
             request_id = RequestId(f"run-{boundary}")
-            self.person(lambda: self.store.request_checkpoint(NAME, request_id, boundary=boundary, allow_inexact=True))
+            self.person(
+                lambda: self.store.handle(
+                    NAME, RequestCheckpoint(request_id=request_id, boundary=boundary, allow_inexact=True)
+                )
+            )
         if self._is_caught_up():
-            self.person(lambda: self.store.request_checkpoint(NAME, RequestId("last"), purpose=CheckpointPurpose.DRAIN))
+            self.person(
+                lambda: self.store.handle(
+                    NAME, RequestCheckpoint(request_id=RequestId("last"), purpose=CheckpointPurpose.DRAIN)
+                )
+            )
         self.world.after(4.0, self._unstick)
 
     def _is_caught_up(self) -> bool:

@@ -5,6 +5,7 @@ import pytest
 from airflow_kcr.api import goals
 from airflow_kcr.api.goals import Goal
 from airflow_kcr.errors import TimedOut
+from airflow_kcr.protocol.commands import KillRegion
 from tests.support.driver import Driver
 
 
@@ -40,7 +41,7 @@ def test_members_that_live_are_waited_for(driver: Driver, goal: Goal) -> None:
 
 def test_a_region_that_has_stopped_ends_its_applications(driver: Driver, goal: Goal) -> None:
     driver.up()
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     assert reached(driver, goal)
 
 

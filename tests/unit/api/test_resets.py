@@ -29,7 +29,7 @@ from airflow_kcr.errors import (
     UpsertNeedsConsent,
 )
 from airflow_kcr.operators.reset_documents import markdown
-from airflow_kcr.protocol.commands import RequestReset
+from airflow_kcr.protocol.commands import Reconcile, RequestReset
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region.rows import RegionState, Requester, ResetCause
 from airflow_kcr.protocol.scopes import parse_scope
@@ -525,7 +525,7 @@ def stopped(region: Region, driver: Driver) -> Driver:
         driver.read_back(member)
     for member in sorted(driver.processes):
         driver.leave(member)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert driver.region.state is RegionState.STOPPED
     return driver
 

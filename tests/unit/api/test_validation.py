@@ -21,6 +21,7 @@ from airflow_kcr.errors import (
 )
 from airflow_kcr.kafka import settings as kafka_names
 from airflow_kcr.ports import CommittedOffset
+from airflow_kcr.protocol.commands import DeclareRegion, StartRegion
 from airflow_kcr.protocol.evidence import Check, Question, Verdict
 from airflow_kcr.protocol.group_members import ForeignConsumer, GroupSeen, MemberSeen
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
@@ -110,7 +111,7 @@ class FakeCluster:
 def store_of(policy: str = "fail") -> RegionStore:
     spec = parse(f"{SPEC}foreign_consumers: {policy}\n")
     store = RegionStore(MemoryTransactions(Clock()))
-    store.declare(NAME, Spec(text=spec.to_json_text(), rules=spec.rules()))
+    store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     return store
 
 
@@ -169,7 +170,7 @@ def test_members_are_known_by_the_names_that_their_clients_have() -> None:
 def test_dynamic_members_are_known_by_the_client_id_that_the_user_has_prefixed(client: str | None) -> None:
     spec = parse(SPEC.replace("topics: [t],", "topics: [t], static_membership: false,"))
     store = RegionStore(MemoryTransactions(Clock()))
-    store.declare(NAME, Spec(text=spec.to_json_text(), rules=spec.rules()))
+    store.handle(NAME, DeclareRegion(spec=Spec(text=spec.to_json_text(), rules=spec.rules())))
     named = kafka_names.client_id(NAME, MemberId(G, 1), *([client] if client else []))
     members = (MemberSeen(member_id="1", client_id=named, host="/h"), STRANGER)
     cluster = FakeCluster(members={G: members}, client=client)
@@ -198,7 +199,7 @@ def test_a_cluster_that_can_not_be_used_at_all_is_an_error(error: Exception) -> 
 
 def test_a_look_changes_nothing_and_a_report_does() -> None:
     store = store_of()
-    store.start(NAME)
+    store.handle(NAME, StartRegion())
     counter = store.read(NAME)[0].counter
     found = look(store, FakeCluster(members={G: (STRANGER,)}))
     assert store.read(NAME)[0].counter == counter
@@ -245,7 +246,7 @@ def test_a_foreign_consumer_refuses_the_start_and_halts_a_region_that_runs_by_po
     with pytest.raises(ForeignConsumerInGroup, match=r"consumer console on host 10\.0\.0\.1 in group g"):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.STOPPED
-    store.start(NAME)
+    store.handle(NAME, StartRegion())
     with pytest.raises(ForeignConsumerInGroup):
         fly(store, cluster)
     assert store.read(NAME)[0].state is RegionState.HALTED

@@ -13,7 +13,16 @@ from airflow_kcr.api.checkpoints import CheckpointView
 from airflow_kcr.api.goals import published
 from airflow_kcr.api.views import span
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError, UnknownCheckpoint
-from airflow_kcr.protocol.commands import Register, ReportPartitions
+from airflow_kcr.protocol.commands import (
+    KillRegion,
+    PauseRegion,
+    PinCheckpoint,
+    Reconcile,
+    Register,
+    ReportForeignConsumer,
+    ReportPartitions,
+    StartRegion,
+)
 from airflow_kcr.protocol.region.rows import Claim, Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, GroupPartition, Offset, RequestId
@@ -112,13 +121,13 @@ def states(driver: Driver) -> list[str]:
 
 def test_a_member_is_followed_from_joining_to_its_end() -> None:
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     seen = [states(driver)]
     for step in (
         lambda: [driver.join(m) for m in driver.all_members()],
         driver.spread,
         driver.settle_reset,
-        lambda: driver.store.pause(driver.name),
+        lambda: driver.handle(PauseRegion()),
         lambda: driver.leave(driver.member(1)),
     ):
         step()
@@ -145,7 +154,7 @@ def test_a_member_that_the_spec_has_no_place_for_is_shown_while_it_lives() -> No
 
 def test_a_halted_region_says_why_and_what_can_be_done() -> None:
     driver = running()
-    driver.store.report_foreign_consumer(driver.name, "somebody@host is in group g")
+    driver.handle(ReportForeignConsumer(text="somebody@host is in group g"))
     view = region_of(driver).show()
     assert "somebody@host" in view.halted
     assert "remove the foreign consumer" in view.halted
@@ -227,7 +236,7 @@ def test_a_checkpoint_is_shown_as_promised() -> None:
     requester = Requester(dag_id="checkpoint_flights", run_id="scheduled__2026-01-01T00:00:00Z")
     driver.request_checkpoint("n", boundary=boundary(1), requester=requester)
     driver.process(width=20)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     driver.complete()
     driver.publish()
     driver.read_back(
@@ -254,7 +263,7 @@ def test_an_inexact_checkpoint_says_so_and_why() -> None:
     located(driver, boundary(1), 20, inexact="a record of the future")
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.process(width=20)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     view = region_of(driver).checkpoint(driver.complete())
     assert view.to_json()["inexact"] is True
     assert view.inexact_at(driver.partition(0)) == "a record of the future"
@@ -347,10 +356,10 @@ def test_a_boundary_that_has_passed_is_told_with_how_long_ago_until_its_checkpoi
     located(driver, boundary(1), 20)
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.process(width=20)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     driver.complete()
     assert driver.region.next_boundary == boundary(2)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     driver.wait(86_400)
     assert RegionView.of(driver.region, driver.clock.now).overdue is None
 
@@ -383,12 +392,16 @@ def test_a_pin_needs_a_label_and_offsets_to_keep() -> None:
 def test_retirement_says_what_it_forgot() -> None:
     driver = hourly(keep=1)
     first = driver.checkpoint("first")
-    driver.store.pin(driver.name, first, "kept", "until the region is stopped, which then forgets nothing by itself")
+    driver.handle(
+        PinCheckpoint(
+            sequence=first, label="kept", reason="until the region is stopped, which then forgets nothing by itself"
+        )
+    )
     for n in range(4):
         driver.process()
         driver.checkpoint(f"n{n}")
-    driver.store.kill(driver.name)
-    driver.store.pin(driver.name, first, "", "")
+    driver.handle(KillRegion())
+    driver.handle(PinCheckpoint(sequence=first, label="", reason=""))
     region = region_of(driver)
     assert region.retire() == (first,)
     assert first not in [s.checkpoint.sequence for s in region.checkpoints() if s.checkpoint.is_complete]

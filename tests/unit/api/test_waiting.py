@@ -7,6 +7,7 @@ import pytest
 
 from airflow_kcr.api import Goal, Progress, Region, goals, waiting
 from airflow_kcr.errors import CheckpointRefused, ConfigurationError, RegionInState, StoreUnavailable, TimedOut
+from airflow_kcr.protocol.commands import ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, DesiredState
 from airflow_kcr.protocol.region.state import Region as StoredRegion
 from airflow_kcr.protocol.values import RequestId
@@ -194,7 +195,7 @@ def test_a_halted_region_ends_the_wait_with_its_choices() -> None:
     driver = Driver()
     region = region_of(driver)
     region.start()
-    driver.store.report_foreign_consumer(driver.name, "somebody@host is in group g")
+    driver.handle(ReportForeignConsumer(text="somebody@host is in group g"))
     with pytest.raises(RegionInState, match=r"somebody@host.*remove the foreign consumer"):
         region.wait_for(goals.RUNNING, LONG)
 
@@ -226,7 +227,7 @@ def test_what_a_listener_raises_ends_the_wait_and_not_the_region() -> None:
 def restless(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A region whose store is away from the second reading on, and nobody sleeps."""
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     real, answers = driver.store.read, [True, False, False, True]
 
     def read(name: object) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kcr.protocol.commands import RequestReset
+from airflow_kcr.protocol.commands import PinCheckpoint, RequestReset
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import Offset
@@ -24,7 +24,7 @@ def eventful(driver: Driver, cluster: FakeCluster) -> Driver:
     driver.request_checkpoint("first", requester=RUN)
     first = driver.complete()
     driver.publish()
-    driver.store.pin(driver.name, first, "kept", "to be sure")
+    driver.handle(PinCheckpoint(sequence=first, label="kept", reason="to be sure"))
     driver.process()
     driver.checkpoint("second")
     driver.request_checkpoint("third", requester=RUN)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_kcr.driver.application import MemberRun, Prepared, follow
 from airflow_kcr.driver.parts import Parts
+from airflow_kcr.protocol.commands import DeclareRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointRules
 from airflow_kcr.protocol.values import GroupId, RegionName
@@ -53,7 +54,7 @@ def spec(pipeline: str = "flights:first", more: str = "") -> RegionSpec:
 def followed(in_force: RegionSpec, seen: int) -> tuple[Watched, Prepared, Prepared]:
     """Let an application that was built from revision 1 look at a region whose revision 2 is `in_force`."""
     store = RegionStore(SharedTransactions())
-    store.declare(FLIGHTS, Spec(text=in_force.to_json_text(), rules=in_force.rules(), revision=2))
+    store.handle(FLIGHTS, DeclareRegion(spec=Spec(text=in_force.to_json_text(), rules=in_force.rules(), revision=2)))
     member_pool = Watched(seen)
     before = Prepared(
         run=MemberRun(region=FLIGHTS, group=GroupId("flights"), indexes=(0,), spark=SparkSettings(app_name="flights")),

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_kcr.driver.application import MemberRun, prepare, refuse_held
 from airflow_kcr.errors import MemberInUse
-from airflow_kcr.protocol.commands import Leave, Register, Renew
+from airflow_kcr.protocol.commands import DeclareRegion, Leave, Register, Renew, StartRegion
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import RegionRules
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -28,8 +28,11 @@ MEMBER = MemberId(GROUP, 0)
 @pytest.fixture
 def store() -> RegionStore:
     store = RegionStore(SharedTransactions())
-    store.declare(FLIGHTS, Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}, timeouts=TIMES)))
-    store.start(FLIGHTS)
+    store.handle(
+        FLIGHTS,
+        DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={GROUP: group_rules(members=2)}, timeouts=TIMES))),
+    )
+    store.handle(FLIGHTS, StartRegion())
     return store
 
 

@@ -17,6 +17,7 @@ from airflow_kcr.driver.parent_watchdog import Jvm, ParentWatchdog, drain, is_se
 from airflow_kcr.driver.task import Task, look
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import RegionInState, StoreUnavailable
+from airflow_kcr.protocol.commands import KillRegion
 from airflow_kcr.protocol.region.rows import DesiredState, RequestState
 from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.values import MemberId, RegionName, RequestId
@@ -142,7 +143,7 @@ def test_a_drain_ends_with_its_boundary(driver: Driver) -> None:
 
 def test_where_there_will_be_no_checkpoint_it_says_so(driver: Driver) -> None:
     driver.process(driver.member(0), width=10)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     assert driver.region.desired_state is DesiredState.STOPPED
     region = driver.region
     if is_settled(region, frozenset({driver.member(0)})):

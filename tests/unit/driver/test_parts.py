@@ -20,14 +20,13 @@ from airflow_kcr.driver import parts
 from airflow_kcr.driver.parts import SpecTrial
 from airflow_kcr.embedded.processes import happened
 from airflow_kcr.errors import PipelineUnusable, StoreUnavailable, UnknownMember
-from airflow_kcr.protocol.commands import Register, Renew
+from airflow_kcr.protocol.commands import ChangeSpec, Command, DeclareRegion, Register, Renew, StartRegion
 from airflow_kcr.protocol.region import specs
-from airflow_kcr.protocol.region.rows import SpecCheck
 from airflow_kcr.protocol.region.state import Region, Spec
 from airflow_kcr.protocol.values import GroupId, Incarnation, MemberId, RegionName
 from airflow_kcr.runtime.metrics import Snapshot
 from airflow_kcr.spec import RegionSpec, parse
-from airflow_kcr.store.regions import RegionStore, SpecUpdate
+from airflow_kcr.store.regions import RegionStore
 from tests.support.runtime_fakes import SharedTransactions
 
 if TYPE_CHECKING:
@@ -74,8 +73,8 @@ class Living:
 @pytest.fixture
 def store() -> RegionStore:
     made = RegionStore(SharedTransactions())
-    made.declare(FLIGHTS, stored(spec("flights:first"), 1))
-    made.start(FLIGHTS)
+    made.handle(FLIGHTS, DeclareRegion(spec=stored(spec("flights:first"), 1)))
+    made.handle(FLIGHTS, StartRegion())
     made.handle(FLIGHTS, Register(member=MEMBER, token="one"))
     return made
 
@@ -94,8 +93,8 @@ def refusal(store: RegionStore, file: Path, code: str) -> str:
     """Propose a spec whose pipeline is this code, and return why it was refused."""
     file.write_text(f"{code}\ndef process(batch, context): ...\n")
     with trial(store):
-        update = SpecUpdate(at_once=store.read(FLIGHTS)[0].spec, later=stored(spec(f"{file}:process"), 2))
-        store.change_spec(FLIGHTS, update)
+        update = ChangeSpec(at_once=store.read(FLIGHTS)[0].spec, later=stored(spec(f"{file}:process"), 2))
+        store.handle(FLIGHTS, update)
         assert happened(lambda: bool(specs.refused(store.read(FLIGHTS)[0])), within=90)
     region = store.read(FLIGHTS)[0]
     assert (region.spec.revision, region.next_spec) == (1, None)
@@ -137,8 +136,8 @@ def test_the_same_spec_is_tried_again_once_what_was_wrong_is_put_right(
 
     def propose() -> None:
         store.handle(FLIGHTS, Renew(member=MEMBER, incarnation=Incarnation(1), lease=timedelta(minutes=5)))
-        update = SpecUpdate(at_once=store.read(FLIGHTS)[0].spec, later=stored(spec("flights:second"), 2))
-        store.change_spec(FLIGHTS, update)
+        update = ChangeSpec(at_once=store.read(FLIGHTS)[0].spec, later=stored(spec("flights:second"), 2))
+        store.handle(FLIGHTS, update)
 
     def is_accepted() -> bool:
         region, now = store.read(FLIGHTS)
@@ -150,7 +149,7 @@ def test_the_same_spec_is_tried_again_once_what_was_wrong_is_put_right(
         propose()
         assert happened(is_accepted, within=30)
         # Another group's members may refuse it: then those who had accepted it are asked again.
-        store.change_spec(FLIGHTS, SpecUpdate(at_once=store.read(FLIGHTS)[0].spec))
+        store.handle(FLIGHTS, ChangeSpec(at_once=store.read(FLIGHTS)[0].spec))
         propose()
         assert happened(is_accepted, within=30)
     assert next(answers, None) is None
@@ -177,7 +176,7 @@ def test_what_the_spec_has_no_part_in_is_not_told(store: RegionStore) -> None:
 
 def test_a_store_that_is_away_does_not_hide_why_members_do_not_start(caplog: pytest.LogCaptureFixture) -> None:
     class Away:
-        def check_spec(self, name: RegionName, checks: list[SpecCheck]) -> Region:
+        def handle(self, name: RegionName, command: Command[Region]) -> Region:
             raise StoreUnavailable("no answer")
 
     caplog.set_level(logging.WARNING)

@@ -7,6 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kcr.errors import ConfigurationError
 from airflow_kcr.operators.reset import KcrChooseCheckpointOperator
+from airflow_kcr.protocol.commands import PinCheckpoint
 from airflow_kcr.protocol.region.rows import CheckpointPurpose, Requester
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Offset
@@ -38,7 +39,7 @@ CONTEXT = task_context(FakeTask(task_id="choose"))
 
 
 def test_the_list_is_made_when_the_task_runs(driver: Driver, world: World) -> None:
-    driver.store.pin(driver.name, CheckpointNumber(2), "before-upgrade", "")
+    driver.handle(PinCheckpoint(sequence=CheckpointNumber(2), label="before-upgrade", reason=""))
     asked(choose(), CONTEXT)
     assert world.shown["subject"] == "Reset region flights: to which checkpoint?"
     assert world.shown["options"] == ["Choose", "Cancel"]

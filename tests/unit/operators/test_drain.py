@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow_kcr.api import Region
 from airflow_kcr.errors import TimedOut
 from airflow_kcr.operators.checkpoint import KcrDrainOperator
-from airflow_kcr.protocol.commands import StoreBounds
+from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportForeignConsumer, StoreBounds
 from airflow_kcr.protocol.region.rows import BoundaryOffset, CheckpointPurpose, RequestState
 from airflow_kcr.protocol.values import Offset, RequestId
 from airflow_kcr.triggers.payloads import Answer, Status
@@ -100,7 +100,7 @@ def at_boundary(driver: Driver, boundary: datetime, offset: int) -> None:
         width = max(offset - (claim.position or 0) for claim in driver.claims(member).values())
         if width > 0:
             driver.process(member, width=width)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     if driver.region.open_checkpoint is not None:
         driver.complete()
         driver.publish()
@@ -438,7 +438,7 @@ def test_a_checkpoint_that_a_reset_has_undone_is_asked_for_anew(start: Start) ->
 
 def test_a_stopped_region_is_refused_at_once(start: Start) -> None:
     driver = start("")
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     with pytest.raises(AirflowFailException, match="is stopped"):
         operator().execute(Run(None, "manual__1").context)
 
@@ -449,7 +449,7 @@ def test_a_region_that_halts_while_the_task_waits_fails_it_without_a_retry(start
     waiting = deferred(run)
     with pytest.raises(AirflowFailException, match="halted"):
         resumed(waiting, run, {"status": "refused", "detail": "region flights is halted: somebody"})
-    driver.store.report_foreign_consumer(driver.name, "somebody@host is in group g")
+    driver.handle(ReportForeignConsumer(text="somebody@host is in group g"))
     with pytest.raises(AirflowFailException, match="somebody@host"):
         operator().execute(run.context)
 

@@ -6,6 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.operators.region import KcrResumeOperator
+from airflow_kcr.protocol.commands import PauseRegion
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState
 from tests.support.airflow_tasks import FakeTask, task_context
 from tests.support.driver import Driver
@@ -20,7 +21,7 @@ def driver(store_connection: str) -> Iterator[Driver]:
 
 def test_a_paused_region_goes_on_in_the_name_of_the_run(driver: Driver) -> None:
     driver.up()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     task = FakeTask()
     said = KcrResumeOperator(task_id="resume", region="flights").execute(task_context(task, user="ada"))
     assert said == {"region": "flights", "state": "running", "desired_state": "running", "epoch": driver.region.epoch}

@@ -6,6 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.operators.region import KcrRetireOperator
+from airflow_kcr.protocol.commands import KillRegion, PinCheckpoint
 from tests.support.airflow_tasks import task_context
 from tests.support.driver import Driver
 from tests.support.live_region import SPEC, live_region
@@ -20,11 +21,15 @@ def driver(store_connection: str) -> Iterator[Driver]:
 def test_checkpoints_that_retention_gives_up_are_forgotten_once(driver: Driver) -> None:
     driver.up()
     first = driver.checkpoint("a")
-    driver.store.pin(driver.name, first, "kept", "until the region is stopped, which then forgets nothing by itself")
+    driver.handle(
+        PinCheckpoint(
+            sequence=first, label="kept", reason="until the region is stopped, which then forgets nothing by itself"
+        )
+    )
     for request_id in ("b", "c", "d"):
         driver.checkpoint(request_id)
-    driver.store.kill(driver.name)
-    driver.store.pin(driver.name, first, "", "")
+    driver.handle(KillRegion())
+    driver.handle(PinCheckpoint(sequence=first, label="", reason=""))
     made = KcrRetireOperator(task_id="retire", region="flights")
     assert made.execute(task_context()) == {"region": "flights", "retired": [first]}
     assert made.execute(task_context()) == {"region": "flights", "retired": []}

@@ -25,7 +25,7 @@ from airflow_kcr.embedded.processes import happened
 from airflow_kcr.operators.region import KcrPauseOperator
 from airflow_kcr.plugins import page
 from airflow_kcr.plugins.page import build_page
-from airflow_kcr.protocol.commands import RequestReset
+from airflow_kcr.protocol.commands import PinCheckpoint, RequestReset, StopRegion
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.protocol.region.rows import Requester, ResetCause
@@ -340,8 +340,8 @@ def test_a_stalled_region_is_an_alert_with_the_rule_that_waits(
 def test_what_people_have_written_is_text_and_nothing_else(viewer: TestClient, driver: Driver) -> None:
     driver.up()
     sequence = driver.checkpoint("n")
-    driver.store.pin(driver.name, sequence, EVIL, "")
-    driver.store.stop(driver.name, Requester(who=EVIL, dag_id=EVIL, run_id=EVIL, reason=EVIL))
+    driver.handle(PinCheckpoint(sequence=sequence, label=EVIL, reason=""))
+    driver.handle(StopRegion(requester=Requester(who=EVIL, dag_id=EVIL, run_id=EVIL, reason=EVIL)))
     text = viewer.get("/regions/flights").text
     assert "&lt;script&gt;" in text
     assert "script" not in Tags(text).tags

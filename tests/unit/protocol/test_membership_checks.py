@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportPartitions
+from airflow_kcr.protocol.commands import KillRegion, ReportPartitions, StartRegion
 from airflow_kcr.protocol.evidence import (
     SHOWN,
     Check,
@@ -406,9 +406,9 @@ AT_1 = TopicPartition(TOPIC, 1)
 
 def test_while_members_come_missing_claims_are_warnings_and_a_stopped_region_has_none() -> None:
     here = world()
-    here.driver.store.kill(here.driver.name)
+    here.driver.handle(KillRegion())
     assert here.check(Question.CLAIMS).detail == "4 partition(s) known; the region is stopped, nobody claims"
-    here.driver.store.start(here.driver.name)
+    here.driver.handle(StartRegion())
     assert here.driver.region.state in {RegionState.STARTING, RegionState.RESETTING}
     assert here.verdict(Question.CLAIMS) is WARNING
 

@@ -11,7 +11,14 @@ import pytest
 
 from airflow_kcr.errors import BatchFailed, SchemaTooNew, SinkError, UnknownMember
 from airflow_kcr.ports import BatchCall, BatchReport, Heartbeats, Renewal, always
-from airflow_kcr.protocol.commands import Register
+from airflow_kcr.protocol.commands import (
+    ChangeSpec,
+    DeclareRegion,
+    Register,
+    RequestCheckpoint,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.member.state import State, Why
 from airflow_kcr.protocol.region.events import ResetBegun
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState, Committed, Outcome, RegionState, ResetCause
@@ -35,7 +42,7 @@ from airflow_kcr.runtime.metrics import Counts
 from airflow_kcr.runtime.notifications import Notifications
 from airflow_kcr.runtime.renewals import Renewals
 from airflow_kcr.runtime.sizes import Limits
-from airflow_kcr.store.regions import RegionStore, SpecUpdate
+from airflow_kcr.store.regions import RegionStore
 from tests.support.driver import group_rules
 from tests.support.runtime_fakes import (
     FLIGHTS,
@@ -106,8 +113,8 @@ class Stage:
         self.logs.update({p(n): log for n, log in enumerate(logs)})
         group = replace(group_rules(members=members), static_membership=static)
         self.rules = RegionRules(groups={GROUP: group}, timeouts=times, checkpoint=CHECKPOINT)
-        self.store.declare(FLIGHTS, Spec(text="{}", rules=self.rules))
-        self.store.start(FLIGHTS)
+        self.store.handle(FLIGHTS, DeclareRegion(spec=Spec(text="{}", rules=self.rules)))
+        self.store.handle(FLIGHTS, StartRegion())
 
     @property
     def group(self) -> GroupRules:
@@ -178,7 +185,7 @@ class Stage:
 
     def checkpoint(self, request_id: str, boundary: datetime | None = None) -> Checkpoint:
         """Ask for a checkpoint, and wait until it is published and committed."""
-        self.store.request_checkpoint(FLIGHTS, RequestId(request_id), boundary=boundary)
+        self.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId(request_id), boundary=boundary))
         eventually(
             lambda: self.state_of(request_id) == (CheckpointState.PUBLISHED, Committed.YES), f"checkpoint {request_id}"
         )
@@ -364,7 +371,7 @@ def test_a_bounded_checkpoint_holds_exactly_the_records_before_its_boundary(stag
     stage.declare(Log(stamps=[NOON - SECOND] * 120 + [NOON + SECOND] * 80), records(30, at=NOON - SECOND))
     member = stage.member(engine=closed())
     eventually(lambda: bool(member.engine.started), "the first batch")
-    stage.store.request_checkpoint(FLIGHTS, RequestId("n1"), boundary=NOON)
+    stage.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId("n1"), boundary=NOON))
     eventually(lambda: member.host.snapshot.checkpoint is not None, "the member to know of the boundary")
     member.engine.gate.set()
     checkpoint = stage.checkpoint("n1", boundary=NOON)
@@ -387,7 +394,7 @@ def test_a_commit_that_fails_is_counted_and_the_member_goes_on(stage: Stage) -> 
     member = stage.member()
     stage.caught_up()
     member.membership.commit_failure = "the coordinator moved"
-    stage.store.request_checkpoint(FLIGHTS, RequestId("n1"))
+    stage.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId("n1")))
     eventually(lambda: member.counts().failed_commits >= 1, "the failure to be counted")
     stage.logs[p(0)].stamps.extend([NOON] * 10)
     stage.caught_up()
@@ -480,7 +487,7 @@ def test_a_stopped_region_lets_its_members_go(stage: Stage) -> None:
     stage.declare(records(100))
     member = stage.member()
     stage.caught_up()
-    stage.store.stop(FLIGHTS)
+    stage.store.handle(FLIGHTS, StopRegion())
     assert member.ended() == Ended(how=End.CLOSED)
     assert stage.region.state is RegionState.STOPPED
     assert member.membership.calls[-2:] == ["leave", "end"]
@@ -511,10 +518,10 @@ def test_a_changed_spec_ends_its_members_at_the_next_checkpoint(stage: Stage) ->
     stage.caught_up()
     spec = stage.region.spec
     later = replace(spec, text="later", revision=spec.revision + 1)
-    stage.store.change_spec(FLIGHTS, SpecUpdate(at_once=spec, later=later))
+    stage.store.handle(FLIGHTS, ChangeSpec(at_once=spec, later=later))
     eventually(lambda: member.host.proposed_spec == later.digest, "the member to see it")
     accept(stage.store, FLIGHTS)
-    stage.store.request_checkpoint(FLIGHTS, RequestId("n"))
+    stage.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId("n")))
     end = member.ended()
     assert (end.how, end.is_outdated) == (End.REFUSED, True)
     assert stage.causes() == [ResetCause.START, ResetCause.SPEC_CHANGED]
@@ -525,7 +532,7 @@ def test_a_member_follows_what_changes_at_once_and_its_next_incarnation_is_not_r
     member = stage.member(spec_revision=stage.region.spec.revision)
     stage.caught_up()
     spec = stage.region.spec
-    stage.store.change_spec(FLIGHTS, SpecUpdate(at_once=replace(spec, text="now", revision=spec.revision + 1)))
+    stage.store.handle(FLIGHTS, ChangeSpec(at_once=replace(spec, text="now", revision=spec.revision + 1)))
     eventually(lambda: member.host.spec_revision == spec.revision + 1, "the member to see it")
     member.host.adopt(CHECKPOINT, replace(LIMITS, least=3, most=3), spec.revision + 1)
     before = len(member.engine.done)
@@ -689,7 +696,7 @@ def test_a_bug_ends_the_member_with_its_error(stage: Stage, where: str) -> None:
         stage.logs[p(0)].stamps.append(NOON)
     elif where == "sinks":
         member.sinks.failures.append(error)  # type: ignore[arg-type]
-        stage.store.request_checkpoint(FLIGHTS, RequestId("n1"))
+        stage.store.handle(FLIGHTS, RequestCheckpoint(request_id=RequestId("n1")))
     else:
         member.host.fail(error)
         member.host.fail(ValueError("what followed from it"))

@@ -6,6 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import Liveness, Rule, Wait
 from airflow_kcr.sensors.region import KcrProgressSensor
@@ -36,12 +37,12 @@ def test_a_stalled_region_is_waited_for_and_the_time_out_names_the_rule_and_sinc
 
 
 def test_a_region_that_starts_is_waited_for(driver: Driver) -> None:
-    driver.store.kill(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(StartRegion())
     deferral(KcrProgressSensor(task_id="wait", region="flights"))
 
 
 def test_a_halted_region_fails_the_task_at_once(driver: Driver) -> None:
-    driver.store.report_foreign_consumer(driver.name, "somebody@host")
+    driver.handle(ReportForeignConsumer(text="somebody@host"))
     with pytest.raises(AirflowFailException, match="is halted: somebody@host"):
         KcrProgressSensor(task_id="wait", region="flights").execute(task_context())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_kcr.protocol.commands import KillRegion, StartRegion
 from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.triggers.payloads import Reaching, RegionReaches
 from tests.support.airflow_tasks import task_context
@@ -15,14 +16,14 @@ def test_a_region_that_runs_is_one_that_runs(driver: Driver) -> None:
 
 
 def test_a_region_that_starts_is_waited_for(driver: Driver) -> None:
-    driver.store.kill(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(StartRegion())
     made = KcrRegionStateSensor(task_id="wait", region="flights", state="running")
     assert waited_for(deferral(made)) == RegionReaches(state=Reaching.RUNNING)
 
 
 def test_a_stop_is_over_when_the_members_have_left(driver: Driver) -> None:
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     made = KcrRegionStateSensor(task_id="wait", region="flights", state="stopped")
     assert waited_for(deferral(made)) == RegionReaches(state=Reaching.STOPPED)
     for member in sorted(driver.processes):

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from airflow_kcr.protocol.commands import PauseRegion
 from airflow_kcr.sensors.region import KcrRegionStateSensor
 from airflow_kcr.triggers.payloads import Answer, Reaching, RegionReaches, Status
 from airflow_kcr.triggers.region import RegionTrigger
@@ -31,12 +32,12 @@ def sensor(**changed: Any) -> KcrRegionStateSensor:  # noqa: ANN401
 def busy(driver: Driver) -> Driver:
     """A region that is to pause, with a batch that still runs."""
     driver.begin(driver.member(0))
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     return driver
 
 
 def test_what_is_reached_already_needs_no_deferral(driver: Driver) -> None:
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     task = FakeTask()
     sensor().execute(task_context(task))
     assert task.xcoms == {"_link_RegionLink": "/plugin/kcr/kcr/regions/flights"}

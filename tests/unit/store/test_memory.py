@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import GroupInOtherRegion, RegionExists, RegionInState, UnknownMember, UnknownRegion
-from airflow_kcr.protocol.commands import Renew
+from airflow_kcr.protocol.commands import Renew, RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import lifecycle
 from airflow_kcr.protocol.region.rows import Batch, Outcome
@@ -210,7 +210,7 @@ def test_batches_are_found_by_id_in_the_order_of_their_begins_and_by_any_offset_
 def test_what_is_retired_is_forgotten_and_nothing_else() -> None:
     driver = hourly(keep=2)
     checkpoints = checkpoints_of_ten(driver, 4)
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     region = driver.region
     assert set(region.offsets) == set(region.read_backs) == {s for s, _ in region.contributions} == set(checkpoints[2:])
     assert set(checkpoints) <= set(region.checkpoints)

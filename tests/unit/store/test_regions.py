@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import TypeVar
 
 import pytest
 
@@ -10,19 +11,34 @@ from airflow_kcr.errors import BatchRefused, LeaseExpired, OutcomeUnknown, Regio
 from airflow_kcr.ports import Rule
 from airflow_kcr.protocol import commands
 from airflow_kcr.protocol.commands import (
+    ChangeSpec,
+    Command,
+    DeclareRegion,
+    DeleteRegion,
     FinishBatch,
     KeepSlot,
+    KillRegion,
+    PauseRegion,
+    PinCheckpoint,
     ReadRegion,
+    Reconcile,
     Register,
     Renew,
+    RepairReadBack,
+    ReportForeignConsumer,
     ReportLater,
     ReportOutOfRange,
     ReportSeekCommit,
+    RequestCheckpoint,
+    RetireCheckpoints,
+    StartRegion,
+    StopRegion,
     StoreBounds,
 )
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds, LogView, TimeAnswer
-from airflow_kcr.protocol.region import events
+from airflow_kcr.protocol.region import events, plans, retirement
+from airflow_kcr.protocol.region.events import CheckpointsRetired
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
     DesiredState,
@@ -34,7 +50,8 @@ from airflow_kcr.protocol.region.rows import (
     RequestState,
     ResetCause,
 )
-from airflow_kcr.protocol.region.state import Region
+from airflow_kcr.protocol.region.state import Region, Spec
+from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import EVERYTHING
 from airflow_kcr.protocol.targets import ShiftBy, ToOffset
 from airflow_kcr.protocol.values import (
@@ -50,22 +67,30 @@ from airflow_kcr.protocol.values import (
     RequestId,
 )
 from airflow_kcr.store.memory import MemoryTransactions
-from airflow_kcr.store.regions import SpecUpdate
 from airflow_kcr.store.verbs import TABLE
 from tests.support.driver import Clock, Driver
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running
 
+A = TypeVar("A")
 Verb = Callable[[Driver], object]
 
 
 class Forgetful(MemoryTransactions):
-    """A store that loses the answer to the next COMMITs, after or before it did everything."""
+    """A store that loses the answer to the next COMMITs, or to every second one, after or before it did everything."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.losses = 0
         self.commits = False
+        self.every_second = False
+        self._asked = 0
+
+    def create(self, name: RegionName, rule: Callable[[datetime], Region]) -> Region:
+        return self._lossy(lambda: super(Forgetful, self).create(name, rule))
+
+    def delete(self, name: RegionName, check: Callable[[Region, datetime], None]) -> None:
+        self._lossy(lambda: super(Forgetful, self).delete(name, check))
 
     def decide(self, name: RegionName, rule: Rule) -> Region:
         return self._lossy(lambda: super(Forgetful, self).decide(name, rule))
@@ -80,7 +105,10 @@ class Forgetful(MemoryTransactions):
     ) -> Region:
         return self._lossy(lambda: super(Forgetful, self).admit(name, member, batch, partitions, rule))
 
-    def _lossy(self, run: Callable[[], Region]) -> Region:
+    def _lossy(self, run: Callable[[], A]) -> A:
+        self._asked += 1
+        if self.every_second and self._asked % 2:
+            self.losses = 1
         if not self.losses:
             return run()
         self.losses -= 1
@@ -168,9 +196,9 @@ def arrival(driver: Driver) -> object:
 
 
 STORIES = {
-    "start": Story(nothing, lambda d: d.store.start(d.name)),
-    "pause": Story(processed, lambda d: d.store.pause(d.name)),
-    "stop": Story(processed, lambda d: d.store.stop(d.name)),
+    "start": Story(nothing, lambda d: d.handle(StartRegion())),
+    "pause": Story(processed, lambda d: d.handle(PauseRegion())),
+    "stop": Story(processed, lambda d: d.handle(StopRegion())),
     "register": Story(up, arrival),
     "leave": Story(up, lambda d: d.leave(first(d))),
     "claim": Story(up, lambda d: d.claim(first(d)), tells_twice=True),
@@ -190,11 +218,13 @@ STORIES = {
     "last contribution": Story(almost_complete, lambda d: d.contribute(d.member(1))),
     "publish": Story(complete, lambda d: d.publish()),
     "read_back": Story(complete, lambda d: d.read_back(first(d)), tells_twice=True),
-    "pin": Story(complete, lambda d: d.store.pin(d.name, CheckpointNumber(2), "golden", "audited")),
+    "pin": Story(
+        complete, lambda d: d.handle(PinCheckpoint(sequence=CheckpointNumber(2), label="golden", reason="audited"))
+    ),
     "apply reset": Story(processed, apply),
     "change spec": Story(
         up,
-        lambda d: d.store.change_spec(d.name, SpecUpdate(at_once=replace(d.region.spec, text="new", revision=2))),
+        lambda d: d.handle(ChangeSpec(at_once=replace(d.region.spec, text="new", revision=2))),
     ),
 }
 
@@ -210,7 +240,7 @@ def test_a_verb_whose_answer_was_lost_is_asked_again_and_done_once(name: str, co
     story = STORIES[name]
     driver, control = story.told(commits=commits), story.told(commits=None)
     for each in (driver, control):
-        each.store.reconcile(each.name)  # what a decision left for the next one is done in both
+        each.store.handle(each.name, Reconcile())  # what a decision left for the next one is done in both
     if story.tells_twice and commits:
         assert telling(driver.region) == telling(control.region)
         assert driver.events[: len(control.events)] == control.events
@@ -228,15 +258,46 @@ def test_an_answer_that_is_lost_twice_is_the_callers_to_find_out(commits: bool) 
     driver = Driver(clock=clock, transactions=store)
     store.losses, store.commits = 2, commits
     with pytest.raises(OutcomeUnknown):
-        driver.store.start(driver.name)
-    driver.store.start(driver.name)
+        driver.handle(StartRegion())
+    driver.handle(StartRegion())
     assert driver.region.epoch == 1
+
+
+def retired(*, every_second: bool) -> Driver:
+    """Retire in pieces of one checkpoint; `every_second`: where every second transaction loses its answer."""
+    clock = Clock()
+    store = Forgetful(clock)
+    driver = Driver(clock=clock, transactions=store)
+    driver.up()
+    checkpoints_of_ten(driver, 6)
+    kept = replace(driver.region.spec, rules=replace(driver.region.spec.rules, retention=RetentionRules(keep=1)))
+    driver.handle(ChangeSpec(at_once=kept))
+    store.every_second = store.commits = every_second
+    driver.handle(RetireCheckpoints())
+    return driver
+
+
+def test_every_transaction_of_a_retirement_may_lose_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retirement, "PIECE", 1)
+    lossy, control = retired(every_second=True), retired(every_second=False)
+    assert lossy.events == control.events
+    assert [len(body.sequences) for body in happened(control, CheckpointsRetired)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("command", [DeclareRegion(spec=Spec(text="{}", rules=RegionRules(groups={}))), DeleteRegion()])
+def test_what_the_store_can_not_recognise_is_not_done_again(command: Command[object]) -> None:
+    store = Forgetful(Clock())
+    driver = Driver(clock=Clock(), transactions=store)
+    name = RegionName("other") if isinstance(command, DeclareRegion) else driver.name
+    store.losses, store.commits = 1, True
+    with pytest.raises(OutcomeUnknown):
+        driver.store.handle(name, command)
 
 
 def test_a_region_is_declared_once() -> None:
     driver = Driver()
     assert driver.store.names() == (driver.name,)
-    assert driver.store.epoch(driver.name) == 0
+    assert driver.store.read(driver.name)[0].epoch == 0
 
 
 # -- ends -------------------------------------------------------------------------------------------------------------
@@ -301,7 +362,7 @@ def test_a_restored_store_and_a_foreign_consumer_halt_the_region() -> None:
     driver.handle(later)
     assert state(driver) is RegionState.HALTED
     other = running()
-    other.store.report_foreign_consumer(other.name, "a stranger")
+    other.store.handle(other.name, ReportForeignConsumer(text="a stranger"))
     assert state(other) is RegionState.HALTED
 
 
@@ -330,7 +391,7 @@ def test_a_commit_read_back_is_repaired_while_the_groups_are_empty() -> None:
     driver.process()
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
-    driver.store.repair_read_back(driver.name, checkpoint, driver.region.offsets[checkpoint])
+    driver.handle(RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
     assert driver.region.checkpoints[checkpoint].committed == "yes"
 
 
@@ -339,8 +400,8 @@ def test_a_commit_read_back_is_repaired_while_the_groups_are_empty() -> None:
 
 def test_a_request_is_answered_by_where_it_stands() -> None:
     driver = running()
-    row = driver.store.request_checkpoint(
-        driver.name, RequestId("n"), then=DesiredState.PAUSED, requester=Requester(who="me")
+    row = driver.handle(
+        RequestCheckpoint(request_id=RequestId("n"), then=DesiredState.PAUSED, requester=Requester(who="me"))
     )
     assert (row.state, row.then, row.requester.who) == (RequestState.OPEN, DesiredState.PAUSED, "me")
 
@@ -348,7 +409,7 @@ def test_a_request_is_answered_by_where_it_stands() -> None:
 def test_checkpoints_are_retired_by_the_rules_of_the_region() -> None:
     driver = hourly(keep=1)
     checkpoints = checkpoints_of_ten(driver, 3)
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert checkpoints[0] not in driver.region.offsets
 
 
@@ -373,18 +434,18 @@ def test_a_plan_changes_nothing_and_is_of_the_present_epoch() -> None:
     )
     before = driver.region
     log = LogView(bounds=driver.logs, committed={}, times=NoTimes(), read_at=driver.clock.now)
-    plan = driver.store.plan_reset(driver.name, wanted, log)
-    assert (plan.epoch, plan.replays) == (driver.store.epoch(driver.name), 12)
+    plan = plans.plan(driver.held, driver.clock.now, wanted, log)
+    assert (plan.epoch, plan.replays) == (driver.store.read(driver.name)[0].epoch, 12)
     assert driver.region == before
 
 
 def test_a_kill_and_a_delete() -> None:
     driver = running()
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     with pytest.raises(RegionInState):
-        driver.store.delete(driver.name)
+        driver.handle(DeleteRegion())
     driver.clock.advance(60)
-    driver.store.delete(driver.name)
+    driver.handle(DeleteRegion())
     assert driver.store.names() == ()
 
 
@@ -398,9 +459,9 @@ def test_anybody_settles_what_is_due_and_a_renewal_says_what_is() -> None:
     ]
     assert {heartbeat.reconcile_at for heartbeat in heartbeats} == {driver.clock.now + lease / 2}
     counter = driver.region.counter
-    assert driver.store.reconcile(driver.name).counter == counter
+    assert driver.handle(Reconcile()).counter == counter
     driver.clock.advance(15)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert driver.region.requests[RequestId("n")].state is RequestState.QUEUED
 
 

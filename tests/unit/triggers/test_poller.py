@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL, make_url
 
 from airflow_kcr.errors import BrokerUnavailable
 from airflow_kcr.hooks.kcr import KcrHook
+from airflow_kcr.protocol.commands import PauseRegion, StartRegion, StopRegion
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.values import GroupId, RegionName
 from airflow_kcr.spec import RegionSpec
@@ -77,7 +78,7 @@ def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
     driver: Driver, store_connection: str
 ) -> None:
     batch = driver.begin(driver.member(0))
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     before = connections(store_connection)
 
     async def main() -> None:
@@ -95,8 +96,8 @@ def test_forty_who_wait_share_one_connection_which_is_closed_with_the_last(
 def test_what_a_look_costs_is_the_same_for_two_hundred_who_wait_as_for_one_of_each_kind(
     driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.store.pause(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(PauseRegion())
+    driver.handle(StartRegion())
     driver.request_checkpoint("n")
     payloads = (CheckpointPublished(request_id="n"), CheckpointExists(sequence=9), PAUSED)
     costs: list[int] = []
@@ -190,7 +191,7 @@ def test_what_time_alone_brings_is_seen(driver: Driver, store_connection: str, m
 
 
 def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_connection: str) -> None:
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
@@ -203,7 +204,7 @@ def test_it_begins_again_for_who_comes_when_it_has_ended(driver: Driver, store_c
 
 
 def test_each_loop_has_pollers_of_its_own(driver: Driver, store_connection: str) -> None:
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     found: list[Poller] = []
 
     async def main() -> None:
@@ -216,8 +217,8 @@ def test_each_loop_has_pollers_of_its_own(driver: Driver, store_connection: str)
 
 
 def test_who_is_cancelled_is_forgotten_and_the_others_wait_on(driver: Driver, store_connection: str) -> None:
-    driver.store.pause(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(PauseRegion())
+    driver.handle(StartRegion())
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
@@ -288,7 +289,7 @@ def test_what_can_not_be_reached_is_refused_and_nobody_else_is_disturbed(driver:
 def test_who_waits_does_what_is_due_where_nobody_else_is_left(store_connection: str) -> None:
     with live_region(store_connection, SPEC.replace("lease: 60s", "lease: 2s, renew: 500ms")) as driver:
         driver.up()
-        driver.store.stop(driver.name)
+        driver.handle(StopRegion())
         for member in tuple(driver.processes):
             driver.crash(member)
 
@@ -372,7 +373,7 @@ def test_a_deadline_holds_while_the_store_is_away(driver: Driver, store_connecti
 
 
 def test_a_store_that_hangs_keeps_no_other_trigger_from_running(driver: Driver, store_connection: str) -> None:
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)
@@ -413,7 +414,7 @@ def test_what_the_poller_logs_belongs_to_no_trigger(
     driver: Driver, store_connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trigger = contextvars.ContextVar("trigger", default="none")
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     seen: list[str] = []
     expire = Poller._expire
 
@@ -486,7 +487,7 @@ def test_a_broker_that_does_not_answer_keeps_nobody_from_hearing_of_the_store(
     hook = FakeHook(FakeCluster())
     hook.silent_until = threading.Event()
     batch = driver.begin(driver.member(0))
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
 
     async def main() -> None:
         poller = Poller.at(make_url(store_connection), TICK)

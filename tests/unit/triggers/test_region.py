@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kcr.protocol.commands import ReportForeignConsumer
 from airflow_kcr.triggers.payloads import Answer, CheckpointPublished, Status
 from airflow_kcr.triggers.region import RegionTrigger
 from tests.support.driver import Driver
@@ -134,7 +135,7 @@ def test_a_halted_region_ends_the_wait_for_its_checkpoint(store_connection: str)
     with live_region(store_connection) as driver:
         driver.up()
         driver.request_checkpoint("n")
-        driver.store.report_foreign_consumer(driver.name, "somebody@host is in group g")
+        driver.handle(ReportForeignConsumer(text="somebody@host is in group g"))
 
         async def main() -> None:
             found = await answer(trigger())

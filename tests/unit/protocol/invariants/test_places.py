@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_kcr.protocol.commands import KillRegion, StartRegion
 from airflow_kcr.protocol.region.events import InitialOffsetsStored, ResetBegun, SeekWritten
 from airflow_kcr.protocol.rules import OutOfRangePolicy, RegionRules
 from airflow_kcr.protocol.seek_map import SeekEntry, SeekMap, SeekSource
@@ -69,8 +70,8 @@ def test_a_skipped_record_is_stepped_over() -> None:
 def test_a_reset_that_failed_skips_nothing() -> None:
     driver = two_checkpoints()
     driver.reset(ToCurrent(), skip={driver.partition(0): Offset(20)})
-    driver.store.kill(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(StartRegion())
     driver.recover()
     driver.process()
     recorded(driver)

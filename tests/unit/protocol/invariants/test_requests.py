@@ -2,7 +2,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_kcr.protocol.commands import ReportLater, ReportNoted, RequestReset
+from airflow_kcr.protocol.commands import (
+    KillRegion,
+    ReportForeignConsumer,
+    ReportLater,
+    ReportNoted,
+    RequestReset,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.invariants import History
 from airflow_kcr.protocol.region.events import (
     CheckpointCompleted,
@@ -92,8 +100,8 @@ def test_an_epoch_that_jumps_or_repeats_is_found() -> None:
 
 def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
     driver = two_checkpoints()
-    driver.store.kill(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(StartRegion())
     driver.handle(
         ReportLater(
             member=driver.member(0),
@@ -102,7 +110,7 @@ def test_a_kill_is_a_cause_and_a_restored_store_may_jump() -> None:
             sequence=CheckpointNumber(70),
         ),
     )
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.recover()
     history = recorded(driver)
     assert driver.region.epoch == 41
@@ -128,7 +136,7 @@ def test_numbers_of_kafka_s_metadata_are_taken_over_with_a_cause() -> None:
             ),
         )
     )
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.recover()
     history = recorded(driver)
     assert (driver.region.epoch, driver.region.restore_point_epoch is None) == (41, False)
@@ -185,12 +193,12 @@ def test_a_reset_that_is_overtaken_by_another_timeline_fails() -> None:
 def test_a_halt_fails_the_persons_reset_that_was_running() -> None:
     driver = two_checkpoints()
     driver.reset(ToCurrent(), request_id="now", forced=True)
-    driver.store.report_foreign_consumer(driver.name, "somebody else is in the group")
+    driver.handle(ReportForeignConsumer(text="somebody else is in the group"))
     history = recorded(driver)
     assert numbers(history, Halted)
     failed = numbers(history, PersonResetFailed)[0]
     assert "does not run any more" in found(dropped(history, failed), "R7")[0].detail
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.settle_reset()
     driver.process()
     recorded(driver)
@@ -214,9 +222,9 @@ def test_a_waiting_reset_whose_checkpoint_is_gone_is_found() -> None:
 
 def test_a_region_resumed_before_it_had_stopped_runs() -> None:
     driver = two_checkpoints()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.complete()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert driver.region.state is RegionState.RUNNING
     driver.publish()
     driver.process()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kcr.protocol.commands import ReportPartitions, Standing
+from airflow_kcr.protocol.commands import KillRegion, Reconcile, ReportPartitions, Standing, StartRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import coverage, events, liveness
 from airflow_kcr.protocol.region.rows import HaltReason, RegionState, ResetCause
@@ -132,8 +132,8 @@ def test_a_reset_ends_without_partitions_that_are_gone() -> None:
     driver.crash(driver.member(0))
     gone = lost(driver, 2, 3)
     driver.wait(60)
-    driver.store.kill(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     report(driver)
     driver.wait(BOUNDARY)
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_waits_for_a_partition_that_is_gone_is_made_without_it
     assert [e.reason for e in happened(driver, events.CheckpointAborted)] == ["the brokers do not have g:t-3 any more"]
     driver.spread()
     driver.settle_reset()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     sequence = driver.complete()
     assert {p.partition for p in driver.region.offsets[sequence]} == {0, 1, 2}
     assert not driver.region.checkpoints[sequence].inexact
@@ -214,8 +214,8 @@ def test_a_region_that_stopped_forgets_nothing_of_what_is_gone() -> None:
     gone = given_up(driver, 3)
     driver.crash(driver.member(0))
     driver.wait(60)
-    driver.store.kill(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, LeaseExpired, NotClaimed, RegionInState, StaleEpoch, StaleIncarnation
-from airflow_kcr.protocol.commands import Acknowledge, AnswerEntries, Found, RequestReset
+from airflow_kcr.protocol.commands import (
+    Acknowledge,
+    AnswerEntries,
+    Found,
+    KillRegion,
+    ReportForeignConsumer,
+    RequestReset,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import acknowledgement, events
 from airflow_kcr.protocol.region.rows import OpenTarget, Outcome, RegionState, ResetCause
@@ -214,10 +221,10 @@ def test_one_of_an_epoch_that_the_store_has_not_reached_is_refused() -> None:
 
 def test_a_halted_or_stopped_region_resets_nothing_by_itself() -> None:
     driver = running()
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     fail(driver)
     assert causes(driver) == ["start"]
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     fail(driver)
     assert causes(driver) == ["start"]
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_kcr.protocol.commands import StartRegion
 from airflow_kcr.protocol.region import coverage, events
 from airflow_kcr.protocol.region.rows import RegionState
 from airflow_kcr.protocol.timeouts import Timeouts
@@ -19,7 +20,7 @@ GRACE = 1.0
 def alone(members: int = 2) -> Driver:
     """A region that starts; one of its members has come, and done all that it can."""
     driver = Driver(members=members)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()
@@ -65,7 +66,7 @@ def test_a_start_goes_on_without_a_member_that_never_comes() -> None:
 
 def test_the_wait_begins_when_those_who_came_could_do_all_the_work() -> None:
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.clock.advance(3_600)
     driver.join(driver.member(0))
     driver.spread()

@@ -15,7 +15,7 @@ from airflow_kcr.errors import (
     StaleIncarnation,
     UnknownMember,
 )
-from airflow_kcr.protocol.commands import StartBatch
+from airflow_kcr.protocol.commands import PauseRegion, Reconcile, StartBatch
 from airflow_kcr.protocol.region import batches
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
@@ -104,7 +104,7 @@ def test_a_batch_begins_only_while_the_region_runs() -> None:
 
 def test_and_while_that_is_the_desired_state_unless_a_checkpoint_approaches_its_boundary() -> None:
     driver = hourly()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     with pytest.raises(BatchRefused, match="has the desired state paused; no batch begins"):
         driver.begin(driver.member(0))
     driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
@@ -245,7 +245,7 @@ def test_a_checkpoint_counts_anew_from_its_offsets() -> None:
     driver = counting(20)
     driver.process(width=10)
     assert batches.records_left(driver.region) == 0
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     driver.complete()
     assert batches.records_left(driver.region) == 20
 
@@ -275,7 +275,7 @@ def test_an_end_steps_over_skipped_records_behind_the_range() -> None:
 def test_an_end_is_accepted_whatever_the_desired_state_and_while_a_checkpoint_drains() -> None:
     driver = one()
     batch = driver.begin(driver.member(0))
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.request_checkpoint("n")
     assert state(driver) is RegionState.DRAINING
     driver.end(batch)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from airflow_kcr.protocol.commands import Reconcile
 from airflow_kcr.protocol.observations import LogBounds, TimeAnswer
 from airflow_kcr.protocol.region import boundaries, events
 from airflow_kcr.protocol.region.rows import BoundaryOffset, Claim, RegionState
@@ -365,17 +366,17 @@ def test_a_hold_longer_than_a_period_is_told_once_for_each_boundary() -> None:
     driver = holding(CheckpointMode.DAG_RUN)
     assert driver.region.next_boundary == BEGINNING + HOUR
     driver.clock.advance(HOUR.total_seconds())
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert happened(driver, events.BoundaryHeld) == []
     assert driver.region.reconcile_at == BEGINNING + 2 * HOUR
     for _ in range(2):
         driver.clock.advance(HOUR.total_seconds())
-        driver.store.reconcile(driver.name)
+        driver.handle(Reconcile())
     assert happened(driver, events.BoundaryHeld) == [events.BoundaryHeld(boundary=BEGINNING + HOUR)]
 
 
 def test_a_region_that_checkpoints_itself_waits_for_nobody() -> None:
     driver = holding(CheckpointMode.AUTO)
     driver.clock.advance(3 * HOUR.total_seconds())
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert happened(driver, events.BoundaryHeld) == []

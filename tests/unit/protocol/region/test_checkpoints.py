@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import BatchRefused
-from airflow_kcr.protocol.commands import StoreBounds
+from airflow_kcr.protocol.commands import PauseRegion, PublishCheckpoint, Reconcile, StopRegion, StoreBounds
 from airflow_kcr.protocol.region import checkpoints, events
 from airflow_kcr.protocol.region.rows import (
     BoundaryOffset,
@@ -79,7 +79,7 @@ def test_one_checkpoint_at_a_time_and_the_next_only_after_publication() -> None:
     assert request_state(driver, "second") is RequestState.QUEUED
     first = driver.complete()
     assert request_state(driver, "second") is RequestState.QUEUED
-    driver.store.publish(driver.name, first)
+    driver.handle(PublishCheckpoint(sequence=first))
     assert request_state(driver, "second") is RequestState.OPEN
     judge(driver)
 
@@ -135,12 +135,12 @@ def test_with_a_boundary_members_go_on_to_it_and_the_clock_runs_from_when_the_la
     driver.request_checkpoint("n", boundary=boundary(1))
     located(driver, boundary(1), 10)
     driver.process(driver.member(0))
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert (phase(driver), state(driver)) == (CheckpointPhase.APPROACHING, RegionState.RUNNING)
     assert driver.region.checkpoint is not None
     assert driver.region.checkpoint.drain_deadline is None
     driver.process(driver.member(1))
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert (phase(driver), state(driver)) == (CheckpointPhase.DRAINING, RegionState.DRAINING)
     with pytest.raises(BatchRefused, match="draining"):
         driver.begin(driver.member(0))
@@ -163,7 +163,7 @@ def test_a_region_without_an_approaching_checkpoint_advances_to_nothing() -> Non
 
 def test_in_a_paused_region_nobody_goes_on_to_a_boundary_unless_a_person_asks() -> None:
     driver = hourly()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.request_checkpoint("run", boundary=boundary(1))
     assert request_state(driver, "run") is RequestState.QUEUED
     driver.request_checkpoint("person", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
@@ -174,7 +174,7 @@ def test_in_a_paused_region_nobody_goes_on_to_a_boundary_unless_a_person_asks() 
 def test_a_boundary_that_a_paused_region_has_reached_is_checkpointed() -> None:
     driver = hourly()
     located(driver, boundary(1), 0)
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.request_checkpoint("run", boundary=boundary(1))
     assert phase(driver) is CheckpointPhase.DRAINING
 
@@ -299,7 +299,7 @@ def test_before_its_deadline_a_drain_is_waited_for() -> None:
 
 def test_the_regions_own_checkpoints_and_a_stop_are_tried_again_by_themselves() -> None:
     driver = running()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     first = open_checkpoint(driver)
     driver.wait(181)
     checkpoint = driver.region.checkpoint

@@ -12,7 +12,14 @@ from airflow_kcr.errors import (
     RegionInState,
     StaleIncarnation,
 )
-from airflow_kcr.protocol.commands import Assigned, ClaimPartitions, ReportOutOfRange
+from airflow_kcr.protocol.commands import (
+    Assigned,
+    ClaimPartitions,
+    KillRegion,
+    ReportForeignConsumer,
+    ReportOutOfRange,
+    StartRegion,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.region import events
@@ -60,7 +67,7 @@ def one_member(*, delivery: Delivery = Delivery.AT_LEAST_ONCE, partitions: int =
 def joined() -> Driver:
     """Return a region that starts, with one member that has claimed nothing yet."""
     driver = Driver(partitions=1, members=1)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     return driver
 
@@ -83,10 +90,10 @@ def test_a_claim_is_fenced_by_incarnation_and_lease_and_not_by_epoch() -> None:
 
 def test_a_halted_or_stopped_region_takes_no_claims() -> None:
     driver = one_member()
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     with pytest.raises(RegionInState, match="is halted; a claim needs it"):
         driver.claim(driver.member(0))
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     with pytest.raises(RegionInState, match="is stopped; a claim needs it"):
         driver.claim(driver.member(0))
 
@@ -337,7 +344,7 @@ def test_a_reclaim_of_ones_own_leaves_the_open_checkpoint_alone() -> None:
 
 def test_a_newcomer_that_holds_nothing_still_has_to_be_among_the_participants() -> None:
     driver = Driver(partitions=1)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()

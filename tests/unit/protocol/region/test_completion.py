@@ -19,7 +19,18 @@ from airflow_kcr.errors import (
     UnknownCheckpoint,
     UnknownMember,
 )
-from airflow_kcr.protocol.commands import Contribute, ReportPublished, ReportReadBack
+from airflow_kcr.protocol.commands import (
+    ChangeSpec,
+    Contribute,
+    PauseRegion,
+    PublishCheckpoint,
+    RepairReadBack,
+    ReportPublished,
+    ReportReadBack,
+    RequestCheckpoint,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.observations import LogBounds
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import completion, events
@@ -44,7 +55,6 @@ from airflow_kcr.protocol.values import (
     Offset,
     RequestId,
 )
-from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import Driver
 from tests.support.judging import causes, happened, judge, open_checkpoint, positions, state
 from tests.support.scripts import boundary, checkpoints_of_ten, hourly, located, running, started
@@ -117,7 +127,7 @@ def test_only_the_checkpoint_that_drains_takes_contributions() -> None:
 
 def test_a_member_that_came_after_the_opening_is_not_among_the_participants() -> None:
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     driver.spread()
     driver.settle_reset()
@@ -355,8 +365,8 @@ def test_a_checkpoint_at_its_boundary_or_without_one_is_exact() -> None:
 
 def test_a_drain_ends_in_what_it_wanted_then() -> None:
     driver = running()
-    driver.store.request_checkpoint(
-        driver.name, RequestId("n"), purpose=CheckpointPurpose.DRAIN, then=DesiredState.PAUSED
+    driver.handle(
+        RequestCheckpoint(request_id=RequestId("n"), purpose=CheckpointPurpose.DRAIN, then=DesiredState.PAUSED)
     )
     assert driver.region.desired_state is DesiredState.RUNNING
     driver.complete()
@@ -368,15 +378,17 @@ def test_also_where_the_checkpoint_of_another_request_answers_it() -> None:
     located(driver, boundary(1), 0)
     driver.request_checkpoint("n", boundary=boundary(1))
     driver.complete()
-    row = driver.store.request_checkpoint(
-        driver.name, RequestId("m"), purpose=CheckpointPurpose.DRAIN, boundary=boundary(1), then=DesiredState.PAUSED
+    row = driver.handle(
+        RequestCheckpoint(
+            request_id=RequestId("m"), purpose=CheckpointPurpose.DRAIN, boundary=boundary(1), then=DesiredState.PAUSED
+        )
     )
     assert (row.state, driver.region.desired_state) == (RequestState.ANSWERED, DesiredState.PAUSED)
 
 
 def test_a_drain_of_a_paused_region_leaves_it_paused() -> None:
     driver = running()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.checkpoint("n", purpose=CheckpointPurpose.DRAIN)
     assert driver.region.desired_state is DesiredState.PAUSED
 
@@ -395,7 +407,7 @@ def test_a_changed_spec_restarts_the_members_at_the_very_checkpoint() -> None:
     driver.process()
     spec = driver.region.spec
     later = replace(spec, text="later", revision=2)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=spec, later=later))
+    driver.handle(ChangeSpec(at_once=spec, later=later))
     driver.accept_spec()
     driver.request_checkpoint("n")
     checkpoint = driver.complete()
@@ -406,7 +418,7 @@ def test_a_changed_spec_restarts_the_members_at_the_very_checkpoint() -> None:
 
 def test_the_checkpoint_of_a_stop_waits_for_publication_and_commit() -> None:
     driver = running()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     checkpoint = driver.complete()
     assert driver.region.stopping == checkpoint
     assert not completion.is_stop_done(driver.region)
@@ -419,7 +431,7 @@ def test_the_checkpoint_of_a_stop_waits_for_publication_and_commit() -> None:
 
 def test_a_stop_ends_with_the_timeouts_of_what_never_came() -> None:
     driver = running()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     checkpoint = driver.complete()
     driver.wait(60)
     assert committed(driver, checkpoint) is Committed.NO
@@ -455,9 +467,9 @@ def test_a_complete_checkpoint_is_published_once() -> None:
 def test_what_is_not_complete_is_not_published() -> None:
     driver = draining()
     with pytest.raises(CheckpointRefused, match="is open; only a complete checkpoint"):
-        driver.store.publish(driver.name, driver.region.open_checkpoint or CheckpointNumber(0))
+        driver.handle(PublishCheckpoint(sequence=driver.region.open_checkpoint or CheckpointNumber(0)))
     with pytest.raises(UnknownCheckpoint, match="no checkpoint 99"):
-        driver.store.publish(driver.name, CheckpointNumber(99))
+        driver.handle(PublishCheckpoint(sequence=CheckpointNumber(99)))
 
 
 def test_checkpoints_are_published_in_their_order() -> None:
@@ -517,7 +529,7 @@ def test_a_repaired_commit_read_back_settles_it_as_committed() -> None:
     driver.read_back(driver.member(0), {driver.partition(0): Offset(7), driver.partition(1): Offset(10)})
     driver.read_back(driver.member(1))
     assert committed(driver, checkpoint) is Committed.NO
-    driver.store.repair_read_back(driver.name, checkpoint, driver.region.offsets[checkpoint])
+    driver.handle(RepairReadBack(sequence=checkpoint, offsets=driver.region.offsets[checkpoint]))
     assert committed(driver, checkpoint) is Committed.YES
     assert happened(driver, events.CommitReadBack)[-1].member is None
     judge(driver)
@@ -531,7 +543,7 @@ def test_only_the_restore_point_is_ever_committed_or_repaired() -> None:
     with pytest.raises(CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
         driver.handle(ReportReadBack(sequence=first, member=driver.member(0), incarnation=mine, offsets=offsets))
     with pytest.raises(CheckpointRefused, match=f"checkpoint {first} is not the restore point"):
-        driver.store.repair_read_back(driver.name, first, offsets)
+        driver.handle(RepairReadBack(sequence=first, offsets=offsets))
 
 
 def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() -> None:
@@ -539,7 +551,7 @@ def test_a_reset_that_is_the_restore_point_is_no_checkpoint_to_be_committed() ->
     restore_point = driver.region.restore_point
     assert restore_point is not None
     with pytest.raises(CheckpointRefused, match="not the restore point"):
-        driver.store.repair_read_back(driver.name, restore_point, OffsetMap())
+        driver.handle(RepairReadBack(sequence=restore_point, offsets=OffsetMap()))
     with pytest.raises(CheckpointRefused, match="not the restore point"):
         driver.handle(
             ReportReadBack(
@@ -577,7 +589,7 @@ def test_a_commit_that_never_came_is_settled_by_its_timeout() -> None:
 
 def test_a_stop_that_was_taken_back_at_its_completion_goes_on() -> None:
     driver = started(Driver(members=1))
-    driver.store.stop(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(StopRegion())
+    driver.handle(StartRegion())
     driver.complete()
     assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)

@@ -44,7 +44,7 @@ def planned(driver: Driver, target: Target, scope: Scope = EVERYTHING) -> plans.
     )
     bounds = {p: LogBounds(start=Offset(0), end=Offset(1_000)) for p in driver.region.claims}
     log = LogView(bounds=bounds, committed={}, times=Ahead(), read_at=driver.clock.now)
-    return driver.store.plan_reset(driver.name, reset, log)
+    return plans.plan(driver.held, driver.clock.now, reset, log)
 
 
 class Ahead(NoTimes):

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+from airflow_kcr.protocol.commands import StartRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import coverage
 from airflow_kcr.protocol.region.rows import Lease, RegionState, ResetCause
@@ -87,7 +88,7 @@ def test_neither_without_a_live_member_nor_without_a_partition_is_there_anything
     driver = running()
     assert not coverage.could_cover(driver.region, driver.clock.now + 60 * SECOND)
     empty = Driver(partitions=0, members=1)
-    empty.store.start(empty.name)
+    empty.store.handle(empty.name, StartRegion())
     empty.join(empty.member(0))
     assert not coverage.could_cover(empty.region, empty.clock.now)
 
@@ -156,7 +157,7 @@ def test_a_region_without_a_reset_is_kept_by_nothing() -> None:
 
 def test_a_start_waits_for_a_first_partition() -> None:
     driver = Driver(partitions=0, members=1)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     assert "no partition is known yet" in unready(driver)
 

@@ -8,6 +8,16 @@ import pytest
 
 from airflow_kcr.api.views import RegionView
 from airflow_kcr.errors import BatchRefused
+from airflow_kcr.protocol.commands import (
+    ChangeSpec,
+    KillRegion,
+    PauseRegion,
+    ReportForeignConsumer,
+    ReportGroups,
+    RequestCheckpoint,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region import coverage, events, hold
 from airflow_kcr.protocol.region.member_view import of_member
@@ -25,7 +35,6 @@ from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, ForeignConsumerPolicy, RegionRules
 from airflow_kcr.protocol.values import CheckpointNumber, GroupId, RequestId
 from airflow_kcr.schedules import Every
-from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, open_checkpoint, state
 from tests.support.scripts import HOUR, boundary, located, started
@@ -47,7 +56,7 @@ def region_of(
 
 
 def found(driver: Driver, *foreign_consumers: ForeignConsumer) -> None:
-    driver.store.report_groups(driver.name, {GROUP: foreign_consumers})
+    driver.handle(ReportGroups(seen={GROUP: foreign_consumers}))
 
 
 def answered(driver: Driver, request_id: str) -> RequestState:
@@ -80,7 +89,7 @@ def test_a_report_that_is_repeated_changes_nothing(policy: ForeignConsumerPolicy
 def test_a_clean_report_of_a_clean_region_changes_nothing(policy: ForeignConsumerPolicy) -> None:
     driver = region_of(policy)
     counter = driver.region.counter
-    driver.store.report_groups(driver.name, CLEAN)
+    driver.handle(ReportGroups(seen=CLEAN))
     assert driver.region.counter == counter
 
 
@@ -98,16 +107,16 @@ def test_each_foreign_consumer_is_told_once_when_it_comes_and_once_when_it_goes(
 def test_what_was_told_of_a_group_stays_until_somebody_looks_at_that_group() -> None:
     driver = region_of(ForeignConsumerPolicy.HOLD, groups=("g", "h"))
     found(driver, STRANGER)
-    driver.store.report_groups(driver.name, {GroupId("h"): ()})
+    driver.handle(ReportGroups(seen={GroupId("h"): ()}))
     assert hold.held_by(driver.region) == (STRANGER,)
-    driver.store.report_groups(driver.name, CLEAN)
+    driver.handle(ReportGroups(seen=CLEAN))
     assert hold.held_by(driver.region) == ()
 
 
 def test_a_group_that_the_region_does_not_have_is_none_of_its_business() -> None:
     driver = region_of(ForeignConsumerPolicy.FAIL)
     counter = driver.region.counter
-    driver.store.report_groups(driver.name, {GroupId("x"): (replace(STRANGER, group=GroupId("x")),)})
+    driver.handle(ReportGroups(seen={GroupId("x"): (replace(STRANGER, group=GroupId("x")),)}))
     assert driver.region.counter == counter
 
 
@@ -131,7 +140,7 @@ def test_a_halted_region_keeps_its_reason() -> None:
         if state(driver) is not RegionState.HALTED:
             driver.settle_reset()
     found(driver, STRANGER)
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     assert driver.region.halt is not None
     assert driver.region.halt.reason is HaltReason.FAILURES
     assert len(happened(driver, events.Halted)) == 1
@@ -140,7 +149,7 @@ def test_a_halted_region_keeps_its_reason() -> None:
 def test_a_stopped_region_is_not_halted() -> None:
     driver = Driver()
     found(driver, STRANGER)
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     assert (state(driver), driver.region.halt) == (RegionState.STOPPED, None)
     assert driver.region.foreign_consumers == (STRANGER,)
 
@@ -148,7 +157,7 @@ def test_a_stopped_region_is_not_halted() -> None:
 def test_a_resume_with_the_foreign_consumer_still_there_is_halted_again() -> None:
     driver = region_of(ForeignConsumerPolicy.FAIL)
     found(driver, STRANGER)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert state(driver) is not RegionState.HALTED
     found(driver, STRANGER)
     assert state(driver) is RegionState.HALTED
@@ -178,7 +187,7 @@ def test_while_a_region_holds_no_batch_begins_and_the_one_in_flight_ends() -> No
     with pytest.raises(BatchRefused, match=r"holds until consumer console on host 10\.0\.0\.1 in group g is gone"):
         driver.begin(driver.member(0))
     assert state(driver) is RegionState.RUNNING
-    driver.store.report_groups(driver.name, CLEAN)
+    driver.handle(ReportGroups(seen=CLEAN))
     driver.process()
     judge(driver)
 
@@ -188,12 +197,12 @@ def test_while_a_region_holds_checkpoints_queue_and_open_when_it_goes_on() -> No
     driver.process()
     found(driver, STRANGER)
     for request_id, purpose in (("n1", CheckpointPurpose.REQUEST), ("n2", CheckpointPurpose.DRAIN)):
-        driver.store.request_checkpoint(driver.name, RequestId(request_id), purpose=purpose)
+        driver.handle(RequestCheckpoint(request_id=RequestId(request_id), purpose=purpose))
     assert open_checkpoint(driver) is None
     assert [answered(driver, n) for n in ("n1", "n2")] == [RequestState.QUEUED, RequestState.QUEUED]
     driver.wait(60)
     assert open_checkpoint(driver) is None
-    driver.store.report_groups(driver.name, CLEAN)
+    driver.handle(ReportGroups(seen=CLEAN))
     assert answered(driver, "n2") is RequestState.OPEN
     driver.complete()
     judge(driver)
@@ -202,7 +211,7 @@ def test_while_a_region_holds_checkpoints_queue_and_open_when_it_goes_on() -> No
 def test_a_checkpoint_that_drains_when_the_foreign_consumer_is_found_is_completed() -> None:
     driver = region_of(ForeignConsumerPolicy.HOLD)
     driver.process()
-    driver.store.request_checkpoint(driver.name, RequestId("n1"))
+    driver.handle(RequestCheckpoint(request_id=RequestId("n1")))
     found(driver, STRANGER)
     driver.complete()
     assert answered(driver, "n1") is RequestState.ANSWERED
@@ -215,15 +224,15 @@ def test_a_checkpoint_that_approaches_its_boundary_waits_and_goes_on_afterwards(
         ForeignConsumerPolicy.HOLD, checkpoint=CheckpointRules(schedule=Every(HOUR), mode=CheckpointMode.DAG_RUN)
     )
     located(driver, boundary(1), 10)
-    driver.store.request_checkpoint(driver.name, RequestId("n1"), boundary=boundary(1))
+    driver.handle(RequestCheckpoint(request_id=RequestId("n1"), boundary=boundary(1)))
     found(driver, STRANGER)
     with pytest.raises(BatchRefused, match="holds until"):
         driver.begin(driver.member(0))
-    driver.store.request_checkpoint(driver.name, RequestId("n2"), purpose=CheckpointPurpose.DRAIN)
+    driver.handle(RequestCheckpoint(request_id=RequestId("n2"), purpose=CheckpointPurpose.DRAIN))
     checkpoint = driver.region.checkpoint
     assert checkpoint is not None
     assert (checkpoint.request_id, checkpoint.phase) == ("n1", CheckpointPhase.APPROACHING)
-    driver.store.report_groups(driver.name, CLEAN)
+    driver.handle(ReportGroups(seen=CLEAN))
     assert answered(driver, "n2") is RequestState.OPEN
 
 
@@ -246,7 +255,7 @@ def test_a_hold_outlives_who_told_of_it_and_a_reset() -> None:
     assert state(driver) is RegionState.RUNNING
     with pytest.raises(BatchRefused, match="holds until"):
         driver.begin(driver.member(0))
-    driver.store.report_groups(driver.name, CLEAN)
+    driver.handle(ReportGroups(seen=CLEAN))
     driver.process()
     judge(driver)
 
@@ -255,7 +264,7 @@ def test_a_region_that_holds_can_be_stopped_and_killed() -> None:
     driver = region_of(ForeignConsumerPolicy.HOLD)
     driver.process()
     found(driver, STRANGER)
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert open_checkpoint(driver) == CheckpointNumber(2)
     driver.complete()
     driver.publish()
@@ -263,7 +272,7 @@ def test_a_region_that_holds_can_be_stopped_and_killed() -> None:
     assert state(driver) is RegionState.STOPPED
     other = region_of(ForeignConsumerPolicy.HOLD)
     found(other, STRANGER)
-    other.store.kill(other.name)
+    other.store.handle(other.name, KillRegion())
     assert state(other) is RegionState.STOPPED
 
 
@@ -272,7 +281,7 @@ def test_another_policy_ends_the_hold_at_once(policy: ForeignConsumerPolicy) -> 
     driver = region_of(ForeignConsumerPolicy.HOLD)
     found(driver, STRANGER)
     changed = Spec(text="{}", rules=replace(driver.region.rules, foreign_consumers=policy), revision=2)
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=changed))
+    driver.handle(ChangeSpec(at_once=changed))
     driver.process()
 
 
@@ -287,9 +296,9 @@ def test_members_see_for_whom_they_hold() -> None:
 
 def test_a_paused_region_stays_paused_after_its_hold() -> None:
     driver = region_of(ForeignConsumerPolicy.HOLD)
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     found(driver, STRANGER)
-    driver.store.report_groups(driver.name, CLEAN)
+    driver.handle(ReportGroups(seen=CLEAN))
     assert driver.region.desired_state is DesiredState.PAUSED
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(0))

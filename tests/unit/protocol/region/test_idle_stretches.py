@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_kcr.protocol.commands import ChangeSpec, KillRegion, Reconcile, StartRegion, StopRegion
 from airflow_kcr.protocol.region import events
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState, ResetCause
 from airflow_kcr.protocol.region.state import Spec, with_checkpoint
@@ -17,7 +18,6 @@ from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, Schedule
 from airflow_kcr.protocol.targets import Target, ToCheckpoint, ToCurrent, ToInitial
 from airflow_kcr.protocol.values import CheckpointNumber
 from airflow_kcr.schedules import CronSchedule, Every
-from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import Driver
 from tests.support.judging import happened, judge, open_checkpoint, state
 from tests.support.scripts import HOUR, boundary, hourly, located
@@ -87,14 +87,14 @@ def test_where_a_reset_undoes_some_of_them_their_boundaries_have_their_checkpoin
     driver.wait(HOUR.total_seconds())
     located(driver, boundary(IDLE + 1), 10)
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     driver.complete()
     driver.publish()
     carried_out(driver, ToCheckpoint(sequence=checkpoints[2]))
     assert driver.region.next_boundary == boundary(IDLE + 1)
     assert open_checkpoint(driver) is not None
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     again = driver.complete()
     driver.publish()
     assert driver.region.checkpoints[again].boundary == boundary(IDLE + 1)
@@ -128,19 +128,19 @@ def test_a_reset_before_a_stop_or_a_kill_stalls_nothing_after_the_start(catchup:
         assert state(driver) is RegionState.STOPPED
         driver.processes.clear()
         driver.wait(60)
-        driver.store.start(driver.name)
+        driver.handle(StartRegion())
         driver.recover()
         assert len(pass_bounds(driver, 2)) == 2
         judge(driver)
 
 
 def driver_stop(driver: Driver) -> None:
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     checkpoint_itself(driver)
 
 
 def driver_kill(driver: Driver) -> None:
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
 
 
 def test_where_runs_ask_members_do_not_hold_at_a_boundary_that_has_its_checkpoint() -> None:
@@ -168,7 +168,7 @@ def test_a_changed_schedule_after_such_a_reset_stalls_nothing(schedule: Schedule
     driver, checkpoints = idle(catchup=catchup)
     carried_out(driver, ToCheckpoint(sequence=checkpoints[0]))
     rules = replace(driver.region.rules, checkpoint=CheckpointRules(schedule=schedule, catchup=catchup))
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=Spec(text="{}", rules=rules, revision=2)))
+    driver.handle(ChangeSpec(at_once=Spec(text="{}", rules=rules, revision=2)))
     assert pass_bounds(driver, 7)
     driver.process()
     judge(driver)

@@ -5,7 +5,21 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused, RegionExists, RegionInState
-from airflow_kcr.protocol.commands import ReadRegion, ReportLater, ReportNoted, RequestReset
+from airflow_kcr.protocol.commands import (
+    Command,
+    DeclareRegion,
+    DeleteRegion,
+    KillRegion,
+    PauseRegion,
+    ReadRegion,
+    Reconcile,
+    ReportForeignConsumer,
+    ReportLater,
+    ReportNoted,
+    RequestReset,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.region import events, lifecycle
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
@@ -21,6 +35,7 @@ from airflow_kcr.protocol.region.rows import (
     ResetCause,
     ResetState,
 )
+from airflow_kcr.protocol.region.state import Region
 from airflow_kcr.protocol.targets import ToOffset
 from airflow_kcr.protocol.values import CheckpointNumber, Epoch, EventNumber, Incarnation, Offset, RequestId, Timeline
 from tests.support.driver import Driver
@@ -57,12 +72,12 @@ def test_a_declared_region_is_stopped_and_says_what_it_delivers() -> None:
     )
     assert happened(driver, events.RegionCreated) == [events.RegionCreated(deliveries={"g": "at_least_once"})]
     with pytest.raises(RegionExists):
-        driver.store.declare(driver.name, driver.region.spec)
+        driver.handle(DeclareRegion(spec=driver.region.spec))
 
 
 def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
     driver = Driver()
-    driver.store.start(driver.name, SOMEBODY)
+    driver.handle(StartRegion(requester=SOMEBODY))
     assert causes(driver) == ["start"]
     assert (driver.region.epoch, driver.region.desired_state) == (1, DesiredState.RUNNING)
     assert happened(driver, events.DesiredStateChanged)[0].requester == SOMEBODY
@@ -72,7 +87,7 @@ def test_a_start_is_a_reset_of_that_cause_and_raises_the_epoch() -> None:
 def test_a_start_of_a_region_that_runs_changes_nothing() -> None:
     driver = running()
     counter = driver.region.counter
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert driver.region.counter == counter
 
 
@@ -80,9 +95,9 @@ def test_the_next_start_resumes_at_the_restore_point() -> None:
     driver = running()
     checkpoints_of_ten(driver, 1)
     driver.process()
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     all_crash(driver)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.recover()
     assert positions(driver) == [10, 10, 10, 10]
     judge(driver)
@@ -91,8 +106,8 @@ def test_the_next_start_resumes_at_the_restore_point() -> None:
 def test_a_start_of_a_halted_region_counts_failures_anew() -> None:
     driver = running()
     failing(driver)
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
-    driver.store.start(driver.name)
+    driver.handle(ReportForeignConsumer(text="a stranger"))
+    driver.handle(StartRegion())
     assert (driver.region.failures, driver.region.halt) == (0, None)
     assert causes(driver)[-1] == "start"
 
@@ -103,12 +118,12 @@ def test_a_start_of_a_halted_region_counts_failures_anew() -> None:
 def test_a_pause_lets_batches_end_and_none_begin() -> None:
     driver = running()
     batch = driver.begin(driver.member(0))
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     with pytest.raises(BatchRefused, match="desired state paused"):
         driver.begin(driver.member(1))
     driver.end(batch)
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.process()
     assert causes(driver) == ["start"]
 
@@ -116,7 +131,7 @@ def test_a_pause_lets_batches_end_and_none_begin() -> None:
 def test_a_pause_survives_a_crash() -> None:
     driver = running()
     driver.process()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     all_crash(driver)
     driver.recover()
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
@@ -126,24 +141,24 @@ def test_a_pause_survives_a_crash() -> None:
 def test_a_pause_aborts_a_checkpoint_that_only_approaches_its_boundary_and_the_run_is_served_after_the_resume() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     assert open_checkpoint(driver) is None
     assert happened(driver, events.CheckpointAborted)[0].reason == "the region was paused"
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert driver.region.requests[RequestId("n")].state is RequestState.OPEN
 
 
 def test_a_persons_drain_to_a_boundary_is_over_with_the_persons_pause() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1), purpose=CheckpointPurpose.DRAIN)
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     assert driver.region.requests[RequestId("n")].state is RequestState.SUPERSEDED
 
 
 def test_a_pause_waits_for_a_checkpoint_that_drains() -> None:
     driver = running()
     driver.request_checkpoint("n")
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     assert driver.region.checkpoint is not None
     assert driver.region.checkpoint.phase is CheckpointPhase.DRAINING
     driver.complete()
@@ -152,11 +167,11 @@ def test_a_pause_waits_for_a_checkpoint_that_drains() -> None:
 
 def test_what_is_stopped_or_stopping_is_not_paused() -> None:
     with pytest.raises(RegionInState, match="is stopped or stopping"):
-        Driver().store.pause(Driver().name)
+        Driver().store.handle(Driver().name, PauseRegion())
     driver = running()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     with pytest.raises(RegionInState, match="is stopped or stopping"):
-        driver.store.pause(driver.name)
+        driver.handle(PauseRegion())
 
 
 # -- stop -------------------------------------------------------------------------------------------------------------
@@ -165,7 +180,7 @@ def test_what_is_stopped_or_stopping_is_not_paused() -> None:
 def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     driver = running()
     driver.process()
-    driver.store.stop(driver.name, SOMEBODY)
+    driver.handle(StopRegion(requester=SOMEBODY))
     checkpoint = driver.region.checkpoint
     assert checkpoint is not None
     assert (checkpoint.purpose, checkpoint.request_id) == (CheckpointPurpose.STOP, "stop:1:1")
@@ -173,7 +188,7 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
     assert state(driver) is RegionState.STOPPED
     assert happened(driver, events.Stopped) == [events.Stopped(drained=True)]
     assert driver.region.stopping is None
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.settle_reset()
     assert positions(driver) == [10, 10, 10, 10]
     judge(driver)
@@ -181,7 +196,7 @@ def test_a_stop_drains_publishes_and_commits_before_all_leave() -> None:
 
 def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
     driver = running()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.complete()
     with pytest.raises(BatchRefused):
         driver.begin(driver.member(0))
@@ -190,11 +205,11 @@ def test_nothing_begins_between_the_checkpoint_of_a_stop_and_its_end() -> None:
 def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_undrained() -> None:
     driver = running()
     all_crash(driver)
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert state(driver) is RegionState.STOPPED
     halted = running()
-    halted.store.report_foreign_consumer(halted.name, "a stranger")
-    halted.store.stop(halted.name)
+    halted.store.handle(halted.name, ReportForeignConsumer(text="a stranger"))
+    halted.store.handle(halted.name, StopRegion())
     assert state(halted) is RegionState.STOPPED
     assert halted.region.halt is None
     assert happened(driver, events.Stopped) == happened(halted, events.Stopped) == [events.Stopped(drained=False)]
@@ -203,17 +218,17 @@ def test_a_stop_without_a_live_member_or_of_a_halted_region_is_done_at_once_and_
 def test_a_second_stop_changes_nothing() -> None:
     driver = running()
     for _ in range(2):
-        driver.store.stop(driver.name)
+        driver.handle(StopRegion())
     assert len(happened(driver, events.CheckpointRequested)) == 1
     stopped = Driver()
-    stopped.store.stop(stopped.name)
+    stopped.handle(StopRegion())
     assert happened(stopped, events.Stopped) == []
 
 
 def test_a_stop_aborts_an_approaching_checkpoint() -> None:
     driver = hourly()
     driver.request_checkpoint("n", boundary=boundary(1))
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert driver.region.checkpoint is not None
     assert driver.region.checkpoint.purpose is CheckpointPurpose.STOP
 
@@ -222,7 +237,7 @@ def test_a_stop_fails_a_persons_reset_that_waits() -> None:
     driver = running()
     failing(driver)
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert driver.region.person_resets[RequestId("r")].state is PersonResetState.FAILED
 
 
@@ -231,13 +246,13 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     driver.process()
     driver.handle(memory(driver, epoch=5))
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert driver.region.timeline == 2
     assert positions(driver) == [10, 10, 10, 10]
     assert driver.region.checkpoints[checkpoint].is_on_path
     reset = running()
     reset.handle(memory(reset, epoch=5))
-    reset.store.start(reset.name)
+    reset.store.handle(reset.name, StartRegion())
     assert reset.region.timeline == 2
     assert positions(reset) == [0, 0, 0, 0]
 
@@ -245,7 +260,7 @@ def test_a_resume_after_a_restore_opens_a_timeline_at_the_restore_point_that_the
 def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -> None:
     driver = running()
     driver.process()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     failing(driver)
     driver.settle_reset()
     checkpoint = driver.region.checkpoint
@@ -260,10 +275,10 @@ def test_a_stop_that_a_crash_came_between_is_asked_for_again_after_the_reset() -
 def test_a_stop_whose_last_member_dies_is_done_undrained() -> None:
     driver = running()
     driver.process()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert not lifecycle.is_stop_due(driver.region, driver.clock.now)
     all_crash(driver)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert state(driver) is RegionState.STOPPED
     assert happened(driver, events.Stopped) == [events.Stopped(drained=False)]
 
@@ -271,17 +286,17 @@ def test_a_stop_whose_last_member_dies_is_done_undrained() -> None:
 def test_a_stop_can_be_taken_back_before_its_checkpoint_and_after_it() -> None:
     driver = running()
     driver.request_checkpoint("first")
-    driver.store.stop(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(StopRegion())
+    driver.handle(StartRegion())
     assert [r.state for r in driver.region.requests.values() if r.purpose is CheckpointPurpose.STOP] == [
         RequestState.SUPERSEDED
     ]
     driver.complete()
     driver.publish()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.complete()
     assert driver.handle(ReadRegion(member=driver.member(0))).stopping
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert (state(driver), driver.region.stopping) == (RegionState.RUNNING, None)
     driver.process()
     assert causes(driver) == ["start"]
@@ -312,7 +327,7 @@ def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
     driver.process()
     batch = driver.begin(driver.member(0))
     driver.request_checkpoint("n")
-    driver.store.kill(driver.name, SOMEBODY)
+    driver.handle(KillRegion(requester=SOMEBODY))
     region = driver.region
     assert (state(driver), region.desired_state, region.epoch, region.open_checkpoint) == (
         RegionState.STOPPED,
@@ -328,7 +343,7 @@ def test_a_kill_is_a_new_epoch_in_which_whatever_runs_is_void() -> None:
 
 def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:
     driver = Driver()
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     assert (state(driver), driver.region.epoch) == (RegionState.STOPPED, 1)
     assert happened(driver, events.Stopped) == []
 
@@ -336,7 +351,7 @@ def test_a_kill_of_a_stopped_region_raises_the_epoch_only() -> None:
 def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
     driver = running()
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     row = driver.region.person_resets[RequestId("r")]
     assert row.state is PersonResetState.FAILED
     assert happened(driver, events.PersonResetFailed)[0].why
@@ -348,12 +363,12 @@ def test_a_kill_fails_a_persons_reset_that_has_not_begun() -> None:
 def test_a_region_that_anybody_may_work_for_is_not_deleted() -> None:
     driver = running()
     with pytest.raises(RegionInState, match=r"is running; leases are held by g\[0\], g\[1\]; stop it"):
-        driver.store.delete(driver.name)
-    driver.store.kill(driver.name)
+        driver.handle(DeleteRegion())
+    driver.handle(KillRegion())
     with pytest.raises(RegionInState, match="leases are held"):
-        driver.store.delete(driver.name)
+        driver.handle(DeleteRegion())
     all_crash(driver)
-    driver.store.delete(driver.name)
+    driver.handle(DeleteRegion())
     assert driver.store.names() == ()
 
 
@@ -441,25 +456,25 @@ def test_what_kafka_s_metadata_says_halts_the_region_and_raises_none_of_its_numb
 
 
 @pytest.mark.parametrize("later", NOBODY_S, ids=str)
-@pytest.mark.parametrize("verb", ["start", "kill", "stop"])
-def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb: str) -> None:
+@pytest.mark.parametrize("verb", [StartRegion(), KillRegion(), StopRegion()], ids=lambda c: type(c).__name__)
+def test_what_no_region_gets_to_is_never_taken_over(later: dict[str, int], verb: Command[Region]) -> None:
     driver = running()
     before = driver.region
     driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, **later)))
     halt = driver.region.halt
     assert halt is not None
     assert "somebody else has written this" in halt.text
-    getattr(driver.store, verb)(driver.name)
+    driver.handle(verb)
     region = driver.region
     assert region.epoch <= before.epoch + 1
     assert region.next_sequence <= before.next_sequence + 1
     assert region.timeline <= before.timeline + 1
-    driver.store.start(driver.name)
-    driver.store.kill(driver.name)
+    driver.handle(StartRegion())
+    driver.handle(KillRegion())
 
 
-@pytest.mark.parametrize("verb", ["start", "kill", "stop"])
-def test_what_the_region_can_have_reached_is_taken_over_when_a_person_lets_it_leave_the_halt(verb: str) -> None:
+@pytest.mark.parametrize("verb", [StartRegion(), KillRegion(), StopRegion()], ids=lambda c: type(c).__name__)
+def test_what_the_region_can_have_reached_is_taken_over_when_a_person_ends_the_halt(verb: Command[Region]) -> None:
     driver = running()
     before = driver.region
     driver.handle(ReportNoted(partition=driver.partition(0), noted=note(driver, epoch=5, sequence=7, timeline=3)))
@@ -468,7 +483,7 @@ def test_what_the_region_can_have_reached_is_taken_over_when_a_person_lets_it_le
     halt = driver.region.halt
     assert halt is not None
     assert "the store was restored from an older state, or somebody else" in halt.text
-    getattr(driver.store, verb)(driver.name)
+    driver.handle(verb)
     region = driver.region
     assert region.epoch >= before.epoch + 6
     assert region.next_sequence >= before.next_sequence + 7
@@ -486,7 +501,7 @@ def test_a_note_of_nothing_later_halts_nothing(later: dict[str, int]) -> None:
 def test_a_note_that_is_told_late_leaves_a_stopped_region_stopped() -> None:
     driver = running()
     noted = note(driver, sequence=3)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     driver.handle(ReportNoted(partition=driver.partition(0), noted=noted))
     assert (state(driver), driver.region.halt) == (RegionState.STOPPED, None)
 
@@ -499,7 +514,7 @@ def test_what_the_store_has_too_halts_nothing() -> None:
 
 def test_a_foreign_consumer_halts_the_region_with_the_choices() -> None:
     driver = running()
-    driver.store.report_foreign_consumer(driver.name, "consumer c-1 of 10.0.0.1 is in group g")
+    driver.handle(ReportForeignConsumer(text="consumer c-1 of 10.0.0.1 is in group g"))
     halt = driver.region.halt
     assert halt is not None
     assert (halt.reason, halt.text) == (HaltReason.FOREIGN_CONSUMER, "consumer c-1 of 10.0.0.1 is in group g")
@@ -509,6 +524,6 @@ def test_a_foreign_consumer_halts_the_region_with_the_choices() -> None:
 def test_a_stop_of_a_region_at_its_boundary_is_not_held_up_by_it() -> None:
     driver = hourly()
     located(driver, boundary(1), 0)
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     drained(driver)
     assert state(driver) is RegionState.STOPPED

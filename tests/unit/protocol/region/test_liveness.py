@@ -7,6 +7,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from airflow_kcr.protocol.commands import (
+    PauseRegion,
+    ReportForeignConsumer,
+    ReportGroups,
+    RequestCheckpoint,
+    StartRegion,
+)
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.region import liveness
 from airflow_kcr.protocol.region.liveness import NEVER, Liveness, LogEnd, Rule, Seen, Verdict, Wait
@@ -51,10 +58,10 @@ def test_a_stopped_region_waits_for_nothing() -> None:
 
 def test_a_halted_or_paused_region_waits_for_a_person_as_long_as_it_takes() -> None:
     driver = running()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     found = judged(driver, later=DAY)
     assert (found.verdict, found.text()) == (Verdict.WAITING, "waiting: person: the region is paused; resume it")
-    driver.store.report_foreign_consumer(driver.name, "a stranger reads along")
+    driver.handle(ReportForeignConsumer(text="a stranger reads along"))
     assert "person: the region is halted: a stranger reads along" in judged(driver, later=DAY).text()
 
 
@@ -70,7 +77,7 @@ def test_without_a_member_a_region_waits_for_one_and_is_stalled_when_none_comes_
 
 def test_a_region_that_nobody_joins_after_its_start_is_stalled_as_well() -> None:
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert judged(driver).verdict is Verdict.WAITING
     found = judged(driver, later=patience(driver))
     assert found.text() == "stalled: members since 2026-01-01T00:00:00Z: no member lives; start them"
@@ -154,7 +161,7 @@ def test_a_region_that_holds_for_a_foreign_consumer_names_it() -> None:
     rules = RegionRules(groups={GROUP: group_rules()}, foreign_consumers=ForeignConsumerPolicy.HOLD)
     driver = started(Driver(rules=rules))
     stranger = ForeignConsumer(group=GROUP, client_id="console", host="/10.0.0.1", instance_id="", what="consumer")
-    driver.store.report_groups(driver.name, {GROUP: (stranger,)})
+    driver.handle(ReportGroups(seen={GROUP: (stranger,)}))
     wait = only(judged(driver, later=DAY))
     assert (wait.rule, wait.until) == (Rule.FOREIGN, None)
     assert "console" in wait.what
@@ -244,7 +251,7 @@ def test_kafka_is_only_worth_asking_where_nobody_has_worked_for_long() -> None:
     assert liveness.missed_before(region, now, Seen()) is None
     assert liveness.missed_before(region, now + long - timedelta(seconds=1), seen) is None
     assert liveness.missed_before(region, now + long, seen) == now
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     assert liveness.missed_before(driver.region, now + long, seen) is None
 
 
@@ -279,7 +286,7 @@ def test_records_beyond_the_boundary_are_not_readable() -> None:
 def test_records_beyond_a_boundary_are_not_missed_from_before_a_run_asked_for_its_checkpoint() -> None:
     driver = hourly(partitions=1, members=1)
     driver.wait(DAY.total_seconds())
-    driver.store.request_checkpoint(driver.name, RequestId("run"), boundary=boundary(1))
+    driver.handle(RequestCheckpoint(request_id=RequestId("run"), boundary=boundary(1)))
     asked = driver.clock.now
     assert driver.region.checkpoint is not None
     (wait,) = (w for w in judged(driver, later=MINUTE, ends=50).waits if w.rule is Rule.RECORDS)
@@ -365,7 +372,7 @@ def test_partitions_that_kafka_assigns_to_nobody_are_a_stall_with_since_when() -
 
 def test_members_that_can_not_start_say_why() -> None:
     driver = Driver(partitions=1, members=1)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     refusal = SpecCheck(member=driver.member(0), revision=1, digest=driver.region.spec.digest, refusal="no such module")
     region = replace(driver.region, spec_checks=(refusal,))
     wait = only(liveness.judge(region, BEGINNING))

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, MemberInUse, RegionInState, StaleIncarnation, UnknownMember
-from airflow_kcr.protocol.commands import KeepSlot, Leave, Register
+from airflow_kcr.protocol.commands import KeepSlot, Leave, Register, StartRegion, StopRegion
 from airflow_kcr.protocol.region import events, membership
 from airflow_kcr.protocol.region.rows import CheckpointState, Outcome, RegionState, RequestState
 from airflow_kcr.protocol.region.state import Region, is_live
@@ -28,7 +28,7 @@ def arrive(driver: Driver, member: MemberId, token: str = "t", *, takeover: bool
 
 def test_each_start_of_a_member_is_a_new_incarnation_with_a_fresh_lease() -> None:
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert driver.join(driver.member(0)) == 1
     driver.crash(driver.member(0))
     driver.wait(60)
@@ -40,7 +40,7 @@ def test_each_start_of_a_member_is_a_new_incarnation_with_a_fresh_lease() -> Non
 
 def test_a_member_is_known_by_its_label_sinks_and_spec() -> None:
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     arrival = Register(
         member=driver.member(0), token="t", label="host-1", sinks_fenced=True, ends_within=timedelta(seconds=3)
     )
@@ -138,9 +138,9 @@ def test_an_arrival_lets_a_start_go_on() -> None:
     driver.crash(driver.member(0))
     driver.crash(driver.member(1))
     driver.wait(60)
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert state(driver) is RegionState.STOPPED
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     assert state(driver) is RegionState.STARTING
     driver.join(driver.member(1))

@@ -12,6 +12,7 @@ from airflow_kcr.errors import (
     StalePlan,
     UnknownCheckpoint,
 )
+from airflow_kcr.protocol.commands import KillRegion, ReportForeignConsumer, StartRegion, StopRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, person
@@ -61,7 +62,7 @@ def fail(driver: Driver) -> None:
 def halted() -> Driver:
     driver = running()
     driver.process()
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     return driver
 
 
@@ -112,7 +113,7 @@ def test_a_region_that_can_not_drain_needs_to_be_forced() -> None:
     with pytest.raises(RegionInState, match="is halted and can't drain; a forced reset"):
         driver.reset(TO_START)
     starting = Driver()
-    starting.store.start(starting.name)
+    starting.handle(StartRegion())
     starting.join(starting.member(0))
     starting.claim(starting.member(0), list(starting.logs))
     starting.crash(starting.member(0))
@@ -330,7 +331,7 @@ def test_a_stop_waits_for_the_drain_of_a_reset_and_begins_none() -> None:
     driver = running()
     driver.process()
     driver.reset(TO_START, request_id="r")
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.complete()
     assert (stands(driver), failure(driver)) == (PersonResetState.FAILED, "the region was stopped")
     assert causes(driver) == ["start"]
@@ -345,8 +346,8 @@ def test_a_stop_that_was_taken_back_before_the_drain_is_over_has_given_nothing_u
     driver = running()
     driver.process()
     driver.reset(TO_START, request_id="r")
-    driver.store.stop(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(StopRegion())
+    driver.handle(StartRegion())
     driver.complete()
     assert stands(driver) is PersonResetState.BEGUN
     judge(driver)
@@ -357,7 +358,7 @@ def test_a_stop_gives_up_what_only_waits() -> None:
     driver.process()
     driver.reset(TO_START, request_id="drains")
     driver.reset(TO_START, request_id="waits")
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     assert (stands(driver, "waits"), failure(driver, "waits")) == (PersonResetState.FAILED, "the region was stopped")
     assert stands(driver, "drains") is PersonResetState.DRAINING
 
@@ -365,7 +366,7 @@ def test_a_stop_gives_up_what_only_waits() -> None:
 def test_a_reset_fails_once_however_it_is_given_up() -> None:
     driver = running()
     driver.reset(TO_START, request_id="r")
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     assert stands(driver) is PersonResetState.FAILED
     assert len(happened(driver, events.PersonResetFailed)) == 1
     assert driver.region.requests[RequestId("r")].state is RequestState.SUPERSEDED
@@ -481,7 +482,7 @@ def test_it_gives_up_complete_checkpoints_beyond_its_target_whose_publication_ma
 def test_a_region_that_is_stopped_is_not_forced() -> None:
     driver = running()
     checkpoints_of_ten(driver, 1)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     with pytest.raises(ResetInProgress, match="nothing has to be forced"):
         driver.reset(ToCurrent(), forced=True)
 
@@ -492,7 +493,7 @@ def test_a_region_that_is_stopped_is_not_forced() -> None:
 def stopped() -> Driver:
     driver = running()
     checkpoints_of_ten(driver, 2)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     all_crash(driver)
     return driver
 
@@ -502,7 +503,7 @@ def test_in_a_stopped_region_the_caller_has_resolved_everything_and_the_next_sta
     seek = from_offsets(OffsetMap(dict.fromkeys(driver.logs, Offset(7))), SeekSource.EXPLICIT)
     row = driver.reset(ToOffset(offset=Offset(7)), resolved=seek)
     assert (row.state, state(driver)) == (PersonResetState.DONE, RegionState.STOPPED)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.recover()
     assert positions(driver) == [7, 7, 7, 7]
     judge(driver)

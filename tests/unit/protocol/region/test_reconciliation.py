@@ -5,6 +5,14 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_kcr.protocol.commands import (
+    PauseRegion,
+    PublishCheckpoint,
+    Reconcile,
+    ReportForeignConsumer,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.region import events, reconciliation
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
@@ -58,7 +66,7 @@ def test_a_decision_and_its_consequences_are_one_transaction() -> None:
     driver.request_checkpoint("second")
     checkpoint = driver.complete()
     counter = driver.region.counter
-    driver.store.publish(driver.name, checkpoint)
+    driver.handle(PublishCheckpoint(sequence=checkpoint))
     bodies = [e.body for e in driver.events[counter:]]
     assert [type(b) for b in bodies[:3]] == [events.CheckpointPublished, events.CheckpointOpened, events.DrainBegun]
 
@@ -68,7 +76,7 @@ def test_a_halted_or_stopped_region_serves_nobody_and_says_so() -> None:
     driver.request_reset(driver.member(0), ResetCause.BATCH_FAILED)
     driver.request_checkpoint("n")
     driver.reset(ToOffset(offset=Offset(0)), request_id="r")
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     assert driver.region.requests[RequestId("n")].state is RequestState.SUPERSEDED
     assert driver.region.requests[RequestId("n")].refusal == "the region is halted"
     row = driver.region.person_resets[RequestId("r")]
@@ -109,10 +117,10 @@ def test_a_region_checkpoints_itself_at_its_boundary() -> None:
 
 def test_and_not_while_it_is_paused() -> None:
     driver = hourly(mode=CheckpointMode.AUTO)
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     driver.wait(3_600)
     assert open_checkpoint(driver) is None
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert open_checkpoint(driver) is not None
 
 
@@ -141,14 +149,14 @@ def test_its_own_checkpoint_may_be_inexact_as_nobody_is_there_to_be_asked() -> N
 def test_a_region_checkpoints_itself_by_count() -> None:
     driver = counting(20)
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     checkpoint = driver.region.checkpoint
     assert checkpoint is not None
     assert (checkpoint.purpose, checkpoint.phase) == (CheckpointPurpose.SCHEDULE, CheckpointPhase.DRAINING)
     driver.complete()
     driver.publish()
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert open_checkpoint(driver) is not None
     assert len({r.request_id for r in driver.region.requests.values()}) == 2
     judge(driver)
@@ -157,7 +165,7 @@ def test_a_region_checkpoints_itself_by_count() -> None:
 def test_a_paused_region_does_not_checkpoint_itself_by_count() -> None:
     driver = counting(20)
     driver.process()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     assert open_checkpoint(driver) is None
 
 
@@ -166,7 +174,7 @@ def test_an_approaching_checkpoint_drains_when_the_last_member_is_there() -> Non
     driver.request_checkpoint("n", boundary=boundary(1))
     located(driver, boundary(1), 10)
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert state(driver) is RegionState.DRAINING
 
 
@@ -202,7 +210,7 @@ def test_a_complete_checkpoint_is_due_at_its_commit_and_publish_timeouts() -> No
     timeouts = driver.region.rules.timeouts
     completed = driver.clock.now
     assert driver.region.reconcile_at == completed + timedelta(milliseconds=100), "retention counts anew"
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert driver.region.reconcile_at == completed + timeouts.commit
     driver.wait(30)
     assert {c.committed for c in driver.region.checkpoints.values()} == {Committed.NO}
@@ -213,11 +221,11 @@ def test_a_complete_checkpoint_is_due_at_its_commit_and_publish_timeouts() -> No
 
 def test_a_stop_is_due_when_the_last_lease_may_be_over() -> None:
     driver = running()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.complete()
     driver.publish()
     for member in driver.all_members():
-        driver.store.reconcile(driver.name)
+        driver.handle(Reconcile())
         assert driver.region.desired_state is DesiredState.STOPPED
         assert driver.region.reconcile_at is not None
         assert driver.region.reconcile_at <= driver.clock.now + LEASE

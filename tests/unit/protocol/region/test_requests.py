@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointRefused, RegionInState
+from airflow_kcr.protocol.commands import Reconcile, ReportForeignConsumer, RetireCheckpoints
 from airflow_kcr.protocol.region import events, path, requests
 from airflow_kcr.protocol.region.rows import (
     CheckpointPhase,
@@ -164,7 +165,7 @@ def test_after_an_abort_the_next_ask_opens_a_new_checkpoint() -> None:
 def test_an_old_run_still_gets_its_answer_when_its_checkpoint_is_retired() -> None:
     driver = hourly(keep=1)
     checkpoints = checkpoints_of_ten(driver, 3)
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert driver.region.checkpoints[checkpoints[0]].state is CheckpointState.RETIRED
     assert driver.request_checkpoint("n0").sequence == checkpoints[0]
     assert open_checkpoint(driver) is None
@@ -191,7 +192,7 @@ def test_a_request_without_an_answer_has_no_valid_one() -> None:
 
 def test_a_stopped_or_halted_region_checkpoints_nothing_and_says_why() -> None:
     driver = running(partitions=1, members=1)
-    driver.store.report_foreign_consumer(driver.name, "a stranger reads along")
+    driver.handle(ReportForeignConsumer(text="a stranger reads along"))
     with pytest.raises(RegionInState, match="is halted: a stranger reads along; resume it"):
         driver.request_checkpoint("n")
     with pytest.raises(RegionInState, match="is stopped; resume it"):
@@ -242,7 +243,7 @@ def test_a_completed_checkpoint_answers_its_own_request_and_those_of_earlier_bou
     driver.request_checkpoint("now")
     located(driver, boundary(2), 10)
     driver.process()
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     sequence = driver.complete()
     assert answer_of(driver, "two") == answer_of(driver, "one") == (RequestState.ANSWERED, sequence)
     assert answer_of(driver, "three")[0] is answer_of(driver, "now")[0] is RequestState.QUEUED

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import BatchRefused
+from airflow_kcr.protocol.commands import KillRegion, PauseRegion, Reconcile, ReportForeignConsumer, StartRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import events, resets
@@ -86,7 +87,7 @@ def test_the_open_checkpoint_is_aborted_and_its_request_waits_for_the_reset() ->
 
 def test_the_first_one_opens_the_first_timeline_and_is_its_restore_point() -> None:
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     region = driver.region
     assert (region.timeline, region.epoch, region.restore_point, region.restore_point_epoch) == (1, 1, 1, 1)
     assert state(driver) is RegionState.STARTING
@@ -119,7 +120,7 @@ def test_a_pending_commit_is_superseded() -> None:
 
 def test_a_halted_region_that_begins_a_reset_is_halted_no_more() -> None:
     driver = running()
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     assert begun(driver).halt is None
 
 
@@ -265,7 +266,7 @@ def test_a_timeline_whose_entries_are_found_later_undoes_checkpoints_then() -> N
 
 def test_a_reset_ends_in_the_desired_state() -> None:
     driver = running()
-    driver.store.pause(driver.name)
+    driver.handle(PauseRegion())
     fail(driver)
     driver.settle_reset()
     assert (state(driver), driver.region.desired_state) == (RegionState.RUNNING, DesiredState.PAUSED)
@@ -417,7 +418,7 @@ def test_a_halt_gives_up_the_open_checkpoint_the_running_reset_and_its_person() 
 def test_the_restore_point_of_a_stopped_region_moves_without_a_start() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 2)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     epoch = driver.region.epoch
     seek = from_offsets(driver.region.offsets[checkpoints[0]], SeekSource.MERGED)
     row = driver.reset(ToCheckpoint(sequence=checkpoints[0]), resolved=seek)
@@ -427,7 +428,7 @@ def test_the_restore_point_of_a_stopped_region_moves_without_a_start() -> None:
     assert region.resets[region.epoch].state is ResetState.DONE
     all_crash(driver)
     driver.processes.clear()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.recover()
     assert positions(driver) == [10, 10, 10, 10]
     judge(driver)
@@ -444,7 +445,7 @@ def test_a_commit_that_is_settled_stays_as_it_is() -> None:
 
 def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
     driver = Driver(partitions=0, members=1)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     driver.join(driver.member(0))
     assert driver.region.seek == NO_SEEK
     driver.claim(driver.member(0), [])
@@ -452,7 +453,7 @@ def test_a_reset_of_a_region_without_partitions_waits_for_the_first() -> None:
     assert state(driver) is RegionState.STARTING
     driver.grow(driver.partition(0), end=10)
     driver.claim(driver.member(0), [driver.partition(0)])
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert state(driver) is RegionState.RUNNING
     assert open_checkpoint(driver) is None
     assert causes(driver) == ["start"]

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, InvalidTarget, UnknownCheckpoint
+from airflow_kcr.protocol.commands import RetireCheckpoints
 from airflow_kcr.protocol.offsets import OffsetMap
 from airflow_kcr.protocol.region import resolution
 from airflow_kcr.protocol.region.rows import CheckpointState, Contribution, PersonReset, PersonResetState, Requester
@@ -152,7 +153,7 @@ def test_a_time_in_the_future_is_refused() -> None:
 def test_a_retired_checkpoint_is_gone() -> None:
     driver = hourly(keep=1)
     checkpoints = checkpoints_of_ten(driver, 3)
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     with pytest.raises(CheckpointNotUsable, match="is retired; its offsets are gone"):
         usable(driver, wanted(driver, ToCheckpoint(sequence=checkpoints[0])))
 

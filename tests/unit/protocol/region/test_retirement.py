@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, UnknownCheckpoint
+from airflow_kcr.protocol.commands import KillRegion, PinCheckpoint, Reconcile, RetireCheckpoints
 from airflow_kcr.protocol.region import events, retirement
 from airflow_kcr.protocol.region.rows import CheckpointState, PersonResetState, Requester, RequestState
 from airflow_kcr.protocol.region.state import Region
@@ -107,26 +108,26 @@ def test_what_is_open_or_not_published_stays() -> None:
 def test_a_pinned_one_stays_and_counts() -> None:
     driver = running()
     checkpoints = checkpoints_of_ten(driver, 4)
-    driver.store.pin(driver.name, checkpoints[0], "golden", "audited")
+    driver.handle(PinCheckpoint(sequence=checkpoints[0], label="golden", reason="audited"))
     assert retirement.protected(driver.region)[checkpoints[0]] == "it is pinned as golden"
     assert due(driver, keep=1) == (checkpoints[1],)
     assert due(driver, keep=4) == ()
-    driver.store.pin(driver.name, checkpoints[0], "", "")
+    driver.handle(PinCheckpoint(sequence=checkpoints[0], label="", reason=""))
     assert due(driver, keep=1) == tuple(checkpoints[:2])
 
 
 def test_what_was_kept_goes_later_out_of_order_and_only_once() -> None:
     driver = hourly(keep=2)
     checkpoints = checkpoints_of_ten(driver, 2)
-    driver.store.pin(driver.name, checkpoints[0], "golden", "audited")
+    driver.handle(PinCheckpoint(sequence=checkpoints[0], label="golden", reason="audited"))
     checkpoints += [driver.checkpoint(f"later-{n}") for n in range(2)]
 
     def retired() -> list[tuple[CheckpointNumber, ...]]:
-        driver.store.retire(driver.name)
+        driver.handle(RetireCheckpoints())
         return [event.sequences for event in happened(driver, events.CheckpointsRetired)]
 
     assert retired() == [(checkpoints[1],)], "the middle one first"
-    driver.store.pin(driver.name, checkpoints[0], "", "")
+    driver.handle(PinCheckpoint(sequence=checkpoints[0], label="", reason=""))
     assert retired() == [(checkpoints[1],), (checkpoints[0],)], "then the older one"
     assert retired() == [(checkpoints[1],), (checkpoints[0],)]
     with pytest.raises(CheckpointNotUsable, match="is retired"):
@@ -227,7 +228,7 @@ def test_a_boundary_that_is_come_to_again_after_a_reset_keeps_its_places() -> No
     newer = [driver.checkpoint(f"without-a-boundary-{n}") for n in range(2)]
     located(driver, boundary(3), 31)
     keep_fewer(driver, 1)
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert held(driver) == newer, "what the reset undid is retired"
     assert known(driver) == [3, 4, 5], "and its boundaries lie before the region again"
     assert {row.offset for key, row in driver.region.boundary_offsets.items() if key[2] == boundary(3)} == {30}
@@ -240,7 +241,7 @@ def test_a_checkpoint_that_is_being_restored_keeps_the_places_after_it() -> None
     driver.process()
     driver.reset(ToCheckpoint(sequence=checkpoints[1]))
     keep_fewer(driver, 1)
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert checkpoints[2] not in held(driver)
     assert known(driver) == [2, 3, 4, 5]
     driver.complete()
@@ -258,7 +259,7 @@ def test_many_places_of_boundaries_go_in_pieces(monkeypatch: pytest.MonkeyPatch)
     keep_fewer(driver, 1)
     seen = []
     for _ in range(2):
-        driver.store.reconcile(driver.name)
+        driver.handle(Reconcile())
         seen.append((held(driver), known(driver)))
     assert seen == [
         (checkpoints[1:], [-3, -2, -1, 1, 2, 3, 4]),
@@ -271,7 +272,7 @@ def test_retiring_when_nothing_is_due_changes_nothing() -> None:
     driver = hourly(keep=2)
     checkpoints_of_ten(driver, 4)
     before = driver.events
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert driver.events == before
 
 
@@ -310,13 +311,13 @@ def test_many_go_in_pieces_each_in_a_transaction_of_its_own_and_the_next_is_due_
     keep_fewer(driver, 2)
     rounds = []
     for _ in range(4):
-        driver.store.reconcile(driver.name)
+        driver.handle(Reconcile())
         rounds.append(held(driver)[0])
         if len(rounds) < 4:
             assert driver.region.reconcile_at == driver.clock.now + timedelta(milliseconds=100)
     assert rounds == [checkpoints[3], checkpoints[6], checkpoints[9], checkpoints[10]]
     assert [len(e.sequences) for e in happened(driver, events.CheckpointsRetired)] == [3, 3, 3, 1]
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert driver.region.reconcile_at is None or driver.region.reconcile_at > driver.clock.now + timedelta(seconds=1)
     judge(driver)
 
@@ -327,7 +328,7 @@ def test_who_asks_for_it_gets_all_of_it_now() -> None:
     keep_fewer(driver, 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retirement, "PIECE", 1)
-        driver.store.retire(driver.name)
+        driver.handle(RetireCheckpoints())
     assert held(driver) == checkpoints[-2:]
 
 
@@ -339,7 +340,7 @@ def test_while_a_reset_goes_to_a_run_nothing_is_due_and_nobody_asks_again_and_ag
     driver.complete()
     driver.reset(ToRun(dag_id="checkpoint", run_id="r1"), request_id="r")  # it waits for the publication
     keep_fewer(driver, 1)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert checkpoints[0] in held(driver)
     assert driver.region.reconcile_at is None or driver.region.reconcile_at > driver.clock.now + timedelta(seconds=1)
 
@@ -347,11 +348,11 @@ def test_while_a_reset_goes_to_a_run_nothing_is_due_and_nobody_asks_again_and_ag
 def test_a_region_that_does_not_run_keeps_what_there_was_until_somebody_asks() -> None:
     driver = hourly(keep=50)
     checkpoints = checkpoints_of_ten(driver, 4)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     keep_fewer(driver, 2)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     assert held(driver) == checkpoints
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert held(driver) == checkpoints[-2:]
 
 
@@ -362,7 +363,7 @@ def test_a_pin_has_a_name_and_a_reason_and_is_an_event() -> None:
     driver = running()
     checkpoint = checkpoints_of_ten(driver, 1)[0]
     for _ in range(2):
-        driver.store.pin(driver.name, checkpoint, "golden", "audited")
+        driver.handle(PinCheckpoint(sequence=checkpoint, label="golden", reason="audited"))
     row = driver.region.checkpoints[checkpoint]
     assert (row.pinned_as, row.pin_reason) == ("golden", "audited")
     assert happened(driver, events.CheckpointPinned) == [
@@ -373,14 +374,16 @@ def test_a_pin_has_a_name_and_a_reason_and_is_an_event() -> None:
 def test_only_what_has_offsets_is_pinned() -> None:
     driver = hourly(keep=1)
     checkpoints = checkpoints_of_ten(driver, 3)
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     with pytest.raises(UnknownCheckpoint, match="no checkpoint 99"):
-        driver.store.pin(driver.name, CheckpointNumber(99), "x", "")
+        driver.handle(PinCheckpoint(sequence=CheckpointNumber(99), label="x", reason=""))
     with pytest.raises(CheckpointNotUsable, match="is retired; only a complete one can be pinned"):
-        driver.store.pin(driver.name, checkpoints[0], "x", "")
+        driver.handle(PinCheckpoint(sequence=checkpoints[0], label="x", reason=""))
     driver.request_checkpoint("n")
     with pytest.raises(CheckpointNotUsable, match="is open"):
-        driver.store.pin(driver.name, driver.region.open_checkpoint or CheckpointNumber(0), "x", "")
+        driver.handle(
+            PinCheckpoint(sequence=driver.region.open_checkpoint or CheckpointNumber(0), label="x", reason="")
+        )
 
 
 def test_aborted_checkpoints_before_undone_ones_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +402,7 @@ def test_aborted_checkpoints_before_undone_ones_hold_nothing_up(monkeypatch: pyt
     assert len(aborted) == 5
     assert {row.undone_by is None for s, row in driver.region.checkpoints.items() if s in checkpoints} == {False}
     keep_fewer(driver, 3)
-    driver.store.retire(driver.name)
+    driver.handle(RetireCheckpoints())
     assert held(driver) == [checkpoints[-1], last, newest]
     assert {driver.region.checkpoints[s].state for s in aborted} == {CheckpointState.RETIRED}
     pieces = happened(driver, events.CheckpointsRetired)

@@ -5,13 +5,20 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import LeaseExpired, SpecOutdated, UnknownMember
+from airflow_kcr.protocol.commands import (
+    ChangeSpec,
+    PauseRegion,
+    Reconcile,
+    ReportForeignConsumer,
+    StartRegion,
+    StopRegion,
+)
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region import events, specs
 from airflow_kcr.protocol.region.rows import DesiredState, RegionState, ResetCause, SpecCheck
 from airflow_kcr.protocol.region.state import Spec
 from airflow_kcr.protocol.rules import CheckpointMode, CheckpointRules, RegionRules
 from airflow_kcr.schedules import Every
-from airflow_kcr.store.regions import SpecUpdate
 from tests.support.driver import GROUP, Driver, group_rules
 from tests.support.judging import causes, happened, judge, positions, state
 from tests.support.scripts import HOUR, boundary, checkpoints_of_ten, running
@@ -28,7 +35,7 @@ def fewer_members() -> Spec:
 
 
 def change(driver: Driver, *, at_once: Spec | None = None, later: Spec | None = None) -> None:
-    driver.store.change_spec(driver.name, SpecUpdate(at_once=at_once or driver.region.spec, later=later))
+    driver.handle(ChangeSpec(at_once=at_once or driver.region.spec, later=later))
 
 
 # -- at once ----------------------------------------------------------------------------------------------------------
@@ -267,7 +274,7 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
     driver.checkpoint("n")
     driver.process()
     if wanted is DesiredState.PAUSED:
-        driver.store.pause(driver.name)
+        driver.handle(PauseRegion())
     everybody_gone(driver)
     change(driver, later=fewer_members())
     region = driver.region
@@ -284,7 +291,7 @@ def test_where_nobody_lives_a_changed_spec_counts_at_once_and_members_built_from
 
 def test_a_region_that_starts_and_has_nobody_takes_another_number_of_members() -> None:
     driver = Driver()
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     change(driver, later=fewer_members())
     driver.join(driver.member(0), spec_revision=2)
     driver.spread()
@@ -299,7 +306,7 @@ def test_what_waits_for_a_checkpoint_counts_when_the_last_who_could_take_it_is_g
     change(driver, later=fewer_members())
     assert driver.region.next_spec == fewer_members()
     everybody_gone(driver)
-    driver.store.reconcile(driver.name)
+    driver.handle(Reconcile())
     region = driver.region
     assert (region.spec, region.next_spec, region.open_checkpoint) == (fewer_members(), None, None)
     assert causes(driver)[-1] == "spec_changed"
@@ -308,11 +315,11 @@ def test_what_waits_for_a_checkpoint_counts_when_the_last_who_could_take_it_is_g
 
 def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> None:
     driver = running()
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     everybody_gone(driver)
     change(driver, later=fewer_members())
     assert (driver.region.spec, state(driver)) == (fewer_members(), RegionState.HALTED)
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert causes(driver) == ["start", "start"]
     judge(driver)
 
@@ -323,10 +330,10 @@ def test_a_halted_region_without_members_takes_it_and_is_resumed_with_it() -> No
 def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -> None:
     driver = running()
     batch = driver.begin(driver.member(1))
-    driver.store.report_foreign_consumer(driver.name, "a stranger")
+    driver.handle(ReportForeignConsumer(text="a stranger"))
     lease = driver.region.leases[driver.member(1)].until
     change(driver, later=spec(driver.region.rules))
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     for member in driver.all_members():
         with pytest.raises(LeaseExpired):
             driver.claim(member)
@@ -343,7 +350,7 @@ def test_who_lives_through_a_halt_does_not_go_on_with_what_it_was_built_from() -
 def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first() -> None:
     driver = running()
     change(driver, later=fewer_members())
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.complete()
     assert driver.region.rules.groups[GROUP].members == 2
     assert causes(driver) == ["start"]
@@ -351,7 +358,7 @@ def test_a_waiting_spec_takes_effect_at_the_next_start_where_a_stop_comes_first(
     for member in driver.all_members():
         driver.read_back(member)
     assert state(driver) is RegionState.STOPPED
-    driver.store.start(driver.name)
+    driver.handle(StartRegion())
     assert driver.region.rules.groups[GROUP].members == 1
     assert driver.region.desired_state is DesiredState.RUNNING
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kcr.errors import StaleIncarnation
-from airflow_kcr.protocol.commands import ReportPartitions, Standing
+from airflow_kcr.protocol.commands import KillRegion, ReportGroups, ReportPartitions, Standing, StartRegion
 from airflow_kcr.protocol.group_members import ForeignConsumer
 from airflow_kcr.protocol.invariants import History, verify
 from airflow_kcr.protocol.region import coverage, events
@@ -117,8 +117,8 @@ def test_a_region_that_resets_can_say_nothing_yet_and_asks_to_be_told_again() ->
     driver = region_of()
     grown(driver)
     driver.crash(driver.member(0))
-    driver.store.kill(driver.name)
-    driver.store.start(driver.name)
+    driver.handle(KillRegion())
+    driver.handle(StartRegion())
     driver.wait(60)
     driver.join(driver.member(0))
     assert driver.region.state is RegionState.RESETTING
@@ -137,7 +137,7 @@ def test_a_stop_forgets_what_had_no_owner() -> None:
     driver = region_of()
     grown(driver)
     report(driver)
-    driver.store.kill(driver.name)
+    driver.handle(KillRegion())
     assert driver.region.unowned == {}
     judge(driver)
 
@@ -179,9 +179,9 @@ def test_nobody_joins_anew_for_what_a_foreign_consumer_has() -> None:
     grown(driver)
     report(driver)
     driver.wait(REJOIN)
-    driver.store.report_groups(driver.name, {GROUP: (ForeignConsumer(group=GROUP, client_id="console"),)})
+    driver.handle(ReportGroups(seen={GROUP: (ForeignConsumer(group=GROUP, client_id="console"),)}))
     assert report(driver) == AGAIN
-    driver.store.report_groups(driver.name, {GROUP: ()})
+    driver.handle(ReportGroups(seen={GROUP: ()}))
     assert report(driver) == REJOINS
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_kcr.errors import UnknownMember
-from airflow_kcr.protocol.commands import ReadRegion
+from airflow_kcr.protocol.commands import ReadRegion, StopRegion
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.offsets import EMPTY, OffsetMap
 from airflow_kcr.protocol.region import member_view
@@ -137,7 +137,7 @@ def test_it_sees_the_records_of_its_partitions_that_are_skipped() -> None:
 
 def test_it_sees_that_the_region_waits_for_the_commits_of_its_last_checkpoint() -> None:
     driver = running()
-    driver.store.stop(driver.name)
+    driver.handle(StopRegion())
     driver.complete()
     assert seen(driver).stopping
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kcr.errors import CheckpointNotUsable, ConfigurationError
+from airflow_kcr.protocol.commands import PinCheckpoint, RetireCheckpoints
 from airflow_kcr.protocol.region.rows import Checkpoint, CheckpointState
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
 from airflow_kcr.protocol.scopes import parse_scope
@@ -100,14 +101,14 @@ class TestUndone:
 
     def test_checkpoints_that_are_pinned_keep_their_files(self, files: Files) -> None:
         first = checkpoint(files, "n1")
-        files.driver.store.pin(files.driver.name, first, "kept", "to compare")
+        files.driver.handle(PinCheckpoint(sequence=first, label="kept", reason="to compare"))
         held = needed(files)
         files.driver.reset(ToInitial())
         reset_done(files)
         checkpoint(files, "n2")
         assert files.clean().undone == ()
         assert held <= files.data_files()
-        files.driver.store.pin(files.driver.name, first, "", "")
+        files.driver.handle(PinCheckpoint(sequence=first, label="", reason=""))
         assert files.clean().undone == (first,)
         assert files.data_files() == needed(files)
 
@@ -191,7 +192,7 @@ class TestUndone:
 class TestRetired:
     def test_checkpoints_can_be_read_until_their_output_is_given_up(self, files: Files) -> None:
         checkpoints = [checkpoint(files, f"n{number}") for number in range(4)]
-        files.driver.store.retire(files.driver.name)
+        files.driver.handle(RetireCheckpoints())
         retired = [s for s in checkpoints if files.driver.region.checkpoints[s].state is CheckpointState.RETIRED]
         assert retired == checkpoints[:2]
         files.clean()
@@ -209,7 +210,7 @@ class TestRetired:
 
     def test_checkpoints_that_a_reset_undoes_later_do_not_hold_up_the_next_one(self, files: Files) -> None:
         checkpoints = [checkpoint(files, f"n{number}") for number in range(4)]
-        files.driver.store.retire(files.driver.name)
+        files.driver.handle(RetireCheckpoints())
         given_up = files.records(*checkpoints[:2])
         files.clean(GivenUp.RETIRED)
         # Into the middle of a checkpoint that was given up, on one partition of four: of the rest nothing comes back.
@@ -229,7 +230,7 @@ class TestRetired:
         checkpoints = [checkpoint(files, f"n{number}") for number in range(4)]
         where = layout.manifest(files.manifests()[checkpoints[0]].checkpoint)
         text = files.folder.read(where) or ""
-        files.driver.store.retire(files.driver.name)
+        files.driver.handle(RetireCheckpoints())
         files.clean(GivenUp.RETIRED)
         files.sink.publish(checkpoints[0])
         assert files.folder.read(where) is None
@@ -253,7 +254,7 @@ def rewound(files: Files) -> None:
     files.sink.reset(files.reset_order())
     for number in range(3):
         checkpoint(files, f"m{number}")
-    files.driver.store.retire(files.driver.name)
+    files.driver.handle(RetireCheckpoints())
 
 
 class TestAtEachStep:

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from airflow_kcr.protocol.commands import RetireCheckpoints
 from airflow_kcr.protocol.delivery import Delivery
 from airflow_kcr.protocol.region.rows import CheckpointState, RegionState
 from airflow_kcr.protocol.rules import RegionRules, RetentionRules
@@ -48,7 +49,7 @@ def restart(files: Files) -> None:
 
 def give_up(files: Files, chance: Random) -> Counter[Record]:
     """Retire what is due, delete what nobody can read, and return what retired checkpoints had."""
-    files.driver.store.retire(files.driver.name)
+    files.driver.handle(RetireCheckpoints())
     rows = files.driver.region.checkpoints
     # What a reset has undone is no output of a retired checkpoint, and comes again.
     had = {
